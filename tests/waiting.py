@@ -1,0 +1,20 @@
+"""Waiting for a condition with a deadline, in place of fixed sleeps."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout_seconds: float, message: str,
+               interval_seconds: float = 0.02) -> T:
+    """Return the first true value of `condition`; fail with `message` after `timeout_seconds`."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{message} (waited {timeout_seconds:g} s, last value {value!r})")
+        time.sleep(interval_seconds)
