@@ -1,0 +1,136 @@
+"""What can go wrong in the filesystem, each error with the errno a program on the mount sees.
+
+A message is one sentence a user can act on; it names the file, the field or the server it speaks of.
+"""
+
+import errno
+from typing import ClassVar
+
+
+class SpeedwellError(Exception):
+    """Base of every error of the filesystem. `errno` is what the mount answers."""
+
+    errno: ClassVar[int] = errno.EIO
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+# ------------------------------------------------------------------ the namespace
+
+
+class NoSuchFile(SpeedwellError):
+    """The file or directory does not exist."""
+
+    errno = errno.ENOENT
+
+
+class AlreadyExists(SpeedwellError):
+    """The name is taken."""
+
+    errno = errno.EEXIST
+
+
+class NotADirectory(SpeedwellError):
+    """A component of the path, or the path itself, is not a directory."""
+
+    errno = errno.ENOTDIR
+
+
+class IsADirectory(SpeedwellError):
+    """The operation is for files, the path names a directory."""
+
+    errno = errno.EISDIR
+
+
+class DirectoryNotEmpty(SpeedwellError):
+    """Only an empty directory can be removed or replaced."""
+
+    errno = errno.ENOTEMPTY
+
+
+class PermissionDenied(SpeedwellError):
+    """The operation is never allowed on this file (for example: removing the root)."""
+
+    errno = errno.EPERM
+
+
+class DeviceBusy(SpeedwellError):
+    """The object is in use: the root directory cannot be renamed or removed."""
+
+    errno = errno.EBUSY
+
+
+class StaleFile(SpeedwellError):
+    """The file has a new content (truncated, replaced) or is gone: open it again."""
+
+    errno = errno.ESTALE
+
+
+# ------------------------------------------------------------------ requests
+
+
+class InvalidArgument(SpeedwellError):
+    """A field of a request is out of its range; the message names the field."""
+
+    errno = errno.EINVAL
+
+
+class InvalidName(InvalidArgument):
+    """A path is relative, has a NUL, a `.` or `..` component, or is not normalised."""
+
+
+class NameTooLong(SpeedwellError):
+    """A name has more than 255 bytes or a path more than 4096."""
+
+    errno = errno.ENAMETOOLONG
+
+
+class NotSupported(SpeedwellError):
+    """The filesystem does not do this."""
+
+    errno = errno.EOPNOTSUPP
+
+
+class FileClosed(SpeedwellError):
+    """The reader, appender or client has been closed."""
+
+    errno = errno.EBADF
+
+
+# ------------------------------------------------------------------ servers
+
+
+class NoSpace(SpeedwellError):
+    """A dataserver's disk, or every dataserver's disk, is full."""
+
+    errno = errno.ENOSPC
+
+
+class NameserverUnavailable(SpeedwellError):
+    """The nameserver does not answer; the message has its address."""
+
+
+class NoReplicaAvailable(SpeedwellError):
+    """No live dataserver can hold or serve the file."""
+
+
+class ReadFailed(SpeedwellError):
+    """Every replica was tried and none delivered the bytes."""
+
+
+class AppendFailed(SpeedwellError):
+    """An append was not acknowledged; nothing of it is visible."""
+
+
+class ProtocolError(SpeedwellError):
+    """The other side sent something that is not the protocol."""
+
+
+class StorageFailed(SpeedwellError):
+    """The local disk or database of a server failed."""
+
+
+class InternalError(SpeedwellError):
+    """A server failed in a way it did not foresee; its log has the details."""

@@ -1,0 +1,80 @@
+"""Paths of the filesystem: absolute, normalised bytes such as `/a/b`; the root is `/`.
+
+A name has 1 to 255 bytes, a path at most 4096, neither has a NUL; `.` and `..` are refused and not
+resolved, because what they mean depends on links that only the mount knows.
+"""
+
+import os
+
+from fs.errors import InvalidName, NameTooLong
+
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 4096
+ROOT = b"/"
+
+
+def display(path: bytes) -> str:
+    """`path` for messages: printable, shortened in the middle if it is long."""
+    text = path.decode("utf-8", "backslashreplace")
+    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-80:]}"
+
+
+def normalise(path: str | bytes, field: str = "path") -> bytes:
+    """The wire form of a path a user gave: repeated and trailing slashes go away.
+
+    Raises InvalidName or NameTooLong, with `field` in the message.
+    """
+    raw = os.fsencode(path) if isinstance(path, str) else bytes(path)
+    if not raw.startswith(b"/"):
+        raise InvalidName(f"{field}: {display(raw)!r} is not absolute (it must begin with /)")
+    normalised = b"/" + b"/".join(part for part in raw.split(b"/") if part)
+    components(normalised, field)
+    return normalised
+
+
+def components(path: bytes, field: str = "path") -> list[bytes]:
+    """The names of a path in wire form, none for the root.
+
+    Raises InvalidName or NameTooLong, with `field` in the message, for anything not in wire form.
+    """
+    if path == ROOT:
+        return []
+    if not path:
+        raise InvalidName(f"{field}: is empty")
+    if len(path) > MAX_PATH_BYTES:
+        raise NameTooLong(f"{field}: {len(path)} bytes, at most {MAX_PATH_BYTES} are allowed")
+    if b"\0" in path:
+        raise InvalidName(f"{field}: {display(path)!r} has a NUL byte")
+    names = path.split(b"/")
+    if names[0]:
+        raise InvalidName(f"{field}: {display(path)!r} is not absolute (it must begin with /)")
+    del names[0]
+    for name in names:
+        if len(name) > MAX_NAME_BYTES:
+            raise NameTooLong(f"{field}: the name {display(name)!r} has {len(name)} bytes, "
+                              f"at most {MAX_NAME_BYTES} are allowed")
+        if name in (b"", b".", b".."):
+            problem = f"a {name.decode()!r} component" if name else "an empty component"
+            raise InvalidName(f"{field}: {display(path)!r} has {problem}")
+    return names
+
+
+def join(directory: bytes, name: bytes) -> bytes:
+    """The path of `name` in `directory` (both in wire form)."""
+    return directory + name if directory == ROOT else directory + b"/" + name
+
+
+def parent(path: bytes) -> bytes:
+    """The directory that holds `path`; the root's parent is the root."""
+    return path[:path.rindex(b"/")] or ROOT
+
+
+def name(path: bytes) -> bytes:
+    """The last name of `path`, empty for the root."""
+    return path[path.rindex(b"/") + 1:]
+
+
+def is_within(path: bytes, directory: bytes) -> bool:
+    """Whether `path` is `directory` or below it."""
+    return path == directory or directory == ROOT or path.startswith(directory + b"/")
