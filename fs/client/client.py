@@ -1,0 +1,205 @@
+"""The filesystem as a program sees it: names from the nameserver, bytes from the dataservers."""
+
+import os
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+
+from fs import paths
+from fs.client.appender import Appender
+from fs.client.bulk import receive_file, send_file
+from fs.client.context import ClientContext
+from fs.client.metadata import MetadataClient
+from fs.client.metrics import Metrics
+from fs.client.reader import Reader
+from fs.errors import FileClosed, InvalidArgument, IsADirectory, SpeedwellError
+from fs.proto.speedwell_pb2 import DIRECTORY, Attributes, DirectoryEntry, StatisticsReply
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes moved since the last call."""
+
+
+class Client:
+    """A connection to one Speedwell installation, shared by any number of threads.
+
+    `nameserver` is "host:port". `controller` is the URL of the SDN controller, or None: then every read
+    takes the nearest replica. `local_host` is this host's address on the fabric: it tells which replica is
+    near and where new files are placed; without it the address is found from the route to the replica.
+    Reads shorter than `steer_min_bytes` are not worth a request to the controller; one that waited
+    `controller_timeout_seconds` in all goes on without it.
+
+    Paths are absolute, `str` or `bytes`. Methods raise the errors of `fs.errors`.
+    """
+
+    def __init__(self, nameserver: str, *, controller: str | None = None, local_host: str | None = None,
+                 replica_policy: str | None = None, path_policy: str | None = None,
+                 metadata_cache_seconds: float = 1.0, steer_min_bytes: int = 262144,
+                 controller_timeout_seconds: float = 0.2) -> None:
+        """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL."""
+        self._metadata = MetadataClient(nameserver, metadata_cache_seconds)
+        self._context = ClientContext(
+            self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
+            path_policy=path_policy, steer_min_bytes=steer_min_bytes,
+            controller_timeout_seconds=controller_timeout_seconds)
+        self._local_host = local_host or ""
+        self._closed = False
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters since this client was made (`controller_fallbacks`, `bytes_read`, ...)."""
+        return self._context.metrics
+
+    # ------------------------------------------------------------------ names
+
+    def lookup(self, path: str | bytes, fresh: bool = False) -> Attributes:
+        """The attributes of `path`; at most `metadata_cache_seconds` old unless `fresh`.
+
+        Raises NoSuchFile, NotADirectory, NameserverUnavailable.
+        """
+        return self._metadata.lookup(path, fresh)
+
+    def list(self, path: str | bytes) -> list[DirectoryEntry]:
+        """All entries of a directory, sorted by name, each with its attributes."""
+        return self._metadata.list(path)
+
+    def create(self, path: str | bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
+               exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0) -> Attributes:
+        """Make an empty file; an existing one is returned as it is, or is AlreadyExists if `exclusive`.
+
+        `uid` and `gid` default to those of this process. `replication` and `chunk_size` (bytes) default
+        to what the nameserver was started with.
+        """
+        attributes, _ = self._metadata.create(
+            path, mode, os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid, exclusive,
+            replication=replication, chunk_size=chunk_size, client_host=self._local_host)
+        return attributes
+
+    def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int | None = None,
+              gid: int | None = None) -> Attributes:
+        """Make a directory. Raises AlreadyExists, NoSuchFile (the parent), NotADirectory."""
+        return self._metadata.mkdir(path, mode, os.geteuid() if uid is None else uid,
+                                    os.getegid() if gid is None else gid)
+
+    def remove(self, path: str | bytes) -> None:
+        """Remove a file. Readers that have it open can finish within the grace period."""
+        self._metadata.remove(path)
+
+    def rmdir(self, path: str | bytes) -> None:
+        """Remove an empty directory. Raises DirectoryNotEmpty."""
+        self._metadata.rmdir(path)
+
+    def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False) -> None:
+        """Move `source` to `destination` in one step, replacing a file (or empty directory) there
+        unless `no_replace` (AlreadyExists)."""
+        self._metadata.rename(source, destination, no_replace)
+
+    def set_attributes(self, path: str | bytes, *, mode: int | None = None, uid: int | None = None,
+                       gid: int | None = None, atime_ns: int | None = None,
+                       mtime_ns: int | None = None) -> Attributes:
+        """Change the attributes that are not None; times are nanoseconds since the epoch."""
+        return self._metadata.set_attributes(path, mode=mode, uid=uid, gid=gid, atime_ns=atime_ns,
+                                             mtime_ns=mtime_ns)
+
+    def truncate(self, path: str | bytes) -> Attributes:
+        """Give the file a new, empty content; readers that have the old one open keep it."""
+        return self._metadata.truncate(path, self._local_host)
+
+    def statistics(self) -> StatisticsReply:
+        """Files, directories, capacity and the state of every dataserver."""
+        return self._metadata.statistics()
+
+    # ------------------------------------------------------------------ content
+
+    def open_read(self, path: str | bytes) -> Reader:
+        """Open a file for reading, with attributes fetched now (close-to-open consistency).
+
+        Raises NoSuchFile, IsADirectory, NameserverUnavailable.
+        """
+        self._require_open()
+        return Reader(self._context, self._file(path, fresh=True), paths.normalise(path))
+
+    def open_append(self, path: str | bytes, attributes: Attributes | None = None) -> Appender:
+        """Open an existing file for appending.
+
+        `attributes`, if the caller just got them from `create` or `truncate`, save a look-up.
+        Raises NoSuchFile, IsADirectory, NameserverUnavailable.
+        """
+        self._require_open()
+        if attributes is None:
+            attributes = self._file(path, fresh=True)
+        return Appender(self._context, attributes, paths.normalise(path))
+
+    def append(self, path: str | bytes, data: bytes) -> int:
+        """Append `data` as one record: it is never torn or interleaved with records of other clients.
+
+        Returns the offset at which the record begins (Mayflower, section 3.3.2: atomic append).
+        Raises AppendFailed, NoSpace, NoReplicaAvailable: then no reader sees any of it.
+        """
+        with self.open_append(path) as appender:
+            return appender.append_record(data)
+
+    def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:
+        """Write the whole file to a descriptor (file, pipe or socket) and return its size in bytes.
+
+        The bytes go from the network to the descriptor without passing through Python objects.
+        Raises ReadFailed when no replica could deliver the rest, OSError for the destination's own errors.
+        """
+        self._require_open()
+        return receive_file(self._context, self._file(path, fresh=True), destination_fd, progress)
+
+    def store(self, path: str | bytes, source_fd: int, progress: Progress | None = None, *,
+              mode: int = 0o644, exclusive: bool = False) -> int:
+        """Make `path` hold what `source_fd` holds from its position to its end; returns the bytes moved.
+
+        The content gets its name only when it is complete, so a failure leaves an existing file as it
+        was. Raises AlreadyExists if `exclusive`, NoSpace, AppendFailed, OSError for the source's errors.
+        """
+        self._require_open()
+        target = paths.normalise(path)
+        if target == paths.ROOT:
+            raise IsADirectory("/ is a directory")
+        hidden = b".%b.%b" % (paths.name(target)[:200], secrets.token_hex(8).encode())
+        partial = paths.join(paths.parent(target), hidden)
+        attributes = self.create(partial, mode, exclusive=True)
+        try:
+            with self.open_append(partial, attributes) as appender:
+                stored_bytes = send_file(appender, source_fd, progress)
+            self.rename(partial, target, no_replace=exclusive)
+        except BaseException:
+            self._discard(partial)
+            raise
+        return stored_bytes
+
+    def close(self) -> None:
+        """Close all connections. Open readers and appenders stop working."""
+        self._closed = True
+        self._context.close()
+        self._metadata.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ private
+
+    def _file(self, path: str | bytes, fresh: bool) -> Attributes:
+        attributes = self._metadata.lookup(path, fresh)
+        if attributes.type == DIRECTORY:
+            raise IsADirectory(f"{paths.display(paths.normalise(path))} is a directory")
+        return attributes
+
+    def _discard(self, path: bytes) -> None:
+        try:
+            self._metadata.remove(path)
+        except SpeedwellError:
+            return  # the error that brought us here is the one to report
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise FileClosed("the client is closed")
+
+
+__all__ = ["Client", "InvalidArgument", "Progress"]

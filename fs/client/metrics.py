@@ -1,0 +1,40 @@
+"""Counters of one client, safe to bump from any thread."""
+
+import threading
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Counters:
+    """What a client has done since it was made; bytes are payload bytes."""
+
+    bytes_read: int = 0
+    bytes_appended: int = 0
+    steered_reads: int = 0            # streams that the controller placed
+    nearest_reads: int = 0            # streams from the nearest replica, fallbacks included
+    controller_fallbacks: int = 0     # a controller is configured, but the nearest replica was used instead
+    controller_requests: int = 0
+    controller_seconds: float = 0.0   # time reads waited for the controller, in all
+    small_reads: int = 0              # requests outside a stream
+    replica_failures: int = 0         # a replica that did not serve or stopped in the middle
+    append_requests: int = 0
+    replicas_dropped: int = 0         # replicas that did not take an append
+
+
+@dataclass
+class Metrics(Counters):
+    """`Counters` that threads share. Read an attribute at any time, or all at once with `snapshot()`."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **amounts: float) -> None:
+        """Add to the named counters: `metrics.add(bytes_read=131072)`."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+
+    def snapshot(self) -> dict[str, float]:
+        """All counters by name, taken at one moment."""
+        with self._lock:
+            return {name: value for name, value in asdict(Counters(
+                **{name: getattr(self, name) for name in Counters.__dataclass_fields__})).items()}
