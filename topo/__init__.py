@@ -1,0 +1,1 @@
+"""Data-centre fabrics: their descriptions (`topo.fabric`) and their emulation (`topo.emulation`)."""
