@@ -1,0 +1,32 @@
+"""What can go wrong while an installation is started, supervised or stopped.
+
+Each error carries one message that says what to do about it; the command line prints it as it is.
+"""
+
+
+class ClusterError(Exception):
+    """Base of the errors of this room."""
+
+
+class AlreadyRunning(ClusterError):
+    """Another command or installation holds what this one needs."""
+
+
+class NotRunning(ClusterError):
+    """There is no installation where one was expected."""
+
+
+class StartFailed(ClusterError):
+    """A process did not come up; the message ends with the last lines of its log."""
+
+
+class StopFailed(ClusterError):
+    """Something could not be stopped or unmounted; the message names it."""
+
+
+class InvalidState(ClusterError):
+    """A state file cannot be read or is not one of ours."""
+
+
+class InvalidSetting(ClusterError):
+    """A setting from the command line or the environment is out of range."""

@@ -1,0 +1,209 @@
+"""A whole installation on an emulated fabric: switches, controller, nameserver, a dataserver per host, mounts.
+
+`FabricCluster` starts and stops one in this process. `cluster.supervisor` keeps one running in the
+background; `up` and `down` there are what the command line calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import requests
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from cluster.errors import InvalidSetting, StartFailed
+from cluster.processes import Command, Processes, program
+from cluster.waiting import wait_for
+from topo.emulation import Emulation
+from topo.fabric import Fabric, InvalidFabric
+
+DIRECTORY = Path("/var/tmp/speedwell/fabric")
+MACHINE = "10.255.0.1"
+OPENFLOW_PORT = 6653
+REST_PORT = 8080
+NAMESERVER_PORT = 7000
+DATASERVER_PORT = 7100
+CONTROLLER_URL = f"http://{MACHINE}:{REST_PORT}"
+NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
+DISCOVERY_TIMEOUT_SECONDS = 45.0
+
+Progress = Callable[[str], None]
+
+
+class FabricSettings(BaseModel):
+    """What to build: the fabric, where its files go, which hosts mount the filesystem and where."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    fabric: Fabric
+    directory: Path = DIRECTORY
+    mounts: dict[str, Path] = {}
+    replication: int = Field(default=3, ge=1, le=16)
+    chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
+    replica_policy: str = "mayflower"
+    path_policy: str = "mayflower"
+    shaped: bool = True
+
+    @field_validator("directory")
+    @classmethod
+    def _absolute(cls, directory: Path) -> Path:
+        return directory.absolute()
+
+    @model_validator(mode="after")
+    def _mounts_are_on_hosts(self) -> Self:
+        names = {host.name for host in self.fabric.hosts}
+        for host, mountpoint in self.mounts.items():
+            if host not in names:
+                raise ValueError(f"mounts: no host is named {host!r}; there are {', '.join(sorted(names)[:6])} ...")
+            if not mountpoint.is_absolute():
+                raise ValueError(f"mounts: {mountpoint} must be an absolute path")
+        if len(set(self.mounts.values())) < len(self.mounts):
+            raise ValueError("mounts: two hosts cannot share one mount point")
+        return self
+
+
+class FabricCluster:
+    """One installation on an emulated fabric. `stop` is complete after any failure of `start`."""
+
+    def __init__(self, settings: FabricSettings) -> None:
+        self.settings = settings
+        self.processes = Processes(settings.directory)
+        self.emulation = Emulation(settings.fabric, directory=settings.directory / "switches",
+                                   controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped)
+        self._made_mountpoints: list[Path] = []
+
+    def start(self, progress: Progress = lambda message: None) -> None:
+        """Build the fabric, start every service, wait until the controller sees the whole network.
+
+        Raises ClusterError or the emulation's own errors; call `stop` then.
+        """
+        fabric = self.settings.fabric
+        progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
+        self.emulation.start()
+        progress("starting the controller and the nameserver")
+        self.processes.start_together([self._controller(), self._nameserver()])
+        progress(f"starting {len(fabric.hosts)} dataservers")
+        self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
+        progress("waiting until the controller knows every link")
+        wait_for_network(CONTROLLER_URL, fabric)
+        for host, mountpoint in self.settings.mounts.items():
+            progress(f"mounting on {host} at {mountpoint}")
+            self._make_mountpoint(mountpoint)
+        self.processes.start_together([self._mount(*mount) for mount in self.settings.mounts.items()])
+        self.processes.settings = self.description()
+        self.processes.save()
+
+    def stop(self) -> None:
+        """Stop every service and take the fabric down; logs stay, stored data and mount points go."""
+        with contextlib.ExitStack() as steps:     # runs all of them, the last pushed first
+            steps.callback(self._remove_data)
+            steps.callback(self.emulation.stop)
+            steps.callback(self.processes.stop)
+
+    def description(self) -> dict[str, Any]:
+        """What a user needs to find the parts: addresses, mount points, hosts with the pid to enter them."""
+        return {
+            "kind": "fabric",
+            "fabric": self.settings.fabric.name,
+            "controller": CONTROLLER_URL,
+            "nameserver": NAMESERVER,
+            "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
+            "hosts": {host.name: {"pid": self.emulation.host_pid(host.name), "ip": host.ip,
+                                  "management_ip": host.management_ip, "rack": host.rack, "pod": host.pod}
+                      for host in self.settings.fabric.hosts},
+        }
+
+    def _controller(self) -> Command:
+        return Command("controller", [
+            program("speedwell-controller"),
+            "--openflow-host", MACHINE, "--openflow-port", str(OPENFLOW_PORT),
+            "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
+            "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
+        ])
+
+    def _nameserver(self) -> Command:
+        return Command("nameserver", [
+            program("speedwell-nameserver"), "--listen", NAMESERVER,
+            "--directory", str(self.settings.directory / "nameserver"),
+            "--replication", str(self.settings.replication), "--chunk-size", str(self.settings.chunk_size_bytes),
+        ])
+
+    def _dataserver(self, name: str) -> Command:
+        host = self.settings.fabric.host(name)
+        return Command(f"dataserver-{name}", [
+            program("speedwell-dataserver"), "--id", name,
+            "--listen", f"{host.ip}:{DATASERVER_PORT}", "--advertise", host.ip,
+            "--rack", host.rack, "--pod", host.pod, "--nameserver", NAMESERVER,
+            "--directory", str(self.settings.directory / "data" / name),
+        ], prefix=self._inside(name), ready_timeout_seconds=60.0)
+
+    def _mount(self, name: str, mountpoint: Path) -> Command:
+        return Command(f"mount-{name}", [
+            program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
+            "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+            "--local-host", self.settings.fabric.host(name).ip,
+        ], prefix=self._inside(name))
+
+    def _inside(self, name: str) -> Sequence[str]:
+        return ("mnexec", "-a", str(self.emulation.host_pid(name)))
+
+    def _make_mountpoint(self, mountpoint: Path) -> None:
+        if not mountpoint.exists():
+            mountpoint.mkdir(parents=True)
+            self._made_mountpoints.append(mountpoint)
+
+    def _remove_data(self) -> None:
+        for mountpoint in self._made_mountpoints:
+            with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
+                mountpoint.rmdir()
+        for part in ("nameserver", "data"):
+            shutil.rmtree(self.settings.directory / part, ignore_errors=True)
+
+
+def read_settings(**values: Any) -> FabricSettings:
+    """Validated settings. Raises InvalidSetting naming the field that is wrong."""
+    try:
+        return FabricSettings(**values)
+    except ValueError as error:
+        details = getattr(error, "errors", list)()
+        reasons = [f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}".lstrip(": ")
+                   for detail in details] or [str(error)]
+        raise InvalidSetting("; ".join(reasons)) from error
+    except InvalidFabric as error:
+        raise InvalidSetting(str(error)) from error
+
+
+def wait_for_network(controller_url: str, fabric: Fabric) -> None:
+    """Wait until the controller holds every switch and switch-to-switch link of `fabric`.
+
+    Raises StartFailed, saying what is missing, after DISCOVERY_TIMEOUT_SECONDS.
+    """
+    hosts = {host.name for host in fabric.hosts}
+    wanted = (len(fabric.switches), 2 * sum(link.a not in hosts and link.b not in hosts for link in fabric.links))
+    seen = (0, 0)
+
+    def complete() -> bool:
+        nonlocal seen
+        try:
+            network = requests.get(f"{controller_url}/v1/network", timeout=2.0).json()
+        except (requests.RequestException, ValueError):
+            return False
+        connected = [switch for switch in network["switches"] if switch["connected"]]
+        between_switches = [link for link in network["links"]
+                            if "." not in link["source"] and "." not in link["destination"]]
+        seen = (len(connected), len(between_switches))
+        return seen == wanted
+
+    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
+        raise StartFailed(f"the controller found {seen[0]} of {wanted[0]} switches and {seen[1]} of {wanted[1]} "
+                          f"directed links in {DISCOVERY_TIMEOUT_SECONDS:g} s; see its log")
+
+
+def run_on_host(pid: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program inside the network namespace of the emulated host whose process id is `pid`."""
+    return subprocess.Popen(["mnexec", "-a", str(pid), *argv], **options)

@@ -1,0 +1,208 @@
+"""Keeps a cluster on an emulated fabric running in the background.
+
+The process that builds a Mininet network has to stay: the hosts' shells are its children. So `up` starts
+this module as a process of its own and follows its output, a JSON object a line:
+`{"progress": TEXT}` while it starts, then `{"ready": DESCRIPTION}` or `{"error": TEXT}`. `down` ends it
+with SIGTERM; if it was killed, `down` clears away what it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
+from cluster.fabric import FabricCluster, FabricSettings
+from cluster.processes import Processes, exclusive, log_tail, start_ticks, write_atomically
+from topo.emulation import EmulationError, remove_leftovers
+
+STOP_TIMEOUT_SECONDS = 90.0
+STATE_DIRECTORY = Path("/run/speedwell")
+STATE_FILE = STATE_DIRECTORY / "fabric.json"
+LOCK_FILE = STATE_DIRECTORY / "fabric.lock"
+
+
+# ------------------------------------------------------------ called by the command line
+
+
+def up(settings: FabricSettings, progress: Callable[[str], None] = lambda message: None) -> dict[str, Any]:
+    """Start a cluster in the background; returns its description once everything serves.
+
+    Raises AlreadyRunning if there is one, StartFailed with the reason otherwise; nothing stays behind then,
+    nor when the caller is interrupted.
+    """
+    if os.geteuid() != 0:
+        raise ClusterError("an emulated fabric needs root: network namespaces, Open vSwitch; "
+                           "or try `speedwell up --local`")
+    _refuse_second()
+    _clear_leftovers()
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    log = settings.directory / "supervisor.log"
+    with log.open("wb") as errors:
+        child = subprocess.Popen([sys.executable, "-m", "cluster.supervisor", settings.model_dump_json()],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                                 start_new_session=True, cwd="/")
+    try:
+        return _follow(child, log, progress)
+    except BaseException:
+        child.terminate()
+        child.wait(STOP_TIMEOUT_SECONDS)
+        raise
+
+
+def running() -> dict[str, Any]:
+    """Description of the cluster that runs on this machine. Raises NotRunning."""
+    state = _state()
+    if state is None or start_ticks(state["supervisor"]["pid"]) != state["supervisor"]["start_ticks"]:
+        raise NotRunning("no cluster on an emulated fabric runs here; start one with `speedwell up --fabric`")
+    return state
+
+
+def down() -> None:
+    """Stop the cluster on the emulated fabric, or clear what a killed one left. Raises NotRunning, StopFailed."""
+    state = _state()
+    if state is None:
+        raise NotRunning("no cluster on an emulated fabric runs here")
+    supervisor = state["supervisor"]
+    if start_ticks(supervisor["pid"]) == supervisor["start_ticks"]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor["pid"], signal.SIGTERM)
+            handle = os.pidfd_open(supervisor["pid"])
+            try:
+                if not select.select([handle], [], [], STOP_TIMEOUT_SECONDS)[0]:
+                    raise StopFailed(f"the supervisor (pid {supervisor['pid']}) did not stop in "
+                                     f"{STOP_TIMEOUT_SECONDS:g} s; see {state['directory']}/supervisor.log")
+            finally:
+                os.close(handle)
+    _clear_leftovers()
+
+
+def _state() -> dict[str, Any] | None:
+    try:
+        state: dict[str, Any] = json.loads(STATE_FILE.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return state
+
+
+def _refuse_second() -> None:
+    with contextlib.suppress(NotRunning):
+        state = running()
+        raise AlreadyRunning(f"a cluster on {state['fabric']} runs already "
+                             f"(supervisor pid {state['supervisor']['pid']}); stop it with `speedwell down`")
+
+
+def _clear_leftovers() -> None:
+    """Remove what a supervisor that was killed left: services, mounts, switches, its state file."""
+    state = _state()
+    if state is None:
+        return
+    Processes(Path(state["directory"])).stop()
+    for mountpoint in state["mounts"].values():
+        subprocess.run(["umount", "-l", mountpoint], stderr=subprocess.DEVNULL, check=False)
+        with contextlib.suppress(OSError):
+            Path(mountpoint).rmdir()
+    remove_leftovers()
+    STATE_FILE.unlink(missing_ok=True)
+
+
+def _follow(child: subprocess.Popen[bytes], log: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+    assert child.stdout is not None
+    with child.stdout as lines:
+        for line in lines:
+            message = json.loads(line)
+            if "progress" in message:
+                progress(message["progress"])
+            elif "error" in message:
+                child.wait(STOP_TIMEOUT_SECONDS)
+                raise StartFailed(message["error"])
+            else:
+                description: dict[str, Any] = message["ready"]
+                return description
+    raise StartFailed(f"the supervisor stopped before the cluster was ready{log_tail(log)}")
+
+
+# ------------------------------------------------------------ the background process
+
+
+def main() -> None:
+    """Entry of the background process; its argument is a FabricSettings document."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    settings = FabricSettings.model_validate_json(sys.argv[1])
+    with exclusive(LOCK_FILE, "a cluster on an emulated fabric"):
+        _supervise(FabricCluster(settings))
+
+
+def _supervise(cluster: FabricCluster) -> None:
+    try:
+        with _announced(cluster):
+            cluster.start(lambda text: _say({"progress": text}))
+            _write_state(cluster)
+            _say({"ready": _description(cluster)})
+            _detach()
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except (ClusterError, EmulationError) as error:
+        _say({"error": str(error)})
+    except Exception as error:
+        traceback.print_exc()
+        _say({"error": f"unexpected {type(error).__name__}: {error}; see {cluster.settings.directory}/supervisor.log"})
+
+
+@contextlib.contextmanager
+def _announced(cluster: FabricCluster) -> Iterator[None]:
+    """From the first moment the state file says what to clear if this process is killed."""
+    _write_state(cluster)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        cluster.stop()
+        STATE_FILE.unlink(missing_ok=True)
+
+
+def _write_state(cluster: FabricCluster) -> None:
+    STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    write_atomically(STATE_FILE, json.dumps(_description(cluster), indent=2) + "\n")
+
+
+def _description(cluster: FabricCluster) -> dict[str, Any]:
+    described = cluster.processes.settings or {
+        "kind": "fabric", "fabric": cluster.settings.fabric.name,
+        "mounts": {host: str(path) for host, path in cluster.settings.mounts.items()},
+    }
+    pid = os.getpid()
+    return {**described, "directory": str(cluster.settings.directory),
+            "supervisor": {"pid": pid, "start_ticks": start_ticks(pid)}}
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(message: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):   # the caller was killed: go on, it can still find us by the state
+        print(json.dumps(message), flush=True)
+
+
+def _detach() -> None:
+    """Let go of the caller's pipe, so that nothing waits for it to close."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    main()
