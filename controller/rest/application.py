@@ -1,0 +1,172 @@
+"""The WSGI application: matches a request to a declared route, validates, calls, answers."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from webob import Request
+
+from controller.rest import openapi
+from controller.rest.problems import (
+    MEDIA_TYPE,
+    BadRequest,
+    BodyTooLarge,
+    FieldError,
+    HttpProblem,
+    MethodNotAllowed,
+    ProblemClass,
+    RequestTimedOut,
+    UnknownUrl,
+    UnsupportedMediaType,
+    describe,
+    field_name,
+    invalid,
+    refusal,
+)
+from controller.rest.routes import PlainText, Route, route, routes_of
+
+LOG = logging.getLogger(__name__)
+MAX_BODY_BYTES = 256 * 1024
+# A body somewhat too large is read to its end, so that the client sees the refusal instead of a reset.
+MAX_DISCARDED_BYTES = 8 * 1024 * 1024
+
+Headers = list[tuple[str, str]]
+StartResponse = Callable[[str, Headers], object]
+Answer = tuple[int, Headers, bytes]
+
+
+class RestApplication:
+    """Every route of the controller. Shared by the Ryu apps through `_CONTEXTS`; knows nothing about them."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+        self._by_url: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
+        self._encoders: dict[Route, TypeAdapter[Any]] = {}
+        self._document: dict[str, Any] | None = None
+        self.register(self)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return tuple(self._routes)
+
+    def register(self, owner: object) -> None:
+        """Serve every method of `owner` that `@route` declares. Raises ValueError if a route is taken."""
+        for declaration in routes_of(owner):
+            _, methods = self._by_url.setdefault(declaration.path, (declaration.pattern, {}))
+            if declaration.method in methods:
+                raise ValueError(f"{declaration.method} {declaration.path} is declared twice")
+            methods[declaration.method] = declaration
+            self._routes.append(declaration)
+            if declaration.response is not None and not isinstance(declaration.response, PlainText):
+                self._encoders[declaration] = TypeAdapter(declaration.response)
+        self._document = None
+
+    @route("GET", "/openapi.json", summary="This interface as an OpenAPI 3.1 document", tag="controller",
+           response=dict[str, Any])
+    def openapi_document(self) -> dict[str, Any]:
+        if self._document is None:
+            self._document = openapi.document(self._routes)
+        return self._document
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        request = Request(environ)
+        try:
+            status, headers, body = self._answer(request)
+        except Exception as error:
+            status, headers, body = self._refuse(request, error)
+        # The WSGI server adds no length to an answer without a body, and keep-alive needs one.
+        if status != HTTPStatus.NO_CONTENT:
+            headers.append(("Content-Length", str(len(body))))
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [b"" if request.method == "HEAD" else body]
+
+    def _answer(self, request: Request) -> Answer:
+        declaration, arguments = self._match(request)
+        if declaration.request is not None:
+            try:
+                arguments["body"] = declaration.request.model_validate_json(read_body(request))
+            except ValidationError as error:
+                raise refusal(error) from None
+        result = declaration.handler(**arguments)
+        headers: Headers = []
+        if isinstance(declaration.response, PlainText):
+            headers.append(("Content-Type", declaration.response.media_type))
+            body: bytes = result
+        elif declaration.response is not None:
+            headers.append(("Content-Type", "application/json"))
+            body = self._encoders[declaration].dump_json(result)
+        else:
+            body = b""
+        if declaration.status == HTTPStatus.CREATED:
+            headers.append(("Location", f"{declaration.path}/{result.id}"))
+        return declaration.status, headers, body
+
+    def _match(self, request: Request) -> tuple[Route, dict[str, Any]]:
+        try:
+            path = request.path_info
+            query = list(request.GET)
+        except UnicodeDecodeError:
+            raise BadRequest("The URL is not UTF-8.") from None
+        for pattern, methods in self._by_url.values():
+            found = pattern.fullmatch(path)
+            if found is None:
+                continue
+            declaration = methods.get("GET" if request.method == "HEAD" else request.method)
+            if declaration is None:
+                allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
+                raise MethodNotAllowed(f"{path} takes {allowed}, not {request.method}.",
+                                       headers=[("Allow", allowed)])
+            if query:
+                raise invalid([FieldError(field=name, message="Query parameters are not accepted here")
+                               for name in query])
+            return declaration, _parameters(declaration, found.groupdict())
+        raise UnknownUrl(f"Nothing is served at {path}; /openapi.json lists what is.")
+
+    def _refuse(self, request: Request, error: Exception) -> Answer:
+        if not isinstance(error, ProblemClass):
+            LOG.exception("%s %s failed", request.method, request.environ.get("PATH_INFO"))
+        details = describe(error)
+        headers = [("Content-Type", MEDIA_TYPE)]
+        if isinstance(error, HttpProblem):
+            headers += error.headers
+        return details.status, headers, details.model_dump_json().encode()
+
+
+def _parameters(declaration: Route, given: dict[str, str]) -> dict[str, Any]:
+    arguments = {}
+    errors = []
+    for name, adapter in declaration.parameters.items():
+        try:
+            arguments[name] = adapter.validate_python(given[name])
+        except ValidationError as error:
+            errors += [FieldError(field=field_name((name, *entry["loc"])), message=entry["msg"])
+                       for entry in error.errors(include_url=False)]
+    if errors:
+        raise invalid(errors)
+    return arguments
+
+
+def read_body(request: Request) -> bytes:
+    """The JSON body of `request`. Raises UnsupportedMediaType, BodyTooLarge, BadRequest or RequestTimedOut."""
+    content_type = request.content_type
+    if content_type != "application/json":
+        raise UnsupportedMediaType(
+            f"Send the body with Content-Type: application/json, not {content_type or 'without one'}.")
+    stream = request.environ["wsgi.input"]
+    try:
+        body: bytes = stream.read(MAX_BODY_BYTES + 1)
+        if len(body) > MAX_BODY_BYTES:
+            discarded = 0
+            while discarded < MAX_DISCARDED_BYTES and (piece := stream.read(64 * 1024)):
+                discarded += len(piece)
+            if discarded >= MAX_DISCARDED_BYTES and "speedwell.close" in request.environ:
+                request.environ["speedwell.close"]()
+            raise BodyTooLarge(f"The body may have at most {MAX_BODY_BYTES} bytes.")
+    except TimeoutError:
+        raise RequestTimedOut("The body did not arrive in time.") from None
+    except (OSError, ValueError):
+        raise BadRequest("The body broke off or its transfer encoding is wrong.") from None
+    return body

@@ -1,0 +1,145 @@
+"""Error answers: `application/problem+json` (RFC 9457).
+
+Whatever a handler raises that carries `status`, `slug` and `title` becomes a problem document; anything else
+becomes a 500 that tells the client nothing about the inside.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:speedwell:problem:"
+
+
+@runtime_checkable
+class ProblemClass(Protocol):
+    """An exception class that can be answered as a problem document."""
+
+    status: int
+    slug: str
+    title: str
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    field: str = Field(description="Where, for example `replicas[0].port`; empty for the body as a whole.")
+    message: str
+
+
+class ProblemDetails(BaseModel):
+    """The body of every error answer (RFC 9457)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = Field(description="Names the kind of problem, for programs.")
+    title: str = Field(description="The kind of problem, for people.")
+    status: int = Field(ge=400, le=599, description="The HTTP status again.")
+    detail: str = Field(description="What happened this time.")
+    errors: list[FieldError] = Field(default=[], description="The fields at fault, if it was the request.")
+
+
+class HttpProblem(Exception):
+    """A request that the HTTP plumbing itself refuses; subclasses name the kinds."""
+
+    status = 500
+    slug = "internal-error"
+    title = "Internal error"
+
+    def __init__(self, detail: str, errors: Sequence[FieldError] = (),
+                 headers: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(detail)
+        self.errors = list(errors)
+        self.headers = list(headers)
+
+
+class InternalError(HttpProblem):
+    """Something unforeseen happened; the log says what."""
+
+
+class BadRequest(HttpProblem):
+    status = 400
+    slug = "bad-request"
+    title = "Not an HTTP request that can be understood"
+
+
+class MalformedJson(HttpProblem):
+    status = 400
+    slug = "malformed-json"
+    title = "The body is not JSON"
+
+
+class UnknownUrl(HttpProblem):
+    status = 404
+    slug = "unknown-url"
+    title = "Nothing is served at this URL"
+
+
+class MethodNotAllowed(HttpProblem):
+    status = 405
+    slug = "method-not-allowed"
+    title = "The URL does not take this method"
+
+
+class RequestTimedOut(HttpProblem):
+    status = 408
+    slug = "request-timed-out"
+    title = "The request did not arrive in time"
+
+
+class BodyTooLarge(HttpProblem):
+    status = 413
+    slug = "body-too-large"
+    title = "The body is too large"
+
+
+class UnsupportedMediaType(HttpProblem):
+    status = 415
+    slug = "unsupported-media-type"
+    title = "The body is not declared as JSON"
+
+
+class InvalidRequest(HttpProblem):
+    status = 422
+    slug = "invalid-request"
+    title = "The request names something that is not acceptable"
+
+
+def problem_type(problem: ProblemClass | type) -> str:
+    """The URI of an exception's (or an exception class's) kind of problem."""
+    return TYPE_PREFIX + problem.slug  # type: ignore[union-attr]
+
+
+def describe(error: Exception) -> ProblemDetails:
+    """The problem document for `error`; an exception that is no `ProblemClass` is told as an internal error."""
+    if not isinstance(error, ProblemClass):
+        error = InternalError("The controller failed to answer; its log says why.")
+    return ProblemDetails(type=problem_type(error), title=error.title, status=error.status,
+                          detail=str(error), errors=getattr(error, "errors", []))
+
+
+def field_name(location: Sequence[str | int]) -> str:
+    """`("replicas", 0, "port")` as `replicas[0].port`."""
+    name = ""
+    for part in location:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name
+
+
+def refusal(error: ValidationError) -> HttpProblem:
+    """What to answer when pydantic refuses a request."""
+    found: list[Any] = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(entry["type"] == "json_invalid" for entry in found):
+        return MalformedJson(found[0]["msg"])
+    return invalid([FieldError(field=field_name(entry["loc"]), message=entry["msg"]) for entry in found])
+
+
+def invalid(errors: list[FieldError]) -> InvalidRequest:
+    """A refusal whose detail names the first fields and whose `errors` name them all."""
+    named = [f"{error.field or 'the body'}: {error.message}" for error in errors[:3]]
+    rest = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
+    return InvalidRequest("; ".join(named) + rest, errors=errors)

@@ -1,0 +1,119 @@
+"""What `/v1/reads` and `/v1/flows` take and give."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from controller.rest.fields import Input, Ipv4, Node, NodeName, Output, Port
+
+MAX_READ_BYTES = 1 << 50
+MAX_REPLICAS = 64
+MAX_CLIENT_PORTS = 64
+
+ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random"]
+PathPolicy = Literal["ecmp", "mayflower"]
+
+
+class ReplicaAddress(Input):
+    """Where a replica is served: a host of the fabric and the TCP port of its dataserver."""
+
+    host: Ipv4
+    port: Port
+
+
+def _distinct(values: list[int] | list[ReplicaAddress]) -> list[int] | list[ReplicaAddress]:
+    if len(set(values)) < len(values):
+        raise ValueError("The same entry is given twice")
+    return values
+
+
+class ReadRequest(Input):
+    """A read that is about to start: who reads how much, from which of these replicas."""
+
+    client: Ipv4
+    client_ports: Annotated[
+        list[Port], AfterValidator(_distinct),
+        Field(min_length=1, max_length=MAX_CLIENT_PORTS, json_schema_extra={"uniqueItems": True},
+              description="Local ports that the client has bound: one for each part it is ready to take.")]
+    replicas: Annotated[
+        list[ReplicaAddress], AfterValidator(_distinct),
+        Field(min_length=1, max_length=MAX_REPLICAS, json_schema_extra={"uniqueItems": True})]
+    size_bytes: int = Field(ge=1, le=MAX_READ_BYTES)
+    file_id: str | None = Field(default=None, min_length=1, max_length=255,
+                                description="Shown again by GET; decides nothing.")
+    replica_policy: ReplicaPolicy | None = Field(default=None, description="null: as the controller is set.")
+    path_policy: PathPolicy | None = Field(default=None, description="null: as the controller is set.")
+
+
+class ReadPart(Output):
+    """One stream of a read: TCP from `replica` to the client's `client_port`."""
+
+    replica: ReplicaAddress
+    client_port: Port
+    offset_bytes: int = Field(ge=0, description="Where the part starts, from the start of the read.")
+    size_bytes: int = Field(ge=0)
+    path: list[Node] = Field(description="From the replica's host to the client; empty if they are one host.")
+    path_names: list[NodeName]
+    estimated_bps: float | None = Field(description="Estimated share in bits/s; null on one host.")
+    cost_seconds: float | None = Field(
+        description="Mayflower's cost of the choice (paper, Eq. 2); null on one host or if no cost was needed.")
+
+
+class Read(Output):
+    """What was decided for a read; the switches have confirmed it."""
+
+    id: str
+    parts: list[ReadPart]
+    replica_policy: ReplicaPolicy
+    path_policy: PathPolicy
+
+
+class ReadPartState(ReadPart):
+    """A part and how far it is."""
+
+    transferred_bytes: int = Field(ge=0, description="Counted by the first switch, without headers.")
+    remaining_bytes: int = Field(ge=0)
+    measured_bps: float | None = Field(description="Measured rate in bits/s; null before two polls.")
+    share_bps: float | None = Field(description="The bandwidth the policy counts with; null on one host.")
+    frozen: bool = Field(description="Whether the share is an estimate that measurements do not change yet.")
+    reroutes: int = Field(ge=0, description="How often the path was changed under way.")
+
+
+class ReadState(Output):
+    """A read that has not ended."""
+
+    id: str
+    client: Ipv4
+    size_bytes: int
+    file_id: str | None
+    replica_policy: ReplicaPolicy
+    path_policy: PathPolicy
+    age_seconds: float = Field(ge=0)
+    parts: list[ReadPartState]
+
+
+class Reads(Output):
+    reads: list[ReadState]
+
+
+class Flow(Output):
+    """A flow that the controller placed, as the switches count it."""
+
+    id: str = Field(description="The cookie of its entry, 16 hex digits.")
+    read_id: str
+    source: Ipv4
+    source_port: Port
+    destination: Ipv4
+    destination_port: Port
+    protocol: Literal["tcp"]
+    path: list[Node]
+    path_names: list[NodeName]
+    size_bytes: int
+    transferred_bytes: int
+    rate_bps: float | None = Field(description="Measured rate in bits/s; null before two polls.")
+    share_bps: float | None = Field(description="The bandwidth the policy counts with.")
+    frozen: bool
+
+
+class Flows(Output):
+    flows: list[Flow]

@@ -1,0 +1,94 @@
+"""One declaration per route; serving it, refusing bad requests and documenting it all read that declaration."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter
+
+from controller.rest.problems import (
+    BodyTooLarge,
+    InternalError,
+    InvalidRequest,
+    MalformedJson,
+    ProblemClass,
+    RequestTimedOut,
+    UnsupportedMediaType,
+)
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+_ATTRIBUTE = "_speedwell_route"
+_PARAMETER = re.compile(r"{(\w+)}")
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A response that is not JSON: `media_type` says what it is."""
+
+    media_type: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one URL. `handler` takes the path's parameters by name, and `body` if `request` is declared."""
+
+    method: str
+    path: str
+    summary: str
+    description: str
+    tag: str
+    request: type[BaseModel] | None
+    response: Any
+    status: int
+    problems: tuple[type[ProblemClass], ...]
+    handler: Callable[..., Any] = field(compare=False)
+    parameters: Mapping[str, Any] = field(compare=False)
+
+    @property
+    def all_problems(self) -> tuple[type[ProblemClass], ...]:
+        """Declared problems and those that the plumbing itself answers."""
+        common: list[type[ProblemClass]] = [InvalidRequest, InternalError]
+        if self.request is not None:
+            common += [MalformedJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType]
+        return (*self.problems, *common)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        pieces = _PARAMETER.split(self.path)
+        return re.compile("".join(re.escape(piece) if index % 2 == 0 else f"(?P<{piece}>[^/]+)"
+                                  for index, piece in enumerate(pieces)))
+
+
+def route(method: str, path: str, *, summary: str, tag: str, response: Any = None,
+          request: type[BaseModel] | None = None, status: int = 200,
+          problems: Sequence[type[ProblemClass]] = ()) -> Callable[[Handler], Handler]:
+    """Declare a method as the handler of `method path`.
+
+    `path` holds parameters as `{name}`; the handler's annotation of each says how it is validated. The handler
+    returns what `response` (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes.
+    `problems` are the exception classes the handler may raise; its docstring becomes the description.
+    """
+
+    def declare(handler: Handler) -> Handler:
+        hints = get_type_hints(handler, include_extras=True)
+        parameters: dict[str, TypeAdapter[Any]] = {}
+        for name in _PARAMETER.findall(path):
+            if name not in hints:
+                raise TypeError(f"{handler.__qualname__} does not annotate the parameter {name!r} of {path}")
+            parameters[name] = TypeAdapter(hints[name])
+        declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
+                            response, status, tuple(problems), handler, parameters)
+        setattr(handler, _ATTRIBUTE, declaration)
+        return handler
+
+    return declare
+
+
+def routes_of(owner: object) -> list[Route]:
+    """The routes declared on `owner`'s methods, with the handlers bound to it, in the order of their paths."""
+    declared = {name: member for kind in type(owner).__mro__ for name, member in vars(kind).items()
+                if hasattr(member, _ATTRIBUTE)}
+    bound = [replace(getattr(member, _ATTRIBUTE), handler=getattr(owner, name))
+             for name, member in declared.items()]
+    return sorted(bound, key=lambda declaration: (declaration.path, declaration.method))
