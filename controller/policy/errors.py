@@ -1,0 +1,49 @@
+"""What the policies refuse, each with one message that says what to change."""
+
+
+class PolicyError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class InvalidNetwork(PolicyError):
+    """A node or link that the network graph cannot hold."""
+
+
+class UnknownNode(PolicyError):
+    """A node that the network does not have."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"the network has no node {node!r}")
+        self.node = node
+
+
+class UnknownLink(PolicyError):
+    """A link that the network does not have (or no longer has)."""
+
+    def __init__(self, source: str, destination: str) -> None:
+        super().__init__(f"the network has no link from {source!r} to {destination!r}")
+        self.link = (source, destination)
+
+
+class NoPath(PolicyError):
+    """No replica of a request can be reached from its client."""
+
+
+class InvalidRequest(PolicyError):
+    """A request that no policy can answer, whatever the network looks like."""
+
+
+class UnknownPolicy(PolicyError):
+    """A policy name that is not offered."""
+
+
+class DuplicateFlow(PolicyError):
+    """A flow identifier that is already in use."""
+
+
+class UnknownPath(PolicyError):
+    """A path that has been given no label."""
+
+
+class LabelsExhausted(PolicyError):
+    """More distinct paths than MPLS has labels."""

@@ -1,0 +1,86 @@
+"""One MPLS label per path, so that transit switches need nothing but static entries label -> port.
+
+A label stands for (destination edge switch, path choice). Its next hops form an in-tree: at most one next
+hop per switch, and following them leads to the destination. Paths to one destination that agree wherever
+they meet share a label; a path that disagrees goes to the next choice (first fit).
+
+An entry, once made, is never changed or taken back. Hence a label means the same before and after links go
+and come back, and it cannot loop: all nodes of a path receive their entries together, so from any of them
+the entries lead to the destination along that path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controller.policy.errors import LabelsExhausted, UnknownPath
+from controller.policy.network import Path
+
+FIRST_LABEL = 16
+"""Labels 0 to 15 are reserved (RFC 3032, section 2.1)."""
+LAST_LABEL = 2**20 - 1
+
+
+class LabelTable:
+    """The labels of all paths between edge switches. Paths hold switches only, no hosts."""
+
+    def __init__(self) -> None:
+        self._next_hops: list[dict[str, str]] = []
+        self._labels_to: dict[str, list[int]] = {}
+
+    def assign(self, paths_by_pair: Mapping[tuple[str, str], Iterable[Path]]) -> frozenset[int]:
+        """Give every path a label; those that have one keep it. Paths within one switch need none.
+
+        Returns the labels that gained next hops, for the caller to install. Pairs are taken in sorted
+        order, so equal graphs get equal labels. Raises LabelsExhausted; earlier paths then keep theirs.
+        """
+        grown: set[int] = set()
+        for pair in sorted(paths_by_pair):
+            for path in paths_by_pair[pair]:
+                if len(path.nodes) > 1 and self._find(path) is None:
+                    grown.add(self._place(path))
+        return frozenset(grown)
+
+    def label_for(self, path: Path) -> int:
+        """The label that carries a packet along `path`. Raises UnknownPath if it was never assigned."""
+        label = self._find(path)
+        if label is None:
+            raise UnknownPath(f"no label was assigned to the path {' -> '.join(path.nodes)}")
+        return label
+
+    def next_hops(self, label: int) -> dict[str, str]:
+        """For each switch that may see `label`, the neighbour it goes to. The destination is not in it."""
+        if label not in self:
+            raise UnknownPath(f"label {label} was never assigned")
+        return dict(self._next_hops[label - FIRST_LABEL])
+
+    @property
+    def labels(self) -> range:
+        """All labels in use."""
+        return range(FIRST_LABEL, FIRST_LABEL + len(self._next_hops))
+
+    def __contains__(self, label: int) -> bool:
+        return label in self.labels
+
+    def _find(self, path: Path) -> int | None:
+        # A choice that once disagreed with a path disagrees for ever, so the first that agrees is stable.
+        links = path.links
+        for label in self._labels_to.get(path.nodes[-1], ()) if links else ():
+            next_hops = self._next_hops[label - FIRST_LABEL]
+            if all(next_hops.get(node) == following for node, following in links):
+                return label
+        return None
+
+    def _place(self, path: Path) -> int:
+        choices = self._labels_to.setdefault(path.nodes[-1], [])
+        for label in choices:
+            next_hops = self._next_hops[label - FIRST_LABEL]
+            if all(next_hops.get(node, following) == following for node, following in path.links):
+                next_hops.update(path.links)
+                return label
+        label = FIRST_LABEL + len(self._next_hops)
+        if label > LAST_LABEL:
+            raise LabelsExhausted(f"the paths of this network need more than {LAST_LABEL - FIRST_LABEL + 1} labels")
+        choices.append(label)
+        self._next_hops.append(dict(path.links))
+        return label

@@ -1,0 +1,138 @@
+"""What Mayflower knows about one link: the flows on it, traffic that is not its own, and shares."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from controller.policy.maxmin import RELATIVE_TOLERANCE, share_of_unbounded_flow
+from controller.policy.network import Path
+
+
+class Flow:
+    """A read in flight, in the paper's terms f: bandwidth b_f, remaining size r_f, freeze state and its end T.
+
+    Compared by identity. Counters give `remaining_bits` as of `settled_at`; between them it is taken to
+    shrink at the estimated bandwidth.
+    """
+
+    __slots__ = (
+        "bandwidth_bps",
+        "flow_id",
+        "frozen",
+        "frozen_until",
+        "links",
+        "measured_bps",
+        "path",
+        "remaining_bits",
+        "settled_at",
+        "size_bits",
+        "started_at",
+    )
+
+    def __init__(self, flow_id: str, path: Path, links: tuple[int, ...], size_bits: float, now: float) -> None:
+        self.flow_id = flow_id
+        self.path = path
+        self.links = links
+        self.size_bits = size_bits
+        self.started_at = now
+        self.remaining_bits = size_bits
+        self.settled_at = now
+        self.bandwidth_bps = 0.0
+        self.measured_bps = 0.0
+        self.frozen = False
+        self.frozen_until = now
+
+    def remaining_at(self, now: float) -> float:
+        """r_f in bits: the last known remaining size less what the estimated bandwidth has moved since."""
+        if not self.links:
+            return 0.0
+        return max(self.remaining_bits - self.bandwidth_bps * (now - self.settled_at), 0.0)
+
+
+_bandwidth = attrgetter("bandwidth_bps")
+
+
+class LinkLoad:
+    """The flows on one link and the max-min shares that follow from them.
+
+    Traffic that is not a known flow counts as one more flow, of demand `background_bps`, that has no cost.
+    Whoever changes the flows or their bandwidth sets `stale`; shares are computed when next asked for.
+    """
+
+    __slots__ = (
+        "_ascending",
+        "_background",
+        "_demand_bps",
+        "_share_bps",
+        "capacity_bps",
+        "departed_bits",
+        "flows",
+        "measured_at",
+        "stale",
+    )
+
+    def __init__(self, capacity_bps: float) -> None:
+        self.capacity_bps = capacity_bps
+        self.flows: dict[str, Flow] = {}
+        self.measured_at: float | None = None
+        self.departed_bits = 0.0
+        self.stale = True
+        self._background = Flow("background", Path(()), (), 0.0, 0.0)
+        self._ascending: list[Flow] = []
+        self._demand_bps = 0.0
+        self._share_bps = capacity_bps
+
+    @property
+    def background_bps(self) -> float:
+        return self._background.bandwidth_bps
+
+    @background_bps.setter
+    def background_bps(self, demand_bps: float) -> None:
+        self._background.bandwidth_bps = demand_bps
+        self.stale = True
+
+    def spare_bps(self) -> float:
+        """Capacity that neither a flow nor the background asks for; 0 if the demands exceed it."""
+        if self.stale:
+            self._refresh()
+        spare_bps = self.capacity_bps - self._demand_bps
+        return spare_bps if spare_bps > RELATIVE_TOLERANCE * self.capacity_bps else 0.0
+
+    def share_of_new_flow(self) -> float:
+        """MAXMINSHARE on this link: existing flows ask for their current share, the new one for infinity."""
+        if self.stale:
+            self._refresh()
+        return self._share_bps
+
+    def reductions(self, new_flow_bps: float) -> list[tuple[Flow, float]]:
+        """NEWBANDWIDTH on this link: (f, b'_f) of the flows that lose bandwidth to a new flow of this demand.
+
+        `new_flow_bps` is at most `share_of_new_flow()`, so the new flow gets it in full and the others
+        share the rest: those above the water level come down to it. Found from the largest flow down.
+        """
+        if self.stale:
+            self._refresh()
+        excess_bps = self._demand_bps + new_flow_bps - self.capacity_bps
+        if excess_bps <= RELATIVE_TOLERANCE * self.capacity_bps:
+            return []
+        above: list[Flow] = []
+        above_bps = 0.0
+        level_bps = 0.0
+        for flow in reversed(self._ascending):
+            if above and flow.bandwidth_bps <= level_bps:
+                break
+            above.append(flow)
+            above_bps += flow.bandwidth_bps
+            level_bps = (above_bps - excess_bps) / len(above)
+        return [(flow, level_bps) for flow in above if flow is not self._background]
+
+    def _refresh(self) -> None:
+        flows = list(self.flows.values())
+        if self._background.bandwidth_bps > 0:
+            flows.append(self._background)
+        flows.sort(key=_bandwidth)
+        demands_bps = [flow.bandwidth_bps for flow in flows]
+        self._ascending = flows
+        self._demand_bps = sum(demands_bps)
+        self._share_bps = share_of_unbounded_flow(self.capacity_bps, demands_bps)
+        self.stale = False

@@ -1,0 +1,290 @@
+"""Mayflower's replica and path selection (Rizvi et al., "Mayflower", section 4, Pseudocode 1 and 2, Eq. 2).
+
+The names and symbols are the paper's: R a request for d_j bits, P the shortest paths from all its replicas,
+b_j the new flow's estimated share, and for an existing flow f its share b_f, remaining size r_f, new share
+b'_f and the end T of its update-freeze state.
+
+Where the paper leaves a choice, it is made so:
+
+* The brackets in Pseudocode 2, line 8, group and do not round: the worked example of Figure 2 needs that.
+* The flow that is added is put in the update-freeze state too. Its share has changed as well (from none),
+  and its first counters show a connection that is still speeding up.
+* Between polls a remaining size shrinks at the flow's estimated share. A poll sets it right, frozen or not.
+* When a flow is dropped (section 3.3.3: estimates are recomputed after each add and drop), the flows that
+  shared a link with it divide what it leaves by max-min, as far as their other links allow. Nobody loses
+  and, as with an added flow, effects further away wait for the next poll. Those that gain are frozen at
+  the new share for the reason that holds for added flows: the next counters cover time before the change.
+* Paths of equal cost: the one with fewer links, then the earlier replica, then the earlier path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from controller.policy.errors import DuplicateFlow, NoPath
+from controller.policy.link_load import Flow, LinkLoad
+from controller.policy.maxmin import raised_shares
+from controller.policy.network import Link, Network, Path
+from controller.policy.read_request import ReadRequest, Replica, Selection
+
+
+class PathCost(NamedTuple):
+    """A path's estimated share b_j for the new flow and its cost by Eq. 2."""
+
+    estimated_bps: float
+    cost_seconds: float
+
+
+class Mayflower:
+    """The Flowserver's model: the flows in flight with their shares, and the decisions that rest on it.
+
+    Selecting changes nothing. Report the flow with `flow_added` before the next request is answered, and
+    take it back with `flow_dropped` if it could not be set up.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._version = network.version
+        self._loads: list[LinkLoad] = []
+        self._flows: dict[str, Flow] = {}
+
+    # --- decisions ---
+
+    def select_replica_and_path(
+        self, request: ReadRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
+    ) -> Selection:
+        """SELECTREPLICAANDPATH, lines 1 to 8: the replica and path of least cost (Eq. 1).
+
+        P is every shortest path from every replica, or just `paths` where another policy has narrowed the
+        choice (one replica for path selection alone). Raises NoPath if P is empty, UnknownNode if the
+        client is not in the network. A replica that is not in the network is passed over.
+        """
+        self._follow_network()
+        candidates = self._all_paths(request) if paths is None else self._given_paths(paths)
+        if not candidates:
+            raise NoPath(f"no replica of this read can reach {request.client}")
+        best: tuple[float, int, int] | None = None
+        best_share = 0.0
+        reductions: dict[tuple[int, float], list[tuple[Flow, float]]] = {}
+        shares = [(-self._max_min_share(links), order) for order, (_, _, links) in enumerate(candidates)]
+        # Widest first: once d_j / b_j alone exceeds the best cost, no later path can win.
+        for negative_share, order in sorted(shares):
+            seconds_alone = request.size_bits / -negative_share
+            if best is not None and seconds_alone > best[0]:
+                break
+            links = candidates[order][2]
+            cost = seconds_alone + self._impact_seconds(links, -negative_share, now, reductions)
+            rank = (cost, len(links), order)
+            if best is None or rank < best:
+                best, best_share = rank, -negative_share
+        assert best is not None
+        replica, number, _ = candidates[best[2]]
+        path = (
+            self._network.shortest_paths(replica.host, request.client)[number] if paths is None else paths[number][1]
+        )
+        return Selection(replica, path, best_share, best[0])
+
+    def flow_cost(self, path: Path, flow_size_bits: float, now: float) -> PathCost:
+        """MAXMINSHARE and FLOWCOST of one path. Raises UnknownLink if it has a link that is gone."""
+        self._follow_network()
+        links = self._indices(path)
+        share = self._max_min_share(links)
+        return PathCost(share, flow_size_bits / share + self._impact_seconds(links, share, now, {}))
+
+    def _all_paths(self, request: ReadRequest) -> list[tuple[Replica, int, tuple[int, ...]]]:
+        network = self._network
+        return [
+            (replica, number, links)
+            for replica in request.replicas
+            if replica.host in network or request.client not in network
+            for number, links in enumerate(network.shortest_path_links(replica.host, request.client))
+        ]
+
+    def _given_paths(self, paths: Sequence[tuple[Replica, Path]]) -> list[tuple[Replica, int, tuple[int, ...]]]:
+        return [(replica, number, self._indices(path)) for number, (replica, path) in enumerate(paths)]
+
+    def _max_min_share(self, links: tuple[int, ...]) -> float:
+        """MAXMINSHARE: b_j, the new flow's share at its bottleneck. Infinite for a path without links."""
+        loads = self._loads
+        return min([loads[link].share_of_new_flow() for link in links], default=math.inf)
+
+    def _impact_seconds(
+        self,
+        links: tuple[int, ...],
+        share: float,
+        now: float,
+        reductions: dict[tuple[int, float], list[tuple[Flow, float]]],
+    ) -> float:
+        """The sum in Eq. 2: by how much existing flows end later if a flow of demand b_j joins them.
+
+        `reductions` holds what was found for (link, demand) so far: paths of one request share links.
+        """
+        lists = []
+        for link in links:
+            found = reductions.get((link, share))
+            if found is None:
+                found = reductions[link, share] = self._loads[link].reductions(share)
+            if found:
+                lists.append(found)
+        impact = 0.0
+        for flow, new_share in _at_bottleneck(lists):
+            impact += flow.remaining_at(now) * (1 / new_share - 1 / flow.bandwidth_bps)
+        return impact
+
+    # --- flows come and go ---
+
+    def flow_added(self, flow_id: str, path: Path, size_bits: float, now: float) -> float:
+        """SELECTREPLICAANDPATH, lines 9 to 11: account for a flow on its path, and give its estimated share.
+
+        Whichever policy chose the path. Raises DuplicateFlow, or UnknownLink for a path that is gone.
+        """
+        self._follow_network()
+        if flow_id in self._flows:
+            raise DuplicateFlow(f"a flow {flow_id!r} is already known")
+        flow = Flow(flow_id, path, self._indices(path), size_bits, now)
+        self._place(flow, now)
+        return flow.bandwidth_bps
+
+    def flow_moved(self, flow_id: str, path: Path, now: float) -> None:
+        """A known flow takes another path. Raises UnknownLink; an unknown flow is passed over."""
+        self._follow_network()
+        links = self._indices(path)
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            flow.remaining_bits = flow.remaining_at(now)
+            flow.settled_at = now
+            self._remove(flow, now)
+            flow.path, flow.links = path, links
+            self._place(flow, now)
+
+    def flow_dropped(self, flow_id: str, now: float) -> bool:
+        """Forget a flow that ended or failed, and share out what it leaves. False if it was not known."""
+        self._follow_network()
+        flow = self._flows.get(flow_id)
+        if flow is None:
+            return False
+        self._remove(flow, now)
+        return True
+
+    def _place(self, flow: Flow, now: float) -> None:
+        share = self._max_min_share(flow.links)
+        lists = [self._loads[link].reductions(share) for link in flow.links]
+        for other, new_share in _at_bottleneck(lists):
+            self.set_bandwidth(other, new_share, now)
+        self._flows[flow.flow_id] = flow
+        for link in flow.links:
+            self._loads[link].flows[flow.flow_id] = flow
+        self.set_bandwidth(flow, share, now)
+
+    def _remove(self, flow: Flow, now: float) -> None:
+        del self._flows[flow.flow_id]
+        for link in flow.links:
+            load = self._loads[link]
+            del load.flows[flow.flow_id]
+            load.stale = True
+            if load.measured_at is not None:
+                load.departed_bits += flow.bandwidth_bps * (now - max(load.measured_at, flow.started_at))
+        self._share_out(flow.links, now)
+
+    def _share_out(self, links: tuple[int, ...], now: float) -> None:
+        """Raise the shares of the flows on `links` that have room on every link they cross."""
+        loads = self._loads
+        spare_bps: dict[int, float] = {}
+        able: list[Flow] = []
+        for flow in {flow: None for link in links for flow in loads[link].flows.values()}:
+            for link in flow.links:
+                if link not in spare_bps:
+                    spare_bps[link] = loads[link].spare_bps()
+            if all(spare_bps[link] > 0 for link in flow.links):
+                able.append(flow)
+        shares = raised_shares([flow.bandwidth_bps for flow in able], [flow.links for flow in able], spare_bps)
+        for flow, share in zip(able, shares, strict=True):
+            if share > flow.bandwidth_bps:
+                self.set_bandwidth(flow, share, now)
+
+    # --- measurements ---
+
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
+        """Take in a flow's counters: bytes since it started, rate since the last poll.
+
+        Counters of a flow that was dropped while the poll ran are passed over.
+        """
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            flow.remaining_bits = max(flow.size_bits - 8 * transferred_bytes, 0.0)
+            flow.settled_at = now
+            flow.measured_bps = rate_bps
+            self.update_bandwidth(flow, rate_bps, now)
+
+    def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
+        """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
+
+        What the known flows do not explain is background, one flow that demands the difference. Flows
+        dropped since the last poll explain their part of the interval. Raises UnknownLink.
+        """
+        self._follow_network()
+        load = self._loads[self._network.link_index(link)]
+        explained_bps = sum(flow.measured_bps for flow in load.flows.values())
+        if load.measured_at is not None and now > load.measured_at:
+            explained_bps += load.departed_bits / (now - load.measured_at)
+        load.background_bps = max(rate_bps - explained_bps, 0.0)
+        load.departed_bits = 0.0
+        load.measured_at = now
+
+    def update_bandwidth(self, flow: Flow, bandwidth_bps: float, now: float) -> None:
+        """UPDATEBW: take a measured bandwidth, unless the flow is in the update-freeze state (T <= f.T)."""
+        if not flow.frozen or now > flow.frozen_until:
+            flow.frozen = False
+            self._set(flow, bandwidth_bps)
+
+    def set_bandwidth(self, flow: Flow, bandwidth_bps: float, now: float) -> None:
+        """SETBW: set an estimated bandwidth and freeze it until the flow should be done."""
+        flow.remaining_bits = flow.remaining_at(now)
+        flow.settled_at = now
+        flow.frozen = True
+        flow.frozen_until = now + flow.remaining_bits / bandwidth_bps
+        self._set(flow, bandwidth_bps)
+
+    def _set(self, flow: Flow, bandwidth_bps: float) -> None:
+        flow.bandwidth_bps = bandwidth_bps
+        for link in flow.links:
+            self._loads[link].stale = True
+
+    # --- look-ups ---
+
+    def flows(self) -> Iterable[Flow]:
+        """The flows in flight, oldest first."""
+        return self._flows.values()
+
+    def background_bps(self, link: Link) -> float:
+        """The background demand on a link in bits per second. Raises UnknownLink."""
+        self._follow_network()
+        return self._loads[self._network.link_index(link)].background_bps
+
+    def _indices(self, path: Path) -> tuple[int, ...]:
+        return tuple([self._network.link_index(link) for link in path.links])
+
+    def _follow_network(self) -> None:
+        """Catch up with links that were added and capacities that were changed since the last call."""
+        if self._version != self._network.version or not self._loads:
+            for index, capacity_bps in enumerate(self._network.capacities_bps()):
+                if index == len(self._loads):
+                    self._loads.append(LinkLoad(capacity_bps))
+                elif self._loads[index].capacity_bps != capacity_bps:
+                    self._loads[index].capacity_bps = capacity_bps
+                    self._loads[index].stale = True
+            self._version = self._network.version
+
+
+def _at_bottleneck(lists: list[list[tuple[Flow, float]]]) -> Iterable[tuple[Flow, float]]:
+    """Merge the per-link reductions of a path: b'_f is a flow's share at the tightest of its links."""
+    if len(lists) <= 1:
+        return lists[0] if lists else ()
+    merged = dict(lists[0])
+    for reductions in lists[1:]:
+        for flow, share in reductions:
+            if share < merged.get(flow, math.inf):
+                merged[flow] = share
+    return merged.items()

@@ -1,0 +1,142 @@
+"""The one entry to replica and path selection: a replica policy times a path policy over one model.
+
+A new replica policy is a file with a class that has `choose` and a line in `Selector.__init__`. Policies
+that decide replica and path together, or split a read into parts, belong beside `_select_jointly`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Protocol
+
+from controller.policy.ecmp import ecmp_path
+from controller.policy.errors import NoPath, UnknownNode, UnknownPolicy
+from controller.policy.five_tuple import TCP, FiveTuple
+from controller.policy.link_load import Flow
+from controller.policy.mayflower import Mayflower
+from controller.policy.nearest import Nearest
+from controller.policy.network import Link, Network, Path
+from controller.policy.random_replica import RandomReplica
+from controller.policy.read_request import ReadRequest, Replica, Selection
+from controller.policy.sinbad_r import SinbadR
+
+__all__ = ["PATH_POLICIES", "REPLICA_POLICIES", "ReadRequest", "Replica", "Selection", "Selector"]
+
+REPLICA_POLICIES = ("mayflower", "nearest", "sinbad-r", "random")
+PATH_POLICIES = ("mayflower", "ecmp")
+
+
+class ReplicaPolicy(Protocol):
+    """Picks one of the replicas that have a path to the client; there is at least one."""
+
+    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica: ...
+
+
+class Selector:
+    """Answers read requests, and keeps the model behind the answers up to date.
+
+    Flows and measurements are reported here whichever policies are in use, so requests under different
+    policies see each other. `now` is in seconds on any clock that does not go back; `generator` decides
+    what is left to chance. A poll reports all flows first, then all links.
+    """
+
+    def __init__(self, network: Network, replica_policy: str, path_policy: str, generator: Random) -> None:
+        """Raises UnknownPolicy. The named policies are the defaults of `select`."""
+        _require_known(replica_policy, path_policy)
+        self.replica_policy = replica_policy
+        self.path_policy = path_policy
+        self._network = network
+        self._mayflower = Mayflower(network)
+        self._sinbad_r = SinbadR(network, generator)
+        self._replica_policies: dict[str, ReplicaPolicy] = {
+            "nearest": Nearest(network, generator),
+            "sinbad-r": self._sinbad_r,
+            "random": RandomReplica(generator),
+        }
+
+    def select(
+        self,
+        request: ReadRequest,
+        now: float,
+        replica_policy: str | None = None,
+        path_policy: str | None = None,
+    ) -> Selection:
+        """The replica and path for a read; nothing changes until `flow_added` reports the flow.
+
+        Replicas without a path to the client are passed over. Raises NoPath if none is left, UnknownNode
+        if the client is not in the network, UnknownPolicy for a policy name that is not offered.
+        """
+        replica_policy = replica_policy or self.replica_policy
+        path_policy = path_policy or self.path_policy
+        _require_known(replica_policy, path_policy)
+        if replica_policy == "mayflower" and path_policy == "mayflower":
+            return self._mayflower.select_replica_and_path(request, now)
+        replicas = self._reachable(request)
+        if replica_policy != "mayflower":
+            replicas = [self._replica_policies[replica_policy].choose(request, replicas, now)]
+        paths = [(replica, path) for replica in replicas for path in self._paths(request, replica, path_policy)]
+        return self._mayflower.select_replica_and_path(request, now, paths)
+
+    def _reachable(self, request: ReadRequest) -> list[Replica]:
+        network = self._network
+        if request.client not in network:
+            raise UnknownNode(request.client)
+        reachable = [
+            replica
+            for replica in request.replicas
+            if replica.host in network and network.distance(replica.host, request.client) is not None
+        ]
+        if not reachable:
+            raise NoPath(f"no replica of this read can reach {request.client}")
+        return reachable
+
+    def _paths(self, request: ReadRequest, replica: Replica, path_policy: str) -> tuple[Path, ...]:
+        paths = self._network.shortest_paths(replica.host, request.client)
+        if path_policy == "ecmp":
+            header = FiveTuple(replica.host, request.client, TCP, replica.port, request.client_port)
+            return (ecmp_path(paths, header),)
+        return paths
+
+    # --- what happened in the network ---
+
+    def flow_added(self, flow_id: str, path: Path, size_bits: float, now: float) -> float:
+        """A flow starts on `path`. Gives its estimated share in bits per second.
+
+        Raises DuplicateFlow, or UnknownLink if the path is no longer there.
+        """
+        share_bps = self._mayflower.flow_added(flow_id, path, size_bits, now)
+        self._sinbad_r.flow_added(path, size_bits, now)
+        return share_bps
+
+    def flow_moved(self, flow_id: str, path: Path, now: float) -> None:
+        """A flow continues on another path. Raises UnknownLink; an unknown flow is passed over."""
+        self._mayflower.flow_moved(flow_id, path, now)
+
+    def flow_dropped(self, flow_id: str, now: float) -> bool:
+        """A flow ended or failed. False if it was not known."""
+        return self._mayflower.flow_dropped(flow_id, now)
+
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
+        """A flow's counters: bytes since it started, rate since the last poll. Unknown flows are passed over."""
+        self._mayflower.flow_measured(flow_id, transferred_bytes, rate_bps, now)
+
+    def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
+        """A link's rate since the last poll, all traffic counted. Raises UnknownLink."""
+        self._mayflower.link_measured(link, rate_bps, now)
+        self._sinbad_r.link_measured(link, rate_bps, now)
+
+    def flows(self) -> Iterable[Flow]:
+        """The flows in flight with their estimates, oldest first."""
+        return self._mayflower.flows()
+
+    def background_bps(self, link: Link) -> float:
+        """What a link carries beyond the known flows, in bits per second. Raises UnknownLink."""
+        return self._mayflower.background_bps(link)
+
+
+def _require_known(replica_policy: str, path_policy: str) -> None:
+    if replica_policy not in REPLICA_POLICIES:
+        raise UnknownPolicy(f"replica policy {replica_policy!r} is not one of {', '.join(REPLICA_POLICIES)}")
+    if path_policy not in PATH_POLICIES:
+        raise UnknownPolicy(f"path policy {path_policy!r} is not one of {', '.join(PATH_POLICIES)}")
