@@ -1,7 +1,7 @@
 """Counters of one client, safe to bump from any thread."""
 
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -36,5 +36,4 @@ class Metrics(Counters):
     def snapshot(self) -> dict[str, float]:
         """All counters by name, taken at one moment."""
         with self._lock:
-            return {name: value for name, value in asdict(Counters(
-                **{name: getattr(self, name) for name in Counters.__dataclass_fields__})).items()}
+            return {name: getattr(self, name) for name in Counters.__dataclass_fields__}

@@ -1,0 +1,242 @@
+"""The data channel: frames on a TCP connection, raw bytes between them (docs/data-channel.md).
+
+A frame is `SPW1`, the message's length as four big-endian bytes, and the serialised protobuf message.
+Timeouts are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO) so that a blocking call costs one system call.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from fs.errors import ProtocolError, SpeedwellError
+
+MAGIC = b"SPW1"
+MAX_FRAME_BYTES = 1 << 20
+HEADER = struct.Struct(">4sI")
+
+CONNECT_TIMEOUT_SECONDS = 1.0
+STALL_TIMEOUT_SECONDS = 10.0
+
+_TIMEVAL = struct.Struct("ll")
+_DISCARD_BYTES = 256 * 1024
+_IOV_LIMIT = 512
+
+M = TypeVar("M", bound=Message)
+
+
+class MalformedFrame(ProtocolError):
+    """What arrived is not a frame of this protocol, or its message does not parse."""
+
+
+class ConnectionLost(SpeedwellError):
+    """The other side closed, reset or stalled the connection, or could not be reached."""
+
+
+def encode(message: Message) -> bytes:
+    """The frame of `message`. Raises MalformedFrame if it is larger than `MAX_FRAME_BYTES`."""
+    body = message.SerializeToString()
+    if len(body) > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, this message {len(body)}")
+    return HEADER.pack(MAGIC, len(body)) + body
+
+
+def body_length(header: bytes) -> int:
+    """The length in bytes that an 8-byte frame header announces. Raises MalformedFrame."""
+    magic, length = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise MalformedFrame(f"a frame begins with {MAGIC!r}, not {magic!r}")
+    if length > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, this one announces {length}")
+    return int(length)
+
+
+def decode(body: bytes, kind: type[M]) -> M:
+    """Parse a frame's body as a message of type `kind`. Raises MalformedFrame."""
+    message = kind()
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise MalformedFrame(f"the frame is not a {kind.DESCRIPTOR.name}: {error}") from None
+    return message
+
+
+class Channel:
+    """One connection of the data channel, used by one thread at a time.
+
+    Every method that moves bytes raises ConnectionLost when the peer closes or stalls.
+    """
+
+    def __init__(self, connection: socket.socket,
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+        connection.setblocking(True)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.peer = _peer(connection)
+        self.set_timeout(stall_timeout_seconds)
+
+    def set_timeout(self, receive_seconds: float, send_seconds: float | None = None) -> None:
+        """How long one call may wait without a single byte moving (send: the same unless given)."""
+        for option, seconds in ((socket.SO_RCVTIMEO, receive_seconds),
+                                (socket.SO_SNDTIMEO, receive_seconds if send_seconds is None else send_seconds)):
+            whole = int(seconds)
+            self.socket.setsockopt(socket.SOL_SOCKET, option,
+                                   _TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))
+
+    # ------------------------------------------------------------------ frames
+
+    def send(self, message: Message, more: bool = False) -> None:
+        """Send one frame; `more` holds it back until the raw bytes that follow."""
+        try:
+            self.socket.sendall(encode(message), socket.MSG_MORE if more else 0)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive(self, kind: type[M]) -> M | None:
+        """The next frame as a message of type `kind`; None if the peer closed before its first byte.
+
+        Raises MalformedFrame, after which the connection is of no more use.
+        """
+        header = self._receive_exactly(HEADER.size, may_end=True)
+        if not header:
+            return None
+        length = body_length(header)
+        return decode(self._receive_exactly(length) if length else b"", kind)
+
+    def expect(self, kind: type[M]) -> M:
+        """Like `receive`, but a closed connection is ConnectionLost."""
+        message = self.receive(kind)
+        if message is None:
+            raise ConnectionLost(f"{self.peer} closed the connection instead of answering")
+        return message
+
+    # ------------------------------------------------------------------ raw bytes
+
+    def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send `parts` one after the other without joining them."""
+        queue = [memoryview(part).cast("B") for part in parts]
+        try:
+            while queue:
+                sent = self.socket.sendmsg(queue[:_IOV_LIMIT])
+                while queue and sent >= len(queue[0]):
+                    sent -= len(queue.pop(0))
+                if sent:
+                    queue[0] = queue[0][sent:]
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def send_file(self, descriptor: int, offset: int, count: int) -> None:
+        """Send `count` bytes of an open file from `offset`, inside the kernel.
+
+        Raises EOFError if the file is shorter.
+        """
+        while count:
+            try:
+                sent = os.sendfile(self.socket.fileno(), descriptor, offset, count)
+            except OSError as error:
+                raise self._lost(error) from None
+            if sent == 0:
+                raise EOFError(f"the file ends {count} bytes early")
+            offset += sent
+            count -= sent
+
+    def receive_some(self, view: memoryview) -> int:
+        """Receive at least one byte into `view` and return how many."""
+        try:
+            received = self.socket.recv_into(view)
+        except OSError as error:
+            raise self._lost(error) from None
+        if not received:
+            raise ConnectionLost(f"{self.peer} closed the connection in the middle")
+        return received
+
+    def receive_all(self, view: memoryview) -> None:
+        """Fill `view`."""
+        while view:
+            try:
+                received = self.socket.recv_into(view, 0, socket.MSG_WAITALL)
+            except OSError as error:
+                raise self._lost(error) from None
+            if not received:
+                raise ConnectionLost(f"{self.peer} closed the connection in the middle")
+            view = view[received:]
+
+    def discard(self, count: int) -> None:
+        """Receive `count` bytes and forget them."""
+        scratch = memoryview(bytearray(min(count, _DISCARD_BYTES)))
+        while count:
+            count -= self.receive_some(scratch[:count])
+
+    # ------------------------------------------------------------------ life
+
+    def is_idle(self) -> bool:
+        """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close the connection; a thread blocked in it wakes up with ConnectionLost."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _receive_exactly(self, count: int, may_end: bool = False) -> bytes:
+        parts: list[bytes] = []
+        missing = count
+        while missing:
+            try:
+                part = self.socket.recv(missing, socket.MSG_WAITALL)
+            except OSError as error:
+                raise self._lost(error) from None
+            if not part:
+                if may_end and missing == count:
+                    return b""
+                raise ConnectionLost(f"{self.peer} closed the connection in the middle of a frame")
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _lost(self, error: OSError) -> ConnectionLost:
+        if isinstance(error, BlockingIOError):
+            return ConnectionLost(f"{self.peer} moved no byte within the time allowed")
+        return ConnectionLost(f"the connection to {self.peer} broke: {error.strerror or error}")
+
+
+def connect(host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+            stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
+            bound: socket.socket | None = None) -> Channel:
+    """Connect to a dataserver, from the socket `bound` if the caller chose a local port.
+
+    Raises ConnectionLost; `bound` is closed then.
+    """
+    connection = bound or socket.socket(_family(host), socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_seconds)
+        connection.connect((host, port))
+        return Channel(connection, stall_timeout_seconds)
+    except OSError as error:
+        connection.close()
+        reason = f"no answer within {timeout_seconds:g} s" if isinstance(error, TimeoutError) else (
+            error.strerror or str(error))
+        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _peer(connection: socket.socket) -> str:
+    try:
+        address = connection.getpeername()
+    except OSError:
+        return "the peer"
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else "the peer"

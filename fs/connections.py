@@ -1,0 +1,60 @@
+"""Connections kept open to dataservers, so that a small request does not pay for a new one."""
+
+import threading
+import time
+from collections import deque
+
+from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, connect
+
+IDLE_SECONDS = 20.0
+"""Shorter than a dataserver's own limit, so that it is the user of a connection who gives it up."""
+
+KEPT_PER_SERVER = 8
+
+Address = tuple[str, int]
+
+
+class ConnectionPool:
+    """Idle connections by dataserver address. Thread-safe."""
+
+    def __init__(self, *, connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._stall_timeout_seconds = stall_timeout_seconds
+        self._idle: dict[Address, deque[tuple[float, Channel]]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self, host: str, port: int) -> Channel:
+        """A connection to host:port for the caller alone. Raises ConnectionLost."""
+        while True:
+            with self._lock:
+                kept = self._idle.get((host, port))
+                since, channel = kept.pop() if kept else (0.0, None)
+            if channel is None:
+                return connect(host, port, timeout_seconds=self._connect_timeout_seconds,
+                               stall_timeout_seconds=self._stall_timeout_seconds)
+            if time.monotonic() - since < IDLE_SECONDS and channel.is_idle():
+                return channel
+            channel.close()
+
+    def give_back(self, host: str, port: int, channel: Channel) -> None:
+        """Keep a connection on which the last request was answered in full."""
+        with self._lock:
+            kept = self._idle.setdefault((host, port), deque())
+            surplus = kept.popleft()[1] if len(kept) >= KEPT_PER_SERVER else None
+            if self._closed:
+                surplus = channel
+            else:
+                kept.append((time.monotonic(), channel))
+        if surplus is not None:
+            surplus.close()
+
+    def close(self) -> None:
+        """Close the idle connections; those in use are closed when they are given back."""
+        with self._lock:
+            self._closed = True
+            channels = [channel for kept in self._idle.values() for _, channel in kept]
+            self._idle.clear()
+        for channel in channels:
+            channel.close()

@@ -1,0 +1,101 @@
+"""Telling the nameserver each second that this dataserver lives, and doing what it answers."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from fs.dataserver.store import FileStore
+from fs.errors import InvalidArgument, SpeedwellError
+from fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
+from fs.proto.speedwell_pb2_grpc import NameserverStub
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 1.0
+CALL_TIMEOUT_SECONDS = 5.0
+LENGTHS_PER_HEARTBEAT = 2000
+FILES_SCANNED_PER_HEARTBEAT = 500
+
+
+class Heartbeats:
+    """Sends heartbeats in a thread of its own between `start` and `stop`."""
+
+    def __init__(self, nameserver: str, server: Replica, store: FileStore) -> None:
+        # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
+        self._channel = grpc.insecure_channel(nameserver, options=[
+            ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 200)])
+        self._stub = NameserverStub(self._channel)  # type: ignore[no-untyped-call]
+        self._nameserver = nameserver
+        self._server = server
+        self._store = store
+        self._deleted: list[str] = []
+        self._unscanned: Iterator[str] = store.ids()
+        self._reachable = True
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.run_forever, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin sending."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a call under way is cancelled."""
+        self._stop.set()
+        self._channel.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def run_forever(self) -> None:
+        """One pass each second until `stop`."""
+        while not self._stop.is_set():
+            try:
+                self.run_once()
+                if not self._reachable:
+                    log.info("the nameserver at %s answers again", self._nameserver)
+                self._reachable = True
+            except grpc.RpcError as error:
+                if self._reachable and not self._stop.is_set():
+                    log.warning("no heartbeat at the nameserver %s: %s", self._nameserver, _reason(error))
+                self._reachable = False
+            except ValueError:
+                return  # the channel was closed by `stop`
+            except SpeedwellError as error:
+                log.error("heartbeat: %s", error)
+            self._stop.wait(INTERVAL_SECONDS)
+
+    def run_once(self) -> None:
+        """Send one heartbeat and delete what its answer names. Raises grpc.RpcError, StorageFailed."""
+        self._scan()
+        capacity_bytes, available_bytes = self._store.capacity()
+        lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
+        deleted = list(self._deleted)
+        try:
+            reply = self._stub.Heartbeat(HeartbeatRequest(
+                server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes,
+                lengths=lengths, deleted=deleted), timeout=CALL_TIMEOUT_SECONDS)
+        except BaseException:
+            self._store.put_back(lengths)
+            raise
+        self._deleted = []
+        for file_id in reply.delete:
+            try:
+                self._store.delete(file_id)
+            except InvalidArgument as error:
+                log.error("the nameserver asks to delete a file it cannot mean: %s", error)
+                continue
+            self._deleted.append(file_id)
+
+    def _scan(self) -> None:
+        """After a start, report the files found on disk bit by bit: a crash may have cut off their report."""
+        for file_id, _ in zip(self._unscanned, range(FILES_SCANNED_PER_HEARTBEAT), strict=False):
+            try:
+                with self._store.opened(file_id) as file:
+                    self._store.note_growth(file)
+            except SpeedwellError as error:
+                log.warning("%s", error)
+
+
+def _reason(error: grpc.RpcError) -> str:
+    return str(error.details()) if isinstance(error, grpc.Call) else str(error)

@@ -1,0 +1,99 @@
+"""`speedwell-dataserver`: the command line of the dataserver."""
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from fs.dataserver.heartbeat import Heartbeats
+from fs.dataserver.server import DataServer
+from fs.dataserver.store import FileStore
+from fs.errors import InvalidArgument, SpeedwellError
+from fs.proto.speedwell_pb2 import Replica
+
+STACK_BYTES = 256 * 1024
+
+
+def parse_address(text: str, field: str, port_zero: bool = False) -> tuple[str, int]:
+    """("host", port) of "host:port" or "[v6 address]:port". Raises InvalidArgument with `field` in it."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    lowest = 0 if port_zero else 1
+    if not colon or not host or not (port.isascii() and port.isdigit()) or not lowest <= int(port) <= 65535:
+        raise InvalidArgument(f"{field}: {text!r} is not HOST:PORT with a port in {lowest}..65535")
+    return host, int(port)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises InvalidArgument when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        raise InvalidArgument(f"--listen: cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """The flags of `speedwell-dataserver`; argparse ends the process with one message for bad ones."""
+    parser = argparse.ArgumentParser(prog="speedwell-dataserver", description="Stores and serves files' content.")
+    parser.add_argument("--id", required=True, help="stable name of this dataserver, for example p0r0h0")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="data channel; port 0: any free one")
+    parser.add_argument("--advertise", metavar="HOST", help="address that clients connect to (default: --listen's)")
+    parser.add_argument("--rack", default="rack0", help="failure domain, for placement (default: %(default)s)")
+    parser.add_argument("--pod", default="pod0", help="group of racks, for placement (default: %(default)s)")
+    parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
+    parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
+    parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a dataserver until SIGTERM or SIGINT; returns the exit status."""
+    flags = parse_arguments(arguments)
+    logging.basicConfig(stream=sys.stderr, level=flags.log_level.upper(),
+                        format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        return run(flags)
+    except SpeedwellError as error:
+        print(f"speedwell-dataserver: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgument) else 1
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
+    host, port = parse_address(flags.listen, "--listen", port_zero=True)
+    parse_address(flags.nameserver, "--nameserver")
+    if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
+        raise InvalidArgument(f"--id: {flags.id!r} is not a name of 1 to 200 printable characters")
+    advertised = flags.advertise or host
+    if advertised in ("0.0.0.0", "::"):
+        raise InvalidArgument(f"--advertise: clients cannot connect to {advertised}, name an address")
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+
+    store = FileStore(flags.directory, flags.id)
+    listener = listen(host, port)
+    port = listener.getsockname()[1]
+    threading.stack_size(STACK_BYTES)
+    server = DataServer(store, listener, sync=flags.sync)
+    heartbeats = Heartbeats(flags.nameserver, Replica(dataserver_id=flags.id, host=advertised, port=port,
+                                                      rack=flags.rack, pod=flags.pod), store)
+    acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
+    acceptor.start()
+    heartbeats.start()
+    print(f"ready {host}:{port}", flush=True)
+    stopped.wait()
+    heartbeats.stop()
+    server.stop()
+    store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+

@@ -1,0 +1,179 @@
+"""Passing an append on to the other replicas, piece by piece while it arrives.
+
+The replicas form a chain: each sends to the next. When the next one fails, the data that this server has
+on disk by then goes to the one after it, so one dead replica costs the set no other.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from fs.channel import Channel, ConnectionLost, MalformedFrame
+from fs.connections import ConnectionPool
+from fs.errors import NoSpace
+from fs.proto.speedwell_pb2 import (
+    NO_SPACE,
+    OK,
+    OUT_OF_DATE,
+    AppendOperation,
+    CommitAppend,
+    DataReply,
+    DataRequest,
+    Replica,
+)
+
+log = logging.getLogger(__name__)
+
+Segments = Callable[[], Iterator[tuple[int, int, int]]]
+"""Gives (descriptor, offset, bytes) of the data on this server's disk."""
+
+ANSWER_SECONDS = 10.0
+"""How long the last replica of a chain may be silent; each one before it waits longer for its answer."""
+
+MORE_SECONDS_PER_REPLICA = 5.0
+
+
+class Relay:
+    """One append on its way to `targets`. Afterwards `failed` has the dataserver ids that do not hold it."""
+
+    def __init__(self, operation: AppendOperation, offset: int, targets: Sequence[Replica],
+                 connections: ConnectionPool, segments: Segments) -> None:
+        self.failed: list[str] = []
+        self._operation = operation
+        self._offset = offset
+        self._connections = connections
+        self._segments = segments
+        self._chain: list[Replica] = []       # the replica we send to, then those it sends to
+        self._waiting: list[Replica] = list(targets)
+        self._committing = False
+        self._channel: Channel | None = None
+        self._channel = self._open()
+
+    def send(self, piece: memoryview) -> None:
+        """Pass `piece` on. A replica that does not take it is replaced later, in `prepare`."""
+        if self._channel is None:
+            return
+        try:
+            self._channel.send_bytes([piece])
+        except ConnectionLost as error:
+            self._lose_head(str(error))
+
+    def prepare(self) -> None:
+        """Wait until every live target holds all the bytes. Raises NoSpace if one has a full disk."""
+        while self._channel is not None or self._waiting:
+            if self._channel is None and not self._send_again():
+                continue
+            reply = self._answer()
+            if reply is None:
+                continue
+            if reply.status == OK:
+                self.failed.extend(reply.failed_replicas)
+                return
+            self._refused(reply)
+
+    def commit(self) -> None:
+        """Make the bytes visible on every target that holds them, and wait for it."""
+        self._committing = True
+        while self._channel is not None:
+            try:
+                self._channel.send(CommitAppend(commit=True))
+            except ConnectionLost as error:
+                self._lose_head(str(error))
+            else:
+                reply = self._answer()
+                if reply is not None and reply.status == OK:
+                    self.failed.extend(reply.failed_replicas)
+                    self._finish()
+                    return
+                if reply is not None:
+                    self._drop(reply.message)
+            try:
+                self.prepare()
+            except NoSpace as error:
+                self._drop(str(error))
+
+    def abort(self) -> None:
+        """Tell the targets to forget the bytes: a closed connection says so at any point."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._waiting.clear()
+
+    # ------------------------------------------------------------------ private
+
+    def _open(self) -> Channel | None:
+        while self._waiting:
+            self._chain, self._waiting = self._waiting, []
+            head = self._chain[0]
+            operation = AppendOperation()
+            operation.CopyFrom(self._operation)
+            operation.offset = self._offset
+            del operation.relay[:]
+            operation.relay.extend(self._chain[1:])
+            channel = None
+            try:
+                channel = self._connections.take(head.host, head.port)
+                wait_seconds = ANSWER_SECONDS + MORE_SECONDS_PER_REPLICA * (len(self._chain) - 1)
+                channel.set_timeout(wait_seconds, ANSWER_SECONDS)
+                channel.send(DataRequest(append=operation), more=True)
+                return channel
+            except ConnectionLost as error:
+                if channel is not None:
+                    channel.close()
+                self._drop(str(error))
+        return None
+
+    def _send_again(self) -> bool:
+        channel = self._channel = self._open()
+        if channel is None:
+            return False
+        try:
+            for descriptor, start, count in self._segments():
+                channel.send_file(descriptor, start, count)
+        except ConnectionLost as error:
+            self._lose_head(str(error))
+            return False
+        return True
+
+    def _answer(self) -> DataReply | None:
+        if self._channel is None:
+            return None
+        try:
+            return self._channel.expect(DataReply)
+        except (ConnectionLost, MalformedFrame) as error:
+            self._lose_head(str(error))
+            return None
+
+    def _refused(self, reply: DataReply) -> None:
+        head = self._chain[0]
+        if reply.status == NO_SPACE:
+            self.abort()
+            raise NoSpace(reply.message if head.dataserver_id in reply.message
+                          else f"dataserver {head.dataserver_id}: {reply.message}")
+        end = self._offset + self._operation.length
+        if self._committing and reply.status == OUT_OF_DATE and reply.file_size == end:
+            # It committed this append before the replica between us died.
+            self._finish()
+            self._waiting = self._chain[1:]
+            return
+        self._drop(reply.message)
+
+    def _lose_head(self, reason: str) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        """The head of the chain is out; those behind it are still to be served."""
+        self._finish()
+        head = self._chain[0]
+        log.warning("%s: dataserver %s does not take the append: %s", self._operation.file_id,
+                    head.dataserver_id, reason)
+        self.failed.append(head.dataserver_id)
+        self._waiting = self._chain[1:]
+
+    def _finish(self) -> None:
+        if self._channel is not None:
+            head = self._chain[0]
+            self._connections.give_back(head.host, head.port, self._channel)
+            self._channel = None
