@@ -1,0 +1,88 @@
+"""What can go wrong in the controller, each with the HTTP status and the slug its problem document carries."""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """Base of all. `str(error)` is one message a user can act on; `extensions` go into the problem document."""
+
+    status = 500
+    slug = "controller-error"
+    title = "Controller error"
+
+    def __init__(self, message: str, **extensions: object) -> None:
+        super().__init__(message)
+        self.extensions = extensions
+
+
+class UnknownHost(ControllerError):
+    """No host with this address answered on any edge port."""
+
+    status = 404
+    slug = "unknown-host"
+    title = "Unknown host"
+
+    def __init__(self, ip: str) -> None:
+        super().__init__(f"no host with the address {ip} is known, and none answered to ARP", host=ip)
+
+
+class UnknownSwitch(ControllerError):
+    """No switch with this datapath id ever connected."""
+
+    status = 404
+    slug = "unknown-switch"
+    title = "Unknown switch"
+
+    def __init__(self, dpid: str) -> None:
+        super().__init__(f"no switch with the datapath id {dpid} is known", dpid=dpid)
+
+
+class NoSuchPath(ControllerError):
+    """There is no live path between two hosts, or a given path has a link that is not live."""
+
+    status = 503
+    slug = "no-path"
+    title = "No path"
+
+
+class SwitchRefused(ControllerError):
+    """A switch answered a message with an OpenFlow error."""
+
+    status = 502
+    slug = "switch-refused"
+    title = "A switch refused the change"
+
+    def __init__(self, dpid: str, error_type: str, error_code: str) -> None:
+        super().__init__(
+            f"switch {dpid} refused: {error_type} ({error_code})",
+            dpid=dpid, openflow_type=error_type, openflow_code=error_code,
+        )
+
+
+class SwitchTimedOut(ControllerError):
+    """A switch did not answer the barrier in time. What was sent may or may not have taken effect."""
+
+    status = 504
+    slug = "switch-timed-out"
+    title = "A switch did not answer"
+
+    def __init__(self, dpid: str, timeout_seconds: float) -> None:
+        super().__init__(f"switch {dpid} did not confirm within {timeout_seconds:g} s", dpid=dpid)
+
+
+class SwitchGone(ControllerError):
+    """A switch is not connected, or its connection ended before it confirmed."""
+
+    status = 503
+    slug = "switch-gone"
+    title = "A switch is not connected"
+
+    def __init__(self, dpid: str) -> None:
+        super().__init__(f"switch {dpid} is not connected", dpid=dpid)
+
+
+class InvalidSettings(ControllerError):
+    """A setting is unknown or has a value that makes no sense. Shown on the command line, never over REST."""
+
+    slug = "invalid-settings"
+    title = "Invalid settings"

@@ -1,0 +1,75 @@
+"""The controller's settings: typed, validated once at the start, never changed afterwards."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError
+
+from controller.errors import InvalidSettings
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random"]
+PathPolicy = Literal["mayflower", "ecmp"]
+
+
+class Settings(BaseModel):
+    """What an operator may set. Times are in seconds, rates in bits per second; a port of 0 means any free one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    openflow_host: IPvAnyAddress = Field(default="127.0.0.1", validate_default=True)
+    openflow_port: Port = 6653
+    rest_host: IPvAnyAddress = Field(default="127.0.0.1", validate_default=True)
+    rest_port: Port = 8080
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    replica_policy: ReplicaPolicy = "mayflower"
+    path_policy: PathPolicy = "mayflower"
+    poll_interval_seconds: Seconds = 1.0
+    read_idle_timeout_seconds: Annotated[int, Field(ge=1, le=65535)] = 30
+
+    default_capacity_bps: Annotated[float, Field(gt=0)] = 1e9
+    """For a port whose switch tells neither by OVSDB nor by OpenFlow how fast it is."""
+    ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
+    ovsdb_interval_seconds: Seconds = 30.0
+
+    probe_interval_seconds: Seconds = 1.0
+    """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""
+    probes_per_second: Annotated[int, Field(ge=10, le=100_000)] = 400
+    probe_misses: Annotated[int, Field(ge=2, le=100)] = 4
+    """Unanswered probes in a row after which a link is checked once more and then taken out."""
+    settle_seconds: Seconds = 1.5
+    """How long the fabric must not have changed before labels are given out for the first time."""
+    echo_interval_seconds: Seconds = 2.0
+    echo_misses: Annotated[int, Field(ge=1, le=100)] = 3
+    confirm_timeout_seconds: Seconds = 2.0
+    """How long a switch may take for a barrier reply."""
+
+
+def load_settings(file: Path | None = None, **given: Any) -> Settings:
+    """Settings from a TOML file (flat keys named as the fields) overridden by `given` values that are not None.
+
+    Raises InvalidSettings, naming the key or the file, for a file that cannot be read, an unknown key, a bad value.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InvalidSettings(f"cannot read the settings in {file}: {error}") from error
+    values |= {key: value for key, value in given.items() if value is not None}
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise InvalidSettings("; ".join(_describe(problem) for problem in error.errors())) from error
+
+
+def _describe(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"unknown setting {key!r}"
+    return f"setting {key!r}: {problem['msg']} (got {problem['input']!r})"
