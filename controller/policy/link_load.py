@@ -22,11 +22,11 @@ class Flow:
         "frozen_until",
         "links",
         "measured_bps",
+        "on_path_since",
         "path",
         "remaining_bits",
         "settled_at",
         "size_bits",
-        "started_at",
     )
 
     def __init__(self, flow_id: str, path: Path, links: tuple[int, ...], size_bits: float, now: float) -> None:
@@ -34,7 +34,7 @@ class Flow:
         self.path = path
         self.links = links
         self.size_bits = size_bits
-        self.started_at = now
+        self.on_path_since = now
         self.remaining_bits = size_bits
         self.settled_at = now
         self.bandwidth_bps = 0.0

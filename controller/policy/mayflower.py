@@ -21,20 +21,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from controller.policy.errors import DuplicateFlow, NoPath
+from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.link_load import Flow, LinkLoad
 from controller.policy.maxmin import raised_shares
 from controller.policy.network import Link, Network, Path
 from controller.policy.read_request import ReadRequest, Replica, Selection
 
-
-class PathCost(NamedTuple):
-    """A path's estimated share b_j for the new flow and its cost by Eq. 2."""
-
-    estimated_bps: float
-    cost_seconds: float
+Reductions = dict[tuple[int, float], list[tuple[Flow, float]]]
+"""For a link index and a new flow's demand: the flows that lose bandwidth there, with their new shares."""
 
 
 class Mayflower:
@@ -61,24 +56,26 @@ class Mayflower:
         choice (one replica for path selection alone). Raises NoPath if P is empty, UnknownNode if the
         client is not in the network. A replica that is not in the network is passed over.
         """
+        if request.client not in self._network:
+            raise UnknownNode(request.client)
         self._follow_network()
         candidates = self._all_paths(request) if paths is None else self._given_paths(paths)
         if not candidates:
             raise NoPath(f"no replica of this read can reach {request.client}")
         best: tuple[float, int, int] | None = None
         best_share = 0.0
-        reductions: dict[tuple[int, float], list[tuple[Flow, float]]] = {}
+        reductions: Reductions = {}
         shares = [(-self._max_min_share(links), order) for order, (_, _, links) in enumerate(candidates)]
         # Widest first: once d_j / b_j alone exceeds the best cost, no later path can win.
         for negative_share, order in sorted(shares):
-            seconds_alone = request.size_bits / -negative_share
-            if best is not None and seconds_alone > best[0]:
+            share = -negative_share
+            if best is not None and request.size_bits / share > best[0]:
                 break
             links = candidates[order][2]
-            cost = seconds_alone + self._impact_seconds(links, -negative_share, now, reductions)
+            cost = self._flow_cost(links, share, request.size_bits, now, reductions)
             rank = (cost, len(links), order)
             if best is None or rank < best:
-                best, best_share = rank, -negative_share
+                best, best_share = rank, share
         assert best is not None
         replica, number, _ = candidates[best[2]]
         path = (
@@ -86,19 +83,12 @@ class Mayflower:
         )
         return Selection(replica, path, best_share, best[0])
 
-    def flow_cost(self, path: Path, flow_size_bits: float, now: float) -> PathCost:
-        """MAXMINSHARE and FLOWCOST of one path. Raises UnknownLink if it has a link that is gone."""
-        self._follow_network()
-        links = self._indices(path)
-        share = self._max_min_share(links)
-        return PathCost(share, flow_size_bits / share + self._impact_seconds(links, share, now, {}))
-
     def _all_paths(self, request: ReadRequest) -> list[tuple[Replica, int, tuple[int, ...]]]:
         network = self._network
         return [
             (replica, number, links)
             for replica in request.replicas
-            if replica.host in network or request.client not in network
+            if replica.host in network
             for number, links in enumerate(network.shortest_path_links(replica.host, request.client))
         ]
 
@@ -110,14 +100,10 @@ class Mayflower:
         loads = self._loads
         return min([loads[link].share_of_new_flow() for link in links], default=math.inf)
 
-    def _impact_seconds(
-        self,
-        links: tuple[int, ...],
-        share: float,
-        now: float,
-        reductions: dict[tuple[int, float], list[tuple[Flow, float]]],
+    def _flow_cost(
+        self, links: tuple[int, ...], share: float, flow_size_bits: float, now: float, reductions: Reductions
     ) -> float:
-        """The sum in Eq. 2: by how much existing flows end later if a flow of demand b_j joins them.
+        """FLOWCOST, Eq. 2: seconds the new flow takes, and seconds by which it delays the flows it meets.
 
         `reductions` holds what was found for (link, demand) so far: paths of one request share links.
         """
@@ -128,10 +114,10 @@ class Mayflower:
                 found = reductions[link, share] = self._loads[link].reductions(share)
             if found:
                 lists.append(found)
-        impact = 0.0
+        cost = flow_size_bits / share
         for flow, new_share in _at_bottleneck(lists):
-            impact += flow.remaining_at(now) * (1 / new_share - 1 / flow.bandwidth_bps)
-        return impact
+            cost += flow.remaining_at(now) * (1 / new_share - 1 / flow.bandwidth_bps)
+        return cost
 
     # --- flows come and go ---
 
@@ -156,7 +142,7 @@ class Mayflower:
             flow.remaining_bits = flow.remaining_at(now)
             flow.settled_at = now
             self._remove(flow, now)
-            flow.path, flow.links = path, links
+            flow.path, flow.links, flow.on_path_since = path, links, now
             self._place(flow, now)
 
     def flow_dropped(self, flow_id: str, now: float) -> bool:
@@ -185,7 +171,7 @@ class Mayflower:
             del load.flows[flow.flow_id]
             load.stale = True
             if load.measured_at is not None:
-                load.departed_bits += flow.bandwidth_bps * (now - max(load.measured_at, flow.started_at))
+                load.departed_bits += flow.bandwidth_bps * (now - max(load.measured_at, flow.on_path_since))
         self._share_out(flow.links, now)
 
     def _share_out(self, links: tuple[int, ...], now: float) -> None:

@@ -1,0 +1,38 @@
+"""Networks for the tests of the policies."""
+
+from controller.policy.network import Network
+from topo.fabric import Fabric
+
+
+def network_of(fabric: Fabric) -> Network:
+    """A fabric under its own names, each link in both directions."""
+    network = Network()
+    for host in fabric.hosts:
+        network.add_host(host.name)
+    for switch in fabric.switches:
+        network.add_switch(switch.name)
+    for link in fabric.links:
+        join(network, link.a, link.b, link.capacity_bps)
+    return network
+
+
+def join(network: Network, a: str, b: str, capacity_bps: float = 10e6) -> None:
+    network.add_link(a, b, capacity_bps)
+    network.add_link(b, a, capacity_bps)
+
+
+def part(network: Network, a: str, b: str) -> None:
+    network.remove_link(a, b)
+    network.remove_link(b, a)
+
+
+def network_with(switches: str, hosts: str, links: str, capacity_bps: float = 10e6) -> Network:
+    """From space-separated names, links as `a-b`."""
+    network = Network()
+    for switch in switches.split():
+        network.add_switch(switch)
+    for host in hosts.split():
+        network.add_host(host)
+    for link in links.split():
+        join(network, *link.split("-"), capacity_bps)
+    return network

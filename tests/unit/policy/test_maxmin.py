@@ -1,0 +1,91 @@
+"""Max-min shares: against bisection, and by the properties that define them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.policy.maxmin import max_min_shares, raised_shares, share_of_unbounded_flow
+
+capacities = st.floats(1, 1e10)
+demands = st.lists(st.one_of(st.floats(0, 1e10), st.just(math.inf)), max_size=12)
+
+
+def shares_by_bisection(capacity_bps: float, demands_bps: list[float]) -> list[float]:
+    low, high = 0.0, capacity_bps
+    for _ in range(200):
+        level = (low + high) / 2
+        low, high = (level, high) if sum(min(d, level) for d in demands_bps) < capacity_bps else (low, level)
+    return [min(demand, high) for demand in demands_bps]
+
+
+@given(capacities, demands)
+def test_shares_agree_with_bisection(capacity_bps: float, demands_bps: list[float]) -> None:
+    expected = shares_by_bisection(capacity_bps, demands_bps)
+    assert max_min_shares(capacity_bps, demands_bps) == pytest.approx(expected, rel=1e-9, abs=capacity_bps * 1e-9)
+
+
+@given(capacities, demands)
+def test_shares_fit_are_wanted_equal_where_short_and_waste_nothing(
+    capacity_bps: float, demands_bps: list[float]
+) -> None:
+    shares = max_min_shares(capacity_bps, demands_bps)
+    assert sum(shares) <= capacity_bps * (1 + 1e-9)
+    assert all(share <= demand for share, demand in zip(shares, demands_bps, strict=True))
+    unsatisfied = [share for share, demand in zip(shares, demands_bps, strict=True) if share < demand]
+    if unsatisfied:
+        assert max(unsatisfied) == min(unsatisfied) == max(shares)
+        assert sum(shares) == pytest.approx(capacity_bps)
+
+
+@given(capacities, demands)
+def test_a_new_flow_of_infinite_demand_gets_what_the_shares_of_all_would_give_it(
+    capacity_bps: float, demands_bps: list[float]
+) -> None:
+    expected = max_min_shares(capacity_bps, [*demands_bps, math.inf])[-1]
+    assert share_of_unbounded_flow(capacity_bps, sorted(demands_bps)) == expected > 0
+
+
+@st.composite
+def loaded_links(draw: st.DrawFn) -> tuple[list[float], list[tuple[int, ...]], dict[int, float]]:
+    links = range(draw(st.integers(1, 5)))
+    spare_bps = {link: draw(st.one_of(st.just(0.0), st.floats(1, 1e9))) for link in links}
+    paths = draw(st.lists(st.lists(st.sampled_from(links), min_size=1, unique=True).map(tuple), max_size=8))
+    shares_bps = draw(st.lists(st.floats(0, 1e9), min_size=len(paths), max_size=len(paths)))
+    return shares_bps, paths, spare_bps
+
+
+@given(loaded_links())
+def test_spare_capacity_is_divided_by_max_min_and_nobody_loses(
+    case: tuple[list[float], list[tuple[int, ...]], dict[int, float]],
+) -> None:
+    before, paths, spare_bps = case
+    after = raised_shares(before, paths, dict(spare_bps))
+    gains = [new - old for new, old in zip(after, before, strict=True)]
+    assert min(gains, default=0) >= 0
+    margin = 1e-6 * (1 + max([*before, *spare_bps.values()]))
+    left_bps = {
+        link: spare - sum(gain for gain, path in zip(gains, paths, strict=True) if link in path)
+        for link, spare in spare_bps.items()
+    }
+    assert min(left_bps.values()) >= -margin
+    for flow, path in enumerate(paths):
+        # The definition of max-min: each flow has a full link on which nobody was raised above it.
+        assert any(
+            left_bps[link] <= margin
+            and all(
+                after[other] <= after[flow] + margin
+                for other, other_path in enumerate(paths)
+                if link in other_path and gains[other] > margin
+            )
+            for link in path
+        )
+
+
+def test_the_smallest_share_is_raised_first() -> None:
+    assert raised_shares([1.0, 4.0, 9.0], [(0,), (0,), (0,)], {0: 5.0}) == pytest.approx([5.0, 5.0, 9.0])
+
+
+def test_a_flow_held_elsewhere_leaves_the_spare_capacity_to_others() -> None:
+    assert raised_shares([2.0, 2.0], [(0, 1), (0,)], {0: 6.0, 1: 1.0}) == pytest.approx([3.0, 7.0])

@@ -1,0 +1,122 @@
+"""Sinbad-R: which links it looks at, which replicas it considers, and how its estimate moves."""
+
+from random import Random
+
+import pytest
+
+from controller.policy.network import Network
+from controller.policy.read_request import ReadRequest, Replica
+from controller.policy.sinbad_r import SMOOTHING, SinbadR
+from tests.unit.policy.networks import network_of
+from topo.fabric import spine_leaf, three_tier
+
+SIZE_BITS = 10e6
+
+
+@pytest.fixture
+def network() -> Network:
+    """2 pods of 2 racks of 2 hosts at 10 Mbit/s; a rack's uplinks have 10, a pod's 5 Mbit/s in all."""
+    fabric = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, host_bps=10e6)
+    return network_of(fabric)
+
+
+@pytest.fixture
+def sinbad_r(network: Network) -> SinbadR:
+    return SinbadR(network, Random(1))
+
+
+@pytest.fixture
+def one_rack() -> Network:
+    """3 hosts on one switch, 10 Mbit/s each."""
+    return network_of(three_tier(pods=1, racks_per_pod=1, hosts_per_rack=3, host_bps=10e6))
+
+
+def choose(sinbad_r: SinbadR, client: str, *hosts: str, now: float = 0.0) -> str:
+    replicas = tuple(map(Replica, hosts))
+    return sinbad_r.choose(ReadRequest(client, replicas, SIZE_BITS), replicas, now).host
+
+
+def measure(sinbad_r: SinbadR, network: Network, source: str, destination: str, rate_bps: float) -> None:
+    assert network.has_link((source, destination))
+    sinbad_r.link_measured((source, destination), rate_bps, 0.0)
+
+
+def test_what_a_replica_sends_counts_and_what_it_receives_does_not(network: Network, sinbad_r: SinbadR) -> None:
+    measure(sinbad_r, network, "p0r0h0", "edge-p0r0", 4e6)
+    measure(sinbad_r, network, "edge-p0r1", "p0r1h0", 9e6)
+    assert {choose(sinbad_r, "p0r0h1", "p0r0h0", "p0r1h0") for _ in range(20)} == {"p0r1h0"}
+
+
+def test_a_busy_neighbour_counts_where_the_data_leaves_the_rack(network: Network, sinbad_r: SinbadR) -> None:
+    measure(sinbad_r, network, "p0r1h1", "edge-p0r1", 4e6)
+    measure(sinbad_r, network, "p0r0h0", "edge-p0r0", 3e6)
+    # From the client's rack only the replica's own link is crossed: 7 Mbit/s left against 10 - 4.
+    assert {choose(sinbad_r, "p0r0h1", "p0r0h0", "p0r1h0") for _ in range(20)} == {"p0r0h0"}
+    measure(sinbad_r, network, "p0r0h1", "edge-p0r0", 9e6)
+    assert {choose(sinbad_r, "p0r0h1", "p0r0h0", "p0r1h0") for _ in range(20)} == {"p0r0h0"}
+
+
+def test_the_load_of_a_whole_pod_counts_where_the_data_leaves_the_pod() -> None:
+    fabric = three_tier(pods=3, racks_per_pod=2, hosts_per_rack=2, host_bps=10e6)
+    network = network_of(fabric)
+    sinbad_r = SinbadR(network, Random(1))
+    measure(sinbad_r, network, "p1r1h1", "edge-p1r1", 2e6)
+    measure(sinbad_r, network, "p2r0h0", "edge-p2r0", 1e6)
+    # p1r0h0's own link and rack are idle, but its pod's 5 Mbit/s towards the core have only 3 left.
+    assert {choose(sinbad_r, "p0r0h0", "p1r0h0", "p2r0h0") for _ in range(20)} == {"p2r0h0"}
+
+
+def test_a_replica_in_the_clients_pod_confines_the_choice_to_that_pod(network: Network, sinbad_r: SinbadR) -> None:
+    measure(sinbad_r, network, "p0r1h0", "edge-p0r1", 9e6)
+    assert {choose(sinbad_r, "p0r0h0", "p0r1h0", "p1r0h0", "p1r1h0") for _ in range(20)} == {"p0r1h0"}
+    assert {choose(sinbad_r, "p0r0h0", "p1r0h0", "p1r1h0") for _ in range(60)} == {"p1r0h0", "p1r1h0"}
+
+
+def test_a_two_tier_fabric_is_one_pod() -> None:
+    network = network_of(spine_leaf(leaves=3, spines=2, hosts_per_leaf=2, host_bps=10e6))
+    sinbad_r = SinbadR(network, Random(1))
+    assert {choose(sinbad_r, "r0h0", "r1h0", "r2h0") for _ in range(60)} == {"r1h0", "r2h0"}
+    measure(sinbad_r, network, "r1h0", "leaf1", 5e6)
+    assert {choose(sinbad_r, "r0h0", "r1h0", "r2h0") for _ in range(20)} == {"r2h0"}
+
+
+def test_a_replica_on_the_client_itself_needs_no_link(network: Network, sinbad_r: SinbadR) -> None:
+    measure(sinbad_r, network, "p0r0h0", "edge-p0r0", 10e6)
+    assert {choose(sinbad_r, "p0r0h0", "p0r0h0", "p0r0h1") for _ in range(20)} == {"p0r0h0"}
+
+
+@pytest.mark.parametrize(("offset_bps", "chosen"), [(-1e5, "p0r0h1"), (1e5, "p0r0h0")])
+def test_measurements_are_smoothed(one_rack: Network, offset_bps: float, chosen: str) -> None:
+    sinbad_r = SinbadR(one_rack, Random(1))
+    measure(sinbad_r, one_rack, "p0r0h0", "edge-p0r0", 0.0)
+    measure(sinbad_r, one_rack, "p0r0h0", "edge-p0r0", 10e6)
+    measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", SMOOTHING * 10e6 + offset_bps)
+    assert choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1") == chosen
+
+
+def test_a_new_transfer_counts_before_it_is_measured_and_fades_until_it_should_be_done(one_rack: Network) -> None:
+    sinbad_r = SinbadR(one_rack, Random(1))
+    measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", 3e6)
+    (path,) = one_rack.shortest_paths("p0r0h0", "p0r0h2")
+    sinbad_r.flow_added(path, SIZE_BITS, 100.0)  # 10 Mbit at 10 Mbit/s: one second
+    chosen = [choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1", now=now) for now in (100.0, 100.69, 100.71, 101.0)]
+    assert chosen == ["p0r0h1", "p0r0h1", "p0r0h0", "p0r0h0"]
+
+
+def test_a_second_transfer_takes_what_the_first_left(one_rack: Network) -> None:
+    sinbad_r = SinbadR(one_rack, Random(1))
+    (path,) = one_rack.shortest_paths("p0r0h0", "p0r0h2")
+    sinbad_r.flow_added(path, SIZE_BITS, 100.0)
+    sinbad_r.flow_added(path, SIZE_BITS, 100.5)  # 5 Mbit/s are left: two seconds more
+    measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", 7.5e6)
+    chosen = [choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1", now=now) for now in (101.4, 101.6)]
+    assert chosen == ["p0r0h1", "p0r0h0"]
+
+
+def test_the_graph_may_change_between_choices(network: Network, sinbad_r: SinbadR) -> None:
+    assert choose(sinbad_r, "p0r0h0", "p0r1h0", "p1r0h0") == "p0r1h0"
+    network.remove_node("p0r1h0")
+    network.add_host("p0r1h0")
+    for end in [("p0r1h0", "edge-p1r1"), ("edge-p1r1", "p0r1h0")]:
+        network.add_link(*end, 10e6)
+    assert {choose(sinbad_r, "p0r0h0", "p0r1h0", "p1r0h0") for _ in range(60)} == {"p0r1h0", "p1r0h0"}
