@@ -1,0 +1,119 @@
+"""The `speedwell` command: finds the module of the command that was asked for, and says what went wrong.
+
+Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage,
+130 interrupted.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import click
+
+# name: module, attribute, the line in `speedwell --help` (so that the help imports no command)
+COMMANDS = {
+    "up": ("cluster.commands.up", "up", "Start an installation."),
+    "down": ("cluster.commands.down", "down", "Unmount and stop an installation; stored files stay."),
+    "status": ("cluster.commands.status", "status", "Show processes, capacity, dataservers and mounts."),
+    "ls": ("cluster.commands.listing", "ls", "List directories."),
+    "stat": ("cluster.commands.listing", "stat", "Show everything about a file, with its replicas."),
+    "put": ("cluster.commands.transfer", "put", "Copy files from this machine into the filesystem."),
+    "get": ("cluster.commands.transfer", "get", "Copy files from the filesystem to this machine."),
+    "cat": ("cluster.commands.transfer", "cat", "Write files to standard output."),
+    "append": ("cluster.commands.transfer", "append", "Append a file or standard input to a file."),
+    "mkdir": ("cluster.commands.names", "mkdir", "Make directories."),
+    "mv": ("cluster.commands.names", "mv", "Rename a file or directory, or move it into a directory."),
+    "rm": ("cluster.commands.names", "rm", "Remove files, or whole directories with -r."),
+    "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
+    "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
+    "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
+    "version": ("cluster.commands.version", "version", "Print the version."),
+}
+DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module when the command is used."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def speedwell() -> None:
+    """Speedwell: a distributed filesystem whose reads are steered by an SDN controller.
+
+    Commands talk to the installation that `speedwell up` started last; --nameserver HOST:PORT or
+    SPEEDWELL_NAMESERVER names another.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry of the `speedwell` executable. Ends the process with its exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line (default: the process's own); returns the exit code. Never raises."""
+    try:
+        code = speedwell.main(arguments, prog_name="speedwell", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    except click.UsageError as error:
+        place = error.ctx.command_path if error.ctx else "speedwell"
+        return _fail(f"{error.format_message()} (see `{place} --help`)", 2)
+    except BrokenPipeError:
+        # Nobody reads our output any more; keep the interpreter from flushing into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _fail(_explain(error), 1)
+
+
+def _explain(error: Exception) -> str:
+    """One line for a user. Only errors nobody foresaw mention their type."""
+    if os.environ.get(DEBUG_VARIABLE):
+        raise error
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
+        return ": ".join([" -> ".join(str(name) for name in names), error.strerror] if names
+                         else [error.strerror])
+    if type(error).__module__.partition(".")[0] in ("cluster", "fs", "topo"):
+        return str(error)
+    return (f"unexpected {type(error).__name__}: {error} "
+            f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"speedwell: {message}", err=True)
+    return code
+
+
+def _terminated(number: int, frame: FrameType | None) -> Any:
+    """SIGTERM unwinds like an interrupt, so that nothing half done stays behind."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Options that say which installation a command talks to, and the client for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cluster import current
+from cluster.errors import NotRunning
+
+if TYPE_CHECKING:
+    from fs.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+NO_CONTROLLER = "none"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The installation to talk to: `nameserver` HOST:PORT, `controller` URL or None."""
+
+    nameserver: str
+    controller: str | None = None
+    local_host: str | None = None
+    replica_policy: str | None = None
+    path_policy: str | None = None
+
+    def connect(self) -> Client:
+        """A client of the installation. Raises the errors of fs.errors for malformed addresses."""
+        from fs.client import Client
+
+        return Client(self.nameserver, controller=self.controller, local_host=self.local_host,
+                      replica_policy=self.replica_policy, path_policy=self.path_policy)
+
+
+def resolve(nameserver: str | None, controller: str | None, local_host: str | None = None,
+            replica_policy: str | None = None, path_policy: str | None = None) -> Target:
+    """The installation that the options name, else the last one started. Raises NotRunning if none was.
+
+    A nameserver that was named does not get the controller of the last installation.
+    """
+    if nameserver is None:
+        last = current.read()
+        if last is None:
+            raise NotRunning("no installation was started here: run `speedwell up`, or name one with "
+                             "--nameserver HOST:PORT or SPEEDWELL_NAMESERVER")
+        nameserver = last.nameserver
+        controller = controller or last.controller
+    if controller == NO_CONTROLLER:
+        controller = None
+    return Target(nameserver, controller, local_host, replica_policy, path_policy)
+
+
+def connection_options(function: F) -> F:
+    """Adds --nameserver, --controller and --local-host; the function gets `target` instead."""
+
+    @click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
+                  help="The installation's nameserver; default: that of the last `speedwell up`.")
+    @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
+                  help="The SDN controller that steers reads, or `none`.")
+    @click.option("--local-host", metavar="ADDRESS", envvar="SPEEDWELL_LOCAL_HOST",
+                  help="This host's address on the fabric; default: found from the route.")
+    @functools.wraps(function)
+    def with_target(*args: Any, nameserver: str | None, controller: str | None, local_host: str | None,
+                    replica_policy: str | None = None, path_policy: str | None = None, **kwargs: Any) -> Any:
+        target = resolve(nameserver, controller, local_host, replica_policy, path_policy)
+        return function(*args, target=target, **kwargs)
+
+    return with_target  # type: ignore[return-value]
+
+
+def policy_options(function: F) -> F:
+    """Adds --replica-policy and --path-policy; goes above `connection_options`."""
+    for option in (
+        click.option("--path-policy", metavar="NAME", help="How the controller picks the path."),
+        click.option("--replica-policy", metavar="NAME", help="How the controller picks the replica."),
+    ):
+        function = option(function)
+    return function

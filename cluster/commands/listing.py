@@ -1,0 +1,120 @@
+"""speedwell ls, speedwell stat"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import (
+    DIRECTORY_TYPE,
+    attributes_document,
+    bytes_for_people,
+    echo,
+    echo_json,
+    group_name,
+    local_time,
+    mode_string,
+    printable,
+    text,
+    type_name,
+    user_name,
+)
+
+if TYPE_CHECKING:
+    from fs.client import Client
+    from fs.proto.speedwell_pb2 import Attributes
+
+Entry = tuple[bytes, "Attributes"]
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("-l", "--long", is_flag=True, help="Mode, replicas, owner, size, time of change.")
+@click.option("-H", "--human", is_flag=True, help="With -l: sizes as KiB, MiB, ...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list of all entries.")
+@connection_options
+def ls(paths: tuple[str, ...], long: bool, human: bool, as_json: bool, target: Target) -> None:
+    """List directories; the root by default. A file is listed by its own name."""
+    with target.connect() as client:
+        listings = [(path, _entries(client, path)) for path in paths or ("/",)]
+    if as_json:
+        echo_json([{"directory": path, "name": text(name), **attributes_document(attributes)}
+                   for path, entries in listings for name, attributes in entries])
+        return
+    for number, (path, entries) in enumerate(listings):
+        if len(listings) > 1:
+            echo(f"{chr(10) if number else ''}{printable(os.fsencode(path))}:")
+        for line in _long_lines(entries, human) if long else map(_short_line, entries):
+            echo(line)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+@connection_options
+def stat(paths: tuple[str, ...], as_json: bool, target: Target) -> None:
+    """Show everything about a file, with its replicas, their racks and whether they are alive."""
+    with target.connect() as client:
+        found = [(path, client.lookup(path, fresh=True)) for path in paths]
+    if as_json:
+        echo_json([{"path": path, **attributes_document(attributes)} for path, attributes in found])
+        return
+    for path, attributes in found:
+        for key, value in _description(path, attributes):
+            echo(f"{key:>12}  {value}")
+        _print_replicas(attributes)
+
+
+def _entries(client: Client, path: str) -> list[Entry]:
+    attributes = client.lookup(path, fresh=True)
+    if attributes.type != DIRECTORY_TYPE:
+        return [(os.fsencode(path), attributes)]
+    return [(entry.name, entry.attributes) for entry in client.list(path)]
+
+
+def _short_line(entry: Entry) -> str:
+    name, attributes = entry
+    return printable(name) + ("/" if attributes.type == DIRECTORY_TYPE else "")
+
+
+def _long_lines(entries: list[Entry], human: bool) -> list[str]:
+    rows = [(mode_string(attributes), str(len(attributes.replicas) or "-"), user_name(attributes.uid),
+             group_name(attributes.gid),
+             bytes_for_people(attributes.size) if human else str(attributes.size),
+             local_time(attributes.mtime_ns), _short_line((name, attributes)))
+            for name, attributes in entries]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(6)]
+    return [f"{mode} {replicas:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
+            f"{size:>{widths[4]}} {when} {name}"
+            for mode, replicas, user, group, size, when, name in rows]
+
+
+def _description(path: str, attributes: Attributes) -> list[tuple[str, Any]]:
+    lines = [("path", printable(os.fsencode(path))), ("type", type_name(attributes)),
+             ("inode", attributes.inode),
+             ("mode", f"{attributes.mode:04o} {mode_string(attributes)}"),
+             ("owner", f"{user_name(attributes.uid)}:{group_name(attributes.gid)} "
+                       f"({attributes.uid}:{attributes.gid})"),
+             ("modified", local_time(attributes.mtime_ns)), ("changed", local_time(attributes.ctime_ns))]
+    if attributes.type == DIRECTORY_TYPE:
+        return lines
+    chunks = -(-attributes.size // attributes.chunk_size) if attributes.chunk_size else 0
+    lines[2:2] = [("size", f"{attributes.size} bytes ({bytes_for_people(attributes.size)})"),
+                  ("chunks", f"{chunks} of up to {bytes_for_people(attributes.chunk_size)}"),
+                  ("file id", attributes.file_id)]
+    return lines
+
+
+def _print_replicas(attributes: Attributes) -> None:
+    if attributes.type == DIRECTORY_TYPE:
+        return
+    for number, replica in enumerate(attributes.replicas):
+        role = "primary" if number == 0 else "replica"
+        state = "alive" if replica.alive else "DEAD"
+        echo(f"{role:>12}  {replica.dataserver_id} in rack {replica.rack}, pod {replica.pod}, at "
+             f"{replica.host}:{replica.port}: {state}")
+    if not attributes.replicas:
+        echo(f"{'replicas':>12}  none")

@@ -1,0 +1,80 @@
+"""speedwell mount, speedwell umount"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import click
+
+from cluster import current, mounts
+from cluster.commands.connection import Target, connection_options, policy_options
+from cluster.commands.output import echo
+from cluster.errors import InvalidSetting
+from cluster.processes import Command, Processes, program
+
+
+@click.command()
+@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.option("--allow-other", is_flag=True, help="Let other users in (root, or user_allow_other in "
+                                                  "/etc/fuse.conf).")
+@click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
+@policy_options
+@connection_options
+def mount(mountpoint: Path, allow_other: bool, foreground: bool, target: Target) -> None:
+    """Mount the filesystem on a directory.
+
+    The mount runs in the background until `speedwell umount`.
+    """
+    place = mounts.locate(mountpoint)
+    processes = _processes()
+    with processes.exclusive("`speedwell mount`"):
+        processes.forget_dead()
+        _clear_dead(place)
+        mounts.require_usable(place)
+        argv = [program("speedwell-mount"), str(place), "--foreground", "--nameserver", target.nameserver]
+        for option, value in (("--controller", target.controller), ("--local-host", target.local_host),
+                              ("--replica-policy", target.replica_policy),
+                              ("--path-policy", target.path_policy)):
+            argv += [option, value] if value else []
+        argv += ["--allow-other"] if allow_other else []
+        if not foreground:
+            processes.start(Command(_name(place), argv))
+            echo(f"mounted at {place}")
+    if foreground:
+        os.execv(argv[0], argv)
+
+
+@click.command()
+@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Unmount although it is in use.")
+def umount(mountpoint: Path, force: bool) -> None:
+    """Unmount the filesystem."""
+    place = mounts.locate(mountpoint)
+    there = mounts.mounted(place)
+    if there is None:
+        raise InvalidSetting(f"{place} is not a mount point")
+    if not there.filesystem.startswith("fuse"):
+        raise InvalidSetting(f"{place} is a mount of {there.source} ({there.filesystem}), not of Speedwell")
+    mounts.unmount(place, lazy=force)
+    processes = _processes()
+    if processes.find(_name(place)):
+        with processes.exclusive("`speedwell umount`"):
+            processes.stop(names=[_name(place)])
+
+
+def _processes() -> Processes:
+    return Processes(current.state_directory() / "mounts")
+
+
+def _name(mountpoint: Path) -> str:
+    """A process name for a mount point: readable, and different for different paths."""
+    digest = hashlib.sha256(os.fsencode(mountpoint)).hexdigest()[:8]
+    return f"{mountpoint.name or 'root'}-{digest}"
+
+
+def _clear_dead(mountpoint: Path) -> None:
+    there = mounts.mounted(mountpoint)
+    if there is not None and there.filesystem.startswith("fuse") and mounts.is_dead(mountpoint):
+        mounts.unmount(mountpoint, lazy=True)

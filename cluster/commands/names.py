@@ -1,0 +1,74 @@
+"""speedwell mkdir, speedwell mv, speedwell rm"""
+
+from __future__ import annotations
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("-p", "--parents", is_flag=True, help="Make missing parents too; existing ones are no error.")
+@connection_options
+def mkdir(paths: tuple[str, ...], parents: bool, target: Target) -> None:
+    """Make directories."""
+    from cluster.transfer import make_directory
+    from fs.paths import components, join, normalise
+
+    with target.connect() as client:
+        for path in paths:
+            if not parents:
+                client.mkdir(path)
+                continue
+            directory = b"/"
+            for name in components(normalise(path)):
+                directory = join(directory, name)
+                make_directory(client, directory)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("destination")
+@click.option("-n", "--no-clobber", is_flag=True, help="Fail if the destination exists.")
+@connection_options
+def mv(source: str, destination: str, no_clobber: bool, target: Target) -> None:
+    """Rename a file or directory, or move it into a directory.
+
+    A file at the destination is replaced in one step.
+    """
+    from cluster.transfer import destination_in
+    from fs.paths import name, normalise
+
+    with target.connect() as client:
+        path = normalise(source)
+        client.lookup(path, fresh=True)
+        client.rename(path, destination_in(client, destination, name(path)), no_replace=no_clobber)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("-r", "-R", "--recursive", is_flag=True, help="Remove directories and all they hold.")
+@click.option("-f", "--force", is_flag=True, help="A path that does not exist is no error.")
+@connection_options
+def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> None:
+    """Remove files, or whole directories with -r."""
+    from cluster.progress import Meter
+    from cluster.transfer import lookup_or_none, remove_tree
+    from fs.errors import IsADirectory, NoSuchFile
+    from fs.paths import normalise
+    from fs.proto.speedwell_pb2 import DIRECTORY
+
+    with target.connect() as client, Meter("removing", None, counts="entries") as meter:
+        for path in map(normalise, paths):
+            attributes = lookup_or_none(client, path)
+            if attributes is None:
+                if not force:
+                    raise NoSuchFile(f"{path.decode(errors='backslashreplace')}: no such file or directory")
+            elif attributes.type != DIRECTORY:
+                client.remove(path)
+            elif recursive:
+                remove_tree(client, path, lambda: meter.advance(1))
+            else:
+                raise IsADirectory(f"{path.decode(errors='backslashreplace')} is a directory "
+                                   "(-r removes directories)")

@@ -1,0 +1,115 @@
+"""How commands print: names as the terminal can show them, sizes, times, JSON, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fs.proto.speedwell_pb2 import Attributes, Replica
+
+DIRECTORY_TYPE = 2  # FileType.DIRECTORY of the wire format, which costs an import of protobuf to name
+
+
+def text(name: bytes) -> str:
+    """A file name as text; bytes that are not UTF-8 survive a round trip through standard output."""
+    return os.fsdecode(name)
+
+
+def printable(name: bytes) -> str:
+    """A file name for a person: on a terminal, control characters become `?` and cannot steer it."""
+    shown = text(name)
+    if not sys.stdout.isatty():
+        return shown
+    return "".join(character if character.isprintable() else "?" for character in shown)
+
+
+def echo(line: str) -> None:
+    """Print a line; undecodable bytes in it go out as they were."""
+    click.echo(os.fsencode(line))
+
+
+def echo_json(document: Any) -> None:
+    """Print one JSON document (pure ASCII: names that are not UTF-8 hold lone surrogates)."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def bytes_for_people(count: int) -> str:
+    """`1.5 MiB`; below 1 KiB the exact number of bytes."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def local_time(time_ns: int) -> str:
+    """Local time to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ns // 1_000_000_000))
+
+
+def type_name(attributes: Attributes) -> str:
+    """`directory` or `file`."""
+    return "directory" if attributes.type == DIRECTORY_TYPE else "file"
+
+
+def mode_string(attributes: Attributes) -> str:
+    """`-rw-r--r--`."""
+    kind = stat.S_IFDIR if attributes.type == DIRECTORY_TYPE else stat.S_IFREG
+    return stat.filemode(kind | attributes.mode)
+
+
+def user_name(uid: int) -> str:
+    """The user's name here, else the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """The group's name here, else the number."""
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def attributes_document(attributes: Attributes) -> dict[str, Any]:
+    """Attributes as a JSON object; times in nanoseconds since the epoch, sizes in bytes."""
+    document: dict[str, Any] = {
+        "inode": attributes.inode, "type": type_name(attributes), "mode": f"{attributes.mode:04o}",
+        "uid": attributes.uid, "gid": attributes.gid, "size": attributes.size,
+        "link_count": attributes.link_count, "atime_ns": attributes.atime_ns,
+        "mtime_ns": attributes.mtime_ns, "ctime_ns": attributes.ctime_ns,
+    }
+    if attributes.type != DIRECTORY_TYPE:
+        document |= {"file_id": attributes.file_id, "chunk_size": attributes.chunk_size,
+                     "replicas": [replica_document(replica) for replica in attributes.replicas]}
+    return document
+
+
+def replica_document(replica: Replica) -> dict[str, Any]:
+    """A replica as a JSON object."""
+    return {"dataserver_id": replica.dataserver_id, "host": replica.host, "port": replica.port,
+            "rack": replica.rack, "pod": replica.pod, "alive": replica.alive}
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, and wide enough to cut nothing where there is none."""
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)

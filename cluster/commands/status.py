@@ -1,0 +1,164 @@
+"""speedwell status"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster import current, mounts
+from cluster.commands.connection import Target, resolve
+from cluster.commands.output import bytes_for_people, console, echo, echo_json, replica_document
+from cluster.processes import Processes, is_running, resident_bytes
+
+if TYPE_CHECKING:
+    from fs.proto.speedwell_pb2 import StatisticsReply
+
+
+@dataclass
+class Status:
+    """What is known of an installation. `problems` is empty when everything that should run does."""
+
+    nameserver: str
+    installation: current.Current | None = None
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    mounts: dict[str, bool] = field(default_factory=dict)
+    statistics: dict[str, Any] | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+@click.command()
+@click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
+              help="Another installation's nameserver; its processes are then not looked at.")
+@click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
+              help="The local installation in DIR; default: the one started last.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
+@click.pass_context
+def status(context: click.Context, nameserver: str | None, directory: Path | None, as_json: bool) -> None:
+    """Show processes, capacity, dataservers and mounts.
+
+    The exit code is 1 if something that should run does not.
+    """
+    state = _gather(nameserver, directory)
+    if as_json:
+        echo_json(asdict(state))
+    else:
+        _print(state)
+    context.exit(1 if state.problems else 0)
+
+
+def _gather(nameserver: str | None, directory: Path | None) -> Status:
+    if nameserver is not None and directory is None:
+        state = Status(nameserver)
+    else:
+        installation = _local(directory) if directory is not None else current.read()
+        if installation is None:
+            resolve(None, None)  # raises: nothing was started
+            raise AssertionError
+        state = Status(installation.nameserver, installation)
+        _add_processes(state, installation)
+    _add_statistics(state)
+    return state
+
+
+def _local(directory: Path) -> current.Current:
+    from cluster import local
+
+    return local.describe(directory)
+
+
+def _add_processes(state: Status, installation: current.Current) -> None:
+    for record in Processes(Path(installation.directory)).records:
+        alive = is_running(record)
+        state.processes.append({"name": record.name, "pid": record.pid, "alive": alive,
+                                "address": record.address, "memory_bytes": resident_bytes(record),
+                                "log": record.log})
+        if not alive:
+            state.problems.append(f"{record.name} is not running any more, its log is {record.log}; "
+                                  "`speedwell up` starts it again")
+    for mountpoint in installation.mounts:
+        place = Path(mountpoint)
+        state.mounts[mountpoint] = mounts.mounted(place) is not None and not mounts.is_dead(place)
+        if not state.mounts[mountpoint]:
+            state.problems.append(f"{mountpoint} is not mounted")
+    if not state.processes:
+        state.problems.append("nothing of it runs; `speedwell up` starts it again")
+
+
+def _add_statistics(state: Status) -> None:
+    from fs.errors import SpeedwellError
+
+    try:
+        with Target(state.nameserver).connect() as client:
+            reply = client.statistics()
+    except SpeedwellError as error:
+        state.problems.append(str(error))
+        return
+    state.statistics = _document(reply)
+    state.problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
+                       f"{server['last_heartbeat_seconds_ago']:.0f} s"
+                       for server in state.statistics["dataservers"] if not server["alive"]]
+
+
+def _document(reply: StatisticsReply) -> dict[str, Any]:
+    servers = [{**replica_document(entry.server), "capacity_bytes": entry.capacity_bytes,
+                "available_bytes": entry.available_bytes,
+                "last_heartbeat_seconds_ago": entry.last_heartbeat_seconds_ago}
+               for entry in reply.dataservers]
+    return {"files": reply.files, "directories": reply.directories, "capacity_bytes": reply.capacity_bytes,
+            "available_bytes": reply.available_bytes, "replication": reply.replication,
+            "chunk_size": reply.chunk_size, "dataservers": servers}
+
+
+def _print(state: Status) -> None:
+    if state.installation is not None:
+        where = f" in {state.installation.directory}"
+        steered = f", controller {state.installation.controller}" if state.installation.controller else ""
+        echo(f"{state.installation.kind} installation{where}: nameserver {state.nameserver}{steered}")
+    else:
+        echo(f"nameserver {state.nameserver}")
+    for mountpoint, alive in state.mounts.items():
+        echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT MOUNTED'}")
+    if state.statistics is not None:
+        _print_statistics(state.statistics)
+    _print_servers(state)
+    for problem in state.problems:
+        click.echo(f"speedwell: {problem}", err=True)
+
+
+def _print_statistics(statistics: dict[str, Any]) -> None:
+    servers = statistics["dataservers"]
+    alive = sum(server["alive"] for server in servers)
+    echo(f"{statistics['files']} files, {statistics['directories']} directories; "
+         f"{bytes_for_people(statistics['available_bytes'])} of "
+         f"{bytes_for_people(statistics['capacity_bytes'])} free; {statistics['replication']} replicas, "
+         f"chunks of {bytes_for_people(statistics['chunk_size'])}; "
+         f"dataservers: {alive} alive, {len(servers) - alive} dead")
+
+
+def _print_servers(state: Status) -> None:
+    """One table of the processes here and the dataservers that the nameserver knows."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("process", "pid", "state", "memory", "address", "rack", "free"):
+        table.add_column(column, justify="right" if column in ("pid", "memory", "free") else "left",
+                         no_wrap=True)
+    servers = {server["dataserver_id"]: server
+               for server in (state.statistics or {}).get("dataservers", [])}
+    for process in state.processes:
+        server = servers.pop(process["name"].removeprefix("dataserver-"), None)
+        memory = process["memory_bytes"]
+        table.add_row(process["name"], str(process["pid"]) if process["alive"] else "",
+                      "running" if process["alive"] else "[red]DEAD[/red]",
+                      bytes_for_people(memory) if memory else "", process["address"],
+                      server["rack"] if server else "",
+                      bytes_for_people(server["available_bytes"]) if server else "")
+    for server in servers.values():
+        table.add_row(server["dataserver_id"], "", "alive" if server["alive"] else "[red]DEAD[/red]", "",
+                      f"{server['host']}:{server['port']}", server["rack"],
+                      bytes_for_people(server["available_bytes"]))
+    if table.row_count:
+        console().print(table)

@@ -1,0 +1,308 @@
+"""A whole installation on this machine's loopback: nameserver, dataservers, mount; no controller, no root.
+
+    DIRECTORY/nameserver/        the namespace
+    DIRECTORY/dataservers/NAME/  what each dataserver stores
+    DIRECTORY/{state.json,lock,logs/}  as cluster.processes keeps them
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster import current, mounts
+from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
+from cluster.processes import Command, Processes, program
+from cluster.waiting import wait_for
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_DATASERVERS = 3
+DEFAULT_REPLICATION = 3
+DEFAULT_CHUNK_SIZE_BYTES = 256 << 20
+MAX_DATASERVERS = 64
+MIN_CHUNK_SIZE_BYTES = 64 << 10
+MAX_CHUNK_SIZE_BYTES = 1 << 40
+REGISTRATION_TIMEOUT_SECONDS = 15.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What to start. None means: as the installation in `directory` was last started, else the default
+    (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB)."""
+
+    directory: Path
+    mount: Path | None = None
+    dataservers: int | None = None
+    replication: int | None = None
+    chunk_size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Started:
+    """What `up` found or made: `started` names the processes it had to start, none if all ran already."""
+
+    current: current.Current
+    started: list[str]
+    replication: int
+    dataservers: int
+
+
+def up(settings: LocalSettings, progress: Progress = lambda message: None) -> Started:
+    """Start what does not run of the installation in `settings.directory`, making it if there is none.
+
+    Stored files are kept. Raises InvalidSetting (nothing was touched), AlreadyRunning (another command is
+    at work on it, or it runs with other settings), StartFailed (what this call started is stopped again).
+    """
+    directory = mounts.locate(settings.directory)
+    processes = _open(directory)
+    with processes.exclusive("`speedwell up`"):
+        chosen = _choose(settings, directory, processes)
+        names = [f"d{number}" for number in range(chosen["dataservers"])]
+        mountpoint = Path(chosen["mount"]) if chosen["mount"] else None
+        _prepare_mountpoint(mountpoint, directory, processes)
+        started: list[str] = []
+        processes.forget_dead()
+        recorded, processes.settings = processes.settings, chosen
+        try:
+            _start_nameserver(processes, started, progress)
+            _start_dataservers(processes, names, started, progress)
+            if mountpoint is not None:
+                _start_mount(processes, mountpoint, started, progress)
+        except BaseException:
+            _stop(processes, started, force=True)
+            processes.settings = recorded
+            processes.save()
+            raise
+    return Started(_current(directory, chosen), started, chosen["replication"], chosen["dataservers"])
+
+
+def down(directory: Path, *, force: bool = False, progress: Progress = lambda message: None) -> list[str]:
+    """Unmount and stop the installation in `directory`; returns what was stopped. Stored files stay.
+
+    `force` unmounts a busy mount lazily. Raises NotRunning if `directory` holds no installation,
+    StopFailed if the mount is busy (then nothing was stopped) or a process survives.
+    """
+    directory = mounts.locate(directory)
+    processes = Processes(directory)
+    if processes.settings.get("kind") != "local":
+        raise NotRunning(f"{directory} holds no local Speedwell installation")
+    with processes.exclusive("`speedwell down`"):
+        stopped = [record.name for record in processes.running()]
+        mountpoint = processes.settings["mount"]
+        if mountpoint and _ours(processes, Path(mountpoint)) and "mount" not in stopped:
+            stopped.append("mount")
+        _stop(processes, stopped, force, progress)
+        processes.forget_dead()
+    return stopped
+
+
+def describe(directory: Path) -> current.Current:
+    """The installation in `directory`, running or not. Raises NotRunning if it holds none."""
+    directory = mounts.locate(directory)
+    settings = Processes(directory).settings
+    if settings.get("kind") != "local" or "nameserver" not in settings["addresses"]:
+        raise NotRunning(f"{directory} holds no local Speedwell installation")
+    return _current(directory, settings)
+
+
+def _current(directory: Path, settings: dict[str, Any]) -> current.Current:
+    return current.Current("local", str(directory), settings["addresses"]["nameserver"],
+                           mounts=[settings["mount"]] if settings["mount"] else [])
+
+
+# ------------------------------------------------------------------ settings
+
+
+def _open(directory: Path) -> Processes:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        contents = sorted(path.name for path in directory.iterdir())
+    except FileExistsError:
+        raise InvalidSetting(f"--local: {directory} is not a directory") from None
+    except OSError as error:
+        raise InvalidSetting(f"--local: {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK):
+        raise InvalidSetting(f"--local: {directory} is not writable for this user")
+    # An `up` that was killed in its first moments may have left its lock file and nothing else.
+    if "state.json" not in contents and set(contents) - {"lock", "logs"}:
+        raise InvalidSetting(f"--local: {directory} is not empty and holds no Speedwell installation "
+                             f"(it has {contents[0]}); name a new or empty directory")
+    processes = Processes(directory)
+    if processes.settings.get("kind", "local") != "local":
+        raise InvalidState(f"{directory} belongs to an installation of another kind "
+                           f"({processes.settings['kind']})")
+    return processes
+
+
+def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> dict[str, Any]:
+    """The settings to run with: those given, else those recorded, else the defaults."""
+    recorded = processes.settings
+    dataservers = settings.dataservers or recorded.get("dataservers", DEFAULT_DATASERVERS)
+    replication = settings.replication or recorded.get("replication", min(DEFAULT_REPLICATION, dataservers))
+    chunk_size_bytes = settings.chunk_size_bytes or recorded.get("chunk_size_bytes", DEFAULT_CHUNK_SIZE_BYTES)
+    mount = str(mounts.locate(settings.mount)) if settings.mount else recorded.get("mount")
+    if not 1 <= dataservers <= MAX_DATASERVERS:
+        raise InvalidSetting(f"--dataservers: {dataservers} is not between 1 and {MAX_DATASERVERS}")
+    if dataservers < recorded.get("dataservers", 0):
+        raise InvalidSetting(f"--dataservers: {directory} was made with {recorded['dataservers']}; the files "
+                             "on the others would lose replicas")
+    if not 1 <= replication <= dataservers:
+        raise InvalidSetting(f"--replication: {replication} is not between 1 and the number of dataservers "
+                             f"({dataservers})")
+    if not MIN_CHUNK_SIZE_BYTES <= chunk_size_bytes <= MAX_CHUNK_SIZE_BYTES:
+        raise InvalidSetting(f"--chunk-size: {chunk_size_bytes} bytes is not between "
+                             f"{MIN_CHUNK_SIZE_BYTES} and {MAX_CHUNK_SIZE_BYTES}")
+    chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
+              "chunk_size_bytes": chunk_size_bytes, "addresses": recorded.get("addresses", {})}
+    _refuse_other_settings(recorded, chosen, processes)
+    return chosen
+
+
+def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], processes: Processes) -> None:
+    running = [record.name for record in processes.running()]
+    options = {"mount": "mount", "replication": "nameserver", "chunk_size_bytes": "nameserver"}
+    for setting, process in options.items():
+        if process in running and recorded[setting] != chosen[setting]:
+            option = {"chunk_size_bytes": "chunk-size"}.get(setting, setting)
+            raise AlreadyRunning(f"{processes.directory} runs with --{option} {recorded[setting]}; stop it "
+                                 f"with `speedwell down --local {processes.directory}` first")
+
+
+def _prepare_mountpoint(mountpoint: Path | None, directory: Path, processes: Processes) -> None:
+    if mountpoint is None or processes.find("mount"):
+        return
+    if mountpoint == directory or directory in mountpoint.parents or mountpoint in directory.parents:
+        raise InvalidSetting(f"--mount: {mountpoint} and --local {directory} must not lie inside each other")
+    if _ours(processes, mountpoint):
+        mounts.unmount(mountpoint, lazy=True)  # its process died and the kernel still shows it
+    mounts.require_usable(mountpoint)
+
+
+def _ours(processes: Processes, mountpoint: Path) -> bool:
+    """Whether the mount at `mountpoint` was made by this installation (its process may be dead)."""
+    there = mounts.mounted(mountpoint)
+    if there is None or not there.filesystem.startswith("fuse"):
+        return False
+    return processes.settings.get("mount") == str(mountpoint) and (
+        processes.find("mount") is not None or mounts.is_dead(mountpoint))
+
+
+# --------------------------------------------------------------------- start
+
+
+def _start_nameserver(processes: Processes, started: list[str], progress: Progress) -> None:
+    if processes.find("nameserver"):
+        return
+    addresses = processes.settings["addresses"]
+    before = addresses.get("nameserver")
+    listen = _listen_address(before)
+    if listen != before:
+        # Somebody else took the port meanwhile: what still runs would ask a nameserver that is not there.
+        _stop(processes, [record.name for record in processes.running()], force=True)
+    progress("starting the nameserver")
+    record = processes.start(Command("nameserver", [
+        program("speedwell-nameserver"), "--listen", listen,
+        "--directory", str(processes.directory / "nameserver"),
+        "--replication", str(processes.settings["replication"]),
+        "--chunk-size", str(processes.settings["chunk_size_bytes"])]))
+    started.append("nameserver")
+    addresses["nameserver"] = _address(record.address, "nameserver")
+    processes.save()
+
+
+def _start_dataservers(processes: Processes, names: list[str], started: list[str],
+                       progress: Progress) -> None:
+    missing = [name for name in names if not processes.find(name)]
+    addresses = processes.settings["addresses"]
+    commands = [Command(name, [
+        program("speedwell-dataserver"), "--id", name, "--listen", _listen_address(addresses.get(name)),
+        "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
+        "--nameserver", addresses["nameserver"],
+        "--directory", str(processes.directory / "dataservers" / name)]) for name in missing]
+    if commands:
+        progress(f"starting {len(commands)} dataserver{'s' if len(commands) > 1 else ''}")
+    for record in processes.start_together(commands):
+        started.append(record.name)
+        addresses[record.name] = _address(record.address, record.name)
+    processes.save()
+    _wait_registered(addresses["nameserver"], names)
+
+
+def _wait_registered(nameserver: str, names: list[str]) -> None:
+    """Wait until the nameserver counts all dataservers as alive: only then can files be stored."""
+    from fs.client.metadata import MetadataClient
+    from fs.errors import SpeedwellError
+
+    client = MetadataClient(nameserver)
+    missing = set(names)
+
+    def registered() -> bool:
+        nonlocal missing
+        try:
+            servers = [status.server for status in client.statistics().dataservers]
+        except SpeedwellError:
+            return False
+        missing = set(names) - {server.dataserver_id for server in servers if server.alive}
+        return not missing
+
+    try:
+        if not wait_for(registered, REGISTRATION_TIMEOUT_SECONDS):
+            raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
+                              f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")
+    finally:
+        client.close()
+
+
+def _start_mount(processes: Processes, mountpoint: Path, started: list[str], progress: Progress) -> None:
+    if processes.find("mount"):
+        return
+    progress(f"mounting at {mountpoint}")
+    started.append("mount")  # before it is ready: a mount that fails half-way has to be unmounted too
+    processes.start(Command("mount", [
+        program("speedwell-mount"), str(mountpoint), "--foreground",
+        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
+
+
+def _listen_address(before: str | None) -> str:
+    """The address of the last run if it is still free, else any free port."""
+    if before is not None:
+        host, port = before.rsplit(":", 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError:
+                return f"{LOOPBACK}:0"
+        return before
+    return f"{LOOPBACK}:0"
+
+
+def _address(ready: str, name: str) -> str:
+    """The address in a `ready` line."""
+    address = ready.split(" ")[0]
+    if not address.rpartition(":")[2].isdigit():
+        raise StartFailed(f"{name} did not say where it listens (`ready {ready}`)")
+    return address
+
+
+# ---------------------------------------------------------------------- stop
+
+
+def _stop(processes: Processes, names: list[str], force: bool,
+          progress: Progress = lambda message: None) -> None:
+    """Unmount first (a busy mount stops nothing), then stop the others; the nameserver last."""
+    if "mount" in names:
+        mountpoint = Path(processes.settings["mount"])
+        progress(f"unmounting {mountpoint}")
+        if processes.find("mount") or _ours(processes, mountpoint):
+            mounts.unmount(mountpoint, lazy=force)
+        processes.stop(names=["mount"])
+        if _ours(processes, mountpoint):
+            mounts.unmount(mountpoint, lazy=True)  # it had to be killed
+    progress("stopping the servers")
+    processes.stop(names=[name for name in names if name not in ("mount", "nameserver")])
+    processes.stop(names=[name for name in names if name == "nameserver"])

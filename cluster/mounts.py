@@ -1,0 +1,141 @@
+"""FUSE mount points: what is mounted where, who uses it, and unmounting without root where possible."""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.errors import InvalidSetting, StopFailed
+
+UNMOUNT_TIMEOUT_SECONDS = 15.0
+NAMED_USERS = 3
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the kernel's mount table."""
+
+    mountpoint: Path
+    filesystem: str
+    source: str
+
+
+def locate(path: Path | str) -> Path:
+    """`path` absolute, with the links of its parents resolved. The path itself is not touched: a mount
+    whose process died answers every access with an error."""
+    plain = Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute() leaves `..` in place
+    return Path(os.path.realpath(plain.parent)) / plain.name if plain.name else plain
+
+
+def mounted(mountpoint: Path) -> Mount | None:
+    """What is mounted at exactly `mountpoint`, the topmost if several are."""
+    found = None
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        before, after = line.split(" - ", 1)
+        where = Path(_unescape(before.split(" ")[4]))
+        if where == mountpoint:
+            filesystem, source = after.split(" ")[:2]
+            found = Mount(where, filesystem, _unescape(source))
+    return found
+
+
+def is_dead(mountpoint: Path) -> bool:
+    """Whether a FUSE mount is left there whose process is gone."""
+    try:
+        mountpoint.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def require_usable(mountpoint: Path) -> None:
+    """Check that the filesystem can be mounted there; makes the directory if there is none.
+
+    Raises InvalidSetting saying what to change.
+    """
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise InvalidSetting("--mount: this user cannot open /dev/fuse; load the fuse module or ask for "
+                             "access to it, or leave --mount out and use `speedwell put` and `speedwell get`")
+    if os.geteuid() != 0 and shutil.which("fusermount3") is None and shutil.which("fusermount") is None:
+        raise InvalidSetting("--mount: mounting without root needs fusermount3 (Debian package fuse3)")
+    there = mounted(mountpoint)
+    if there is not None:
+        raise InvalidSetting(f"--mount: {mountpoint} is already a mount point of {there.source} "
+                             f"({there.filesystem})")
+    try:
+        mountpoint.mkdir(parents=True, exist_ok=True)
+        occupied = any(mountpoint.iterdir())
+    except FileExistsError:
+        raise InvalidSetting(f"--mount: {mountpoint} is not a directory") from None
+    except OSError as error:
+        raise InvalidSetting(f"--mount: {mountpoint}: {error.strerror}") from error
+    if occupied:
+        raise InvalidSetting(f"--mount: {mountpoint} is not empty; its files would be hidden by the mount")
+    if not os.access(mountpoint, os.W_OK):
+        raise InvalidSetting(f"--mount: {mountpoint} is not writable for this user")
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
+    """Unmount `mountpoint`; nothing mounted there is no error.
+
+    `lazy` takes it out of the tree at once although it is in use; its users keep what they have open.
+    Raises StopFailed naming the users of a busy mount.
+    """
+    if mounted(mountpoint) is None:
+        return
+    tool = shutil.which("fusermount3") or shutil.which("fusermount")
+    if os.geteuid() == 0 or tool is None:
+        argv = ["umount", *(["-l"] if lazy else []), str(mountpoint)]
+    else:
+        argv = [tool, "-u", *(["-z"] if lazy else []), str(mountpoint)]
+    try:
+        result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                                timeout=UNMOUNT_TIMEOUT_SECONDS, env={**os.environ, "LC_ALL": "C"})
+        reason = (result.stderr.strip().splitlines() or [f"{argv[0]} failed"])[-1]
+    except subprocess.TimeoutExpired:
+        reason = f"{argv[0]} did not come back within {UNMOUNT_TIMEOUT_SECONDS:g} s"
+    except OSError as error:
+        raise StopFailed(f"cannot unmount {mountpoint}: {argv[0]}: {error.strerror}") from error
+    if mounted(mountpoint) is None:
+        return
+    if "busy" in reason:
+        names = users(mountpoint)
+        by = f" by {', '.join(names[:NAMED_USERS])}" if names else ""
+        more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
+        raise StopFailed(f"{mountpoint} is in use{by}{more}; leave it and try again, or use --force to "
+                         "unmount it under them")
+    raise StopFailed(f"cannot unmount {mountpoint}: {reason}; --force unmounts it lazily")
+
+
+def users(mountpoint: Path) -> list[str]:
+    """Processes with a working directory, root or open file below `mountpoint`, as "name (pid N)".
+
+    Only those that this user may look at.
+    """
+    below = f"{mountpoint}/"
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and any(f"{link}/".startswith(below) for link in _links(process)):
+            with suppress(OSError):
+                found.append(f"{(process / 'comm').read_text().strip()} (pid {process.name})")
+    return found
+
+
+def _links(process: Path) -> list[str]:
+    links = [process / "cwd", process / "root", process / "exe"]
+    with suppress(OSError):
+        links += (process / "fd").iterdir()
+    targets = []
+    for link in links:
+        with suppress(OSError):
+            targets.append(str(link.readlink()))
+    return targets
+
+
+def _unescape(text: str) -> str:
+    """The kernel writes blank, tab, newline and backslash as octal escapes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
