@@ -1,0 +1,145 @@
+"""`speedwell-mount`: the filesystem as a directory of this machine."""
+
+import gc
+import logging
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+from fuse_mount import binding, mountpoint
+from fuse_mount.daemon import Report, start_daemon
+from fuse_mount.errors import MountError
+
+log = logging.getLogger(__name__)
+
+# A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
+THREAD_SWITCH_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one mount is made from."""
+
+    mountpoint: Path
+    nameserver: str
+    controller: str | None
+    local_host: str | None
+    cache_seconds: float
+    allow_other: bool
+    log: Path | None
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("mountpoint_", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
+@click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
+@click.option("--controller", metavar="URL", help="SDN controller that steers reads; without one every read "
+              "takes the nearest replica.")
+@click.option("--local-host", metavar="IP", help="Address of this host on the fabric.")
+@click.option("--cache-seconds", type=click.FloatRange(0, 3600), default=1.0, show_default=True,
+              help="How old attributes may be that a look-up (not an open) answers.")
+@click.option("--foreground", is_flag=True, help="Do not become a daemon.")
+@click.option("--allow-other", is_flag=True, help="Let other users than the one who mounts in.")
+@click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
+              help="File for the log. Default: standard error with --foreground, otherwise "
+              "/var/log/speedwell (root) or ~/.local/state/speedwell.")
+def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
+         cache_seconds: float, foreground: bool, allow_other: bool, log_file: Path | None) -> None:
+    """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
+
+    Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
+    """
+    try:
+        mountpoint.require_fuse()
+        library = binding.load_library()
+        place = mountpoint.prepare(mountpoint_)
+        log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
+        settings = Settings(place, nameserver, controller, local_host, cache_seconds, allow_other, log_file)
+        if foreground:
+            sys.exit(_serve(settings, library, Report(None)))
+        assert log_file is not None
+        sys.exit(start_daemon(lambda report: _serve(settings, library, report), log_file))
+    except MountError as error:
+        print(f"speedwell-mount: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def default_log(place: Path) -> Path:
+    """The log file of a daemon that serves `place`."""
+    if os.geteuid() == 0:
+        directory = Path("/var/log/speedwell")
+    else:
+        state = os.environ.get("XDG_STATE_HOME")
+        directory = (Path(state) if state else Path.home() / ".local" / "state") / "speedwell"
+    return directory / f"mount{str(place).replace('/', '-')}.log"
+
+
+def _writable(log_file: Path) -> Path:
+    log_file = log_file.absolute()
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("a"):
+            return log_file
+    except OSError as error:
+        raise MountError(f"the log file {log_file} cannot be written: {error.strerror}") from None
+
+
+def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
+    """Mount and serve until unmounted; the exit status of the process."""
+    # The client starts threads, which a fork would lose: everything that does is imported and made here.
+    from fs.client import Client
+    from fs.errors import SpeedwellError
+    from fuse_mount.operations import SpeedwellOperations
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+                        filename=settings.log)
+    try:
+        client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
+                        metadata_cache_seconds=settings.cache_seconds)
+        client.statistics()
+    except SpeedwellError as error:
+        report.failed(f"speedwell-mount: {error}")
+        return 1
+    mounted = threading.Event()
+    threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    gc.freeze()
+    options = binding.mount_options(library, source=f"speedwell@{settings.nameserver}",
+                                    allow_other=settings.allow_other)
+    try:
+        operations = SpeedwellOperations(client, library.fuse_get_context, mounted.set)
+        binding.serve(library, operations, str(settings.mountpoint), options)
+    except RuntimeError as error:
+        if not mounted.is_set():
+            report.failed(f"speedwell-mount: {settings.mountpoint} cannot be mounted (libfuse status {error}; "
+                          "its own message is above)")
+            return 1
+        if error.args != (binding.STOPPED_BY_SIGNAL,):
+            log.error("the mount ended with libfuse status %s", error)
+            return 1
+    finally:
+        client.close()
+    log.info("unmounted %s", settings.mountpoint)
+    return 0
+
+
+def _announce(settings: Settings, mounted: threading.Event, report: Report) -> None:
+    """Wait until the kernel talks to us, ask it for our root as any program would, and say so."""
+    mounted.wait()
+    try:
+        settings.mountpoint.stat()
+    except OSError as error:
+        log.error("the mount does not answer: %s", error)
+        return
+    if not mountpoint.raise_read_ahead(settings.mountpoint):
+        log.info("read-ahead stays at the kernel's default (only root can raise it)")
+    log.info("mounted %s from %s", settings.mountpoint, settings.nameserver)
+    report.ready(f"ready {settings.mountpoint}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The directory a filesystem is mounted on: is it fit, is it taken, what does a dead mount need."""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuse_mount.errors import MountError
+
+FILESYSTEM_TYPE = "fuse.speedwell"
+FUSE_DEVICE = Path("/dev/fuse")
+READ_AHEAD_KIB = 4096
+UNMOUNT_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the kernel's mount table."""
+
+    mountpoint: Path
+    filesystem_type: str
+    source: str
+
+
+def mounts(table: Path = Path("/proc/self/mountinfo")) -> Iterator[Mount]:
+    """The mounts that this process sees (proc(5), mountinfo)."""
+    for line in table.read_bytes().splitlines():
+        before, _, after = line.partition(b" - ")
+        mountpoint, (filesystem_type, source) = before.split(b" ")[4], after.split(b" ")[:2]
+        yield Mount(Path(os.fsdecode(_unescaped(mountpoint))), filesystem_type.decode(),
+                    os.fsdecode(_unescaped(source)))
+
+
+def _unescaped(field: bytes) -> bytes:
+    """Space, tab, newline and backslash are written as three octal digits."""
+    for character in b" \t\n\\":
+        field = field.replace(b"\\%03o" % character, bytes([character]))
+    return field
+
+
+def mounted_here(mountpoint: Path) -> Mount | None:
+    """The topmost mount on `mountpoint`, which has to be absolute and free of links."""
+    found = [mount for mount in mounts() if mount.mountpoint == mountpoint]
+    return found[-1] if found else None
+
+
+def require_fuse() -> None:
+    """Raises MountError where this machine or this user cannot mount with FUSE."""
+    if not FUSE_DEVICE.exists():
+        raise MountError(f"{FUSE_DEVICE} is missing: the kernel has no FUSE, or the container was not given it")
+    if os.geteuid() != 0 and not (shutil.which("fusermount3") or shutil.which("fusermount")):
+        raise MountError("fusermount3 is missing: install the Debian package fuse3, or mount as root")
+
+
+def prepare(mountpoint: Path) -> Path:
+    """Check `mountpoint`, clear a dead mount from it and return its real path.
+
+    Raises MountError if it is missing, not an empty directory, or a Speedwell mount already serves it.
+    """
+    parent = mountpoint.absolute().parent
+    try:
+        real = parent.resolve(strict=True) / mountpoint.name if mountpoint.name else mountpoint.resolve()
+    except OSError as error:
+        raise MountError(f"{mountpoint}: {error.strerror}") from None
+    if not _answers(real):
+        _clear_dead_mount(real)
+    if real.is_symlink():
+        real = real.resolve()
+    if not real.exists():
+        raise MountError(f"{mountpoint} does not exist: make the directory first")
+    if not real.is_dir():
+        raise MountError(f"{mountpoint} is not a directory")
+    mount = mounted_here(real)
+    if mount is not None and mount.filesystem_type == FILESYSTEM_TYPE:
+        raise MountError(f"{mountpoint} is already mounted (from {mount.source}); unmount it first: "
+                         f"fusermount3 -u {mountpoint}")
+    try:
+        if any(real.iterdir()):
+            raise MountError(f"{mountpoint} is not empty: what is in it would be hidden by the mount")
+    except PermissionError:
+        raise MountError(f"{mountpoint} cannot be read: permission denied") from None
+    return real
+
+
+def _answers(mountpoint: Path) -> bool:
+    """False if a FUSE mount is there whose process is gone."""
+    try:
+        mountpoint.lstat()
+    except OSError as error:
+        return error.errno not in (errno.ENOTCONN, errno.ECONNABORTED)
+    return True
+
+
+def _clear_dead_mount(mountpoint: Path) -> None:
+    if os.geteuid() == 0:
+        command = ["umount", "--lazy", str(mountpoint)]
+    else:
+        command = [shutil.which("fusermount3") or "fusermount", "-u", "-z", str(mountpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=UNMOUNT_TIMEOUT_SECONDS, check=False)
+    if done.returncode != 0:
+        raise MountError(f"{mountpoint} holds a mount whose process is gone, and it cannot be removed: "
+                         f"{done.stderr.strip()}")
+
+
+def raise_read_ahead(mountpoint: Path) -> bool:
+    """Let the kernel read ahead further than its default of 128 KiB; False where that is not allowed."""
+    device = mountpoint.stat().st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    try:
+        setting.write_text(f"{READ_AHEAD_KIB}\n")
+    except OSError:
+        return False
+    return True

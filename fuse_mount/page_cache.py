@@ -1,0 +1,32 @@
+"""Which content the kernel's cached pages of a path belong to."""
+
+import threading
+
+
+class PageCacheVersions:
+    """Remembers per path the content (file id) that was read last.
+
+    The kernel keeps pages by path, not by inode, and cannot know that another mount put a different file
+    there. A content only ever grows, so its pages stay true as long as the file id is the same.
+    """
+
+    def __init__(self, limit: int = 65536) -> None:
+        self._file_ids: dict[bytes, str] = {}
+        self._limit = limit
+        self._lock = threading.Lock()
+
+    def reading(self, path: bytes, file_id: str) -> bool:
+        """Note that `path` is about to be read as `file_id`; True if the cached pages are of that content."""
+        with self._lock:
+            if self._file_ids.get(path) == file_id:
+                return True
+            if len(self._file_ids) >= self._limit:
+                self._file_ids.clear()
+            self._file_ids[path] = file_id
+            return False
+
+    def forget(self, *paths: bytes) -> None:
+        """The pages of these paths may be of anything now."""
+        with self._lock:
+            for path in paths:
+                self._file_ids.pop(path, None)
