@@ -1,0 +1,77 @@
+"""The command `speedwell-nameserver`."""
+
+import logging
+import random
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from fs.errors import InvalidArgument, SpeedwellError
+from fs.nameserver import settings as defaults
+from fs.nameserver.server import serve
+from fs.nameserver.service import NameserverService
+from fs.nameserver.settings import Settings
+from fs.store import LevelDBStore
+
+STOP_GRACE_SECONDS = 1.0
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[IPV6]:PORT`. Raises InvalidArgument."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"{address!r} is not HOST:PORT with a port from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
+
+
+def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None:
+    """Serve until SIGTERM or SIGINT. Raises SpeedwellError if the nameserver cannot start."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    host, port = parse_address(listen)
+    store = LevelDBStore(directory, sync=sync)
+    try:
+        service = NameserverService(store, settings, generator=random.Random())
+        server, bound_port = serve(service, host, port)
+        shown_host = f"[{host}]" if ":" in host else host
+        click.echo(f"ready {shown_host}:{bound_port}")
+        stop.wait()
+        logging.getLogger(__name__).info("stopping")
+        server.stop(STOP_GRACE_SECONDS).wait()
+    finally:
+        store.close()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--listen", default="127.0.0.1:7400", show_default=True, metavar="HOST:PORT",
+              help="Address of the service; port 0 takes any free port.")
+@click.option("--directory", required=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="Where the namespace is kept; made if it does not exist.")
+@click.option("--replication", type=int, default=defaults.DEFAULT_REPLICATION, show_default=True,
+              help="Replicas of a file whose creator does not ask for another number.")
+@click.option("--chunk-size", type=int, default=defaults.DEFAULT_CHUNK_BYTES, show_default=True,
+              metavar="BYTES", help="Size of a chunk, likewise.")
+@click.option("--deletion-grace", type=float, default=defaults.DEFAULT_DELETION_GRACE_SECONDS,
+              show_default=True, metavar="SECONDS",
+              help="How long the content of a removed file stays on the dataservers for open readers.")
+@click.option("--sync", is_flag=True,
+              help="Force every change to the disk: survives a power failure, costs an fsync each.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+              show_default=True)
+def main(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float, sync: bool,
+         log_level: str) -> None:
+    """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        run(listen, directory, Settings(replication, chunk_size, deletion_grace), sync=sync)
+    except SpeedwellError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The dataservers: who they are (kept in the store), and who is alive (kept in memory).
+
+Every dataserver has a small number, under which files name it; its address may change when it restarts.
+Times are monotonic seconds, passed in.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from fs.errors import AlreadyExists, StorageFailed
+from fs.nameserver.placement import Candidate
+from fs.nameserver.records import DATASERVER_PREFIX
+from fs.store import Batch, Store, end_of_prefix
+
+SILENCE_SECONDS = 3.0
+"""A dataserver that was silent for longer counts as dead (it sends a heartbeat every second)."""
+
+MAX_DATASERVERS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Dataserver:
+    """`dataserver_id` is its stable name, `host` and `port` the address of its data channel."""
+
+    number: int
+    dataserver_id: str
+    host: str
+    port: int
+    rack: str
+    pod: str
+
+
+@dataclass(slots=True)
+class Status:
+    """What the last heartbeat said; capacities are None until the first one after a restart."""
+
+    last_heartbeat_seconds: float
+    capacity_bytes: int | None = None
+    available_bytes: int | None = None
+
+
+class Registry:
+    """After a restart of the nameserver every known dataserver is taken for alive until it had the time to
+    send a heartbeat: a restart must not make creates fail."""
+
+    def __init__(self, store: Store, *, now_seconds: float) -> None:
+        self._store = store
+        self._servers: dict[int, Dataserver] = {}
+        self._numbers: dict[str, int] = {}
+        self._status: dict[int, Status] = {}
+        for key, value in store.iterate(DATASERVER_PREFIX, end_of_prefix(DATASERVER_PREFIX)):
+            try:
+                server = Dataserver(**json.loads(value))
+            except (ValueError, TypeError) as error:
+                raise StorageFailed(f"the record of dataserver {key[1:]!r} is damaged") from error
+            self._remember(server, Status(now_seconds))
+
+    def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
+                  capacity_bytes: int, available_bytes: int, now_seconds: float) -> Dataserver:
+        """Take note of a heartbeat; a new dataserver gets a number.
+
+        Raises AlreadyExists if a live dataserver at another address has the same id.
+        """
+        number = self._numbers.get(dataserver_id)
+        known = self._servers[number] if number is not None else None
+        if known is None and len(self._servers) >= MAX_DATASERVERS:
+            raise StorageFailed(f"there are {MAX_DATASERVERS} dataservers already")
+        server = Dataserver(len(self._servers) if number is None else number,
+                            dataserver_id, host, port, rack, pod)
+        if known is not None and (known.host, known.port) != (host, port) and self._heard(known, now_seconds):
+            raise AlreadyExists(f"server.dataserver_id: {dataserver_id!r} is taken by the live dataserver "
+                                f"at {known.host}:{known.port}")
+        if server != known:
+            batch = Batch()
+            batch.put(DATASERVER_PREFIX + dataserver_id.encode(), json.dumps(asdict(server)).encode())
+            self._store.write(batch)
+        self._remember(server, Status(now_seconds, capacity_bytes, available_bytes))
+        return server
+
+    def _heard(self, server: Dataserver, now_seconds: float) -> bool:
+        """Alive, and not only by the benefit of the doubt after a restart."""
+        return self._status[server.number].capacity_bytes is not None and self.is_alive(server.number,
+                                                                                       now_seconds)
+
+    def _remember(self, server: Dataserver, status: Status) -> None:
+        self._servers[server.number] = server
+        self._numbers[server.dataserver_id] = server.number
+        self._status[server.number] = status
+
+    def is_alive(self, number: int, now_seconds: float) -> bool:
+        status = self._status.get(number)
+        return status is not None and now_seconds - status.last_heartbeat_seconds <= SILENCE_SECONDS
+
+    def number_of(self, dataserver_id: str) -> int | None:
+        return self._numbers.get(dataserver_id)
+
+    def live_first(self, numbers: Iterable[int], now_seconds: float) -> list[tuple[Dataserver, bool]]:
+        """The dataservers with whether each is alive: the live ones first, otherwise in the order given.
+
+        So the first live one of a file's replicas is its primary for every client that asks.
+        """
+        known = [(self._servers[number], self.is_alive(number, now_seconds)) for number in numbers
+                 if number in self._servers]
+        return sorted(known, key=lambda pair: not pair[1])
+
+    def candidates(self, now_seconds: float) -> list[Candidate]:
+        """Live dataservers that have space left, for placement."""
+        return [Candidate(server.number, server.host, server.rack)
+                for number, server in self._servers.items()
+                if self._status[number].available_bytes != 0 and self.is_alive(number, now_seconds)]
+
+    def any_alive(self, now_seconds: float) -> bool:
+        return any(self.is_alive(number, now_seconds) for number in self._servers)
+
+    def statuses(self) -> list[tuple[Dataserver, Status]]:
+        """All dataservers ever seen, by id."""
+        return sorted(((server, self._status[number]) for number, server in self._servers.items()),
+                      key=lambda pair: pair[0].dataserver_id)

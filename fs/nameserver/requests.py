@@ -1,0 +1,87 @@
+"""Checks of what arrives in requests. Each raises InvalidArgument (or a subclass) that names the field."""
+
+import re
+import uuid
+
+from fs import paths
+from fs.errors import InvalidArgument, NameTooLong
+
+MAX_MODE = 0o7777
+MAX_OWNER = 2**32 - 2  # the last number means "unchanged" to chown
+MAX_SIZE_BYTES = 2**63 - 1
+MAX_TIME_NS = 2**63 - 1
+MAX_REPLICATION = 16
+MIN_CHUNK_BYTES = 1024
+MAX_CHUNK_BYTES = 1 << 40
+MAX_TEXT = 253  # the longest host name
+LIST_LIMIT = 1000
+
+_DATASERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def path(value: bytes, field: str = "path") -> bytes:
+    paths.components(value, field)
+    return value
+
+
+def name(value: bytes, field: str) -> bytes:
+    """A name as a place in a listing; empty means the beginning."""
+    if len(value) > paths.MAX_NAME_BYTES:
+        raise NameTooLong(f"{field}: {len(value)} bytes, at most {paths.MAX_NAME_BYTES} are allowed")
+    if b"/" in value or b"\0" in value:
+        raise InvalidArgument(f"{field}: a name has no / and no NUL")
+    return value
+
+
+def number(value: int, field: str, maximum: int, minimum: int = 0) -> int:
+    if not minimum <= value <= maximum:
+        raise InvalidArgument(f"{field}: {value} is not between {minimum} and {maximum}")
+    return value
+
+
+def mode(value: int) -> int:
+    if value > MAX_MODE:
+        raise InvalidArgument(f"mode: {value:#o} has more than permission bits (at most {MAX_MODE:#o})")
+    return value
+
+
+def owner(value: int, field: str) -> int:
+    return number(value, field, MAX_OWNER)
+
+
+def replication(value: int, default: int) -> int:
+    return number(value, "replication", MAX_REPLICATION) or default
+
+
+def chunk_size(value: int, default: int) -> int:
+    """Bytes; 0 means the default."""
+    return number(value, "chunk_size", MAX_CHUNK_BYTES, MIN_CHUNK_BYTES) if value else default
+
+
+def text(value: str, field: str, *, required: bool = False) -> str:
+    if required and not value:
+        raise InvalidArgument(f"{field}: is empty")
+    if len(value) > MAX_TEXT:
+        raise InvalidArgument(f"{field}: {len(value)} characters, at most {MAX_TEXT} are allowed")
+    if not value.isprintable():
+        raise InvalidArgument(f"{field}: {value!r} has characters that cannot be printed")
+    return value
+
+
+def dataserver_id(value: str, field: str) -> str:
+    if not _DATASERVER_ID.fullmatch(value):
+        raise InvalidArgument(f"{field}: {value[:200]!r} is not an id of a dataserver "
+                              "(up to 128 letters, digits, '.', '_', '-', beginning with a letter or digit)")
+    return value
+
+
+def file_id(value: str, field: str = "file_id") -> bytes:
+    """The 16 bytes of a UUID that is written in lower case with dashes."""
+    if not _FILE_ID.fullmatch(value):
+        raise InvalidArgument(f"{field}: {value[:100]!r} is not a UUID in lower case with dashes")
+    return bytes.fromhex(value.replace("-", ""))
+
+
+def file_id_text(value: bytes) -> str:
+    return str(uuid.UUID(bytes=value))

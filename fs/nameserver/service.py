@@ -1,0 +1,230 @@
+"""What each request of the nameserver does: checks it, asks the namespace, answers.
+
+Requests and replies are the messages of fs/proto/speedwell.proto; errors are those of `fs.errors`. gRPC
+itself is in `fs.nameserver.server`.
+"""
+
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
+from fs.nameserver import deletions, requests
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.placement import place
+from fs.nameserver.records import Content, Inode
+from fs.nameserver.registry import Dataserver, Registry
+from fs.nameserver.settings import Settings
+from fs.proto import speedwell_pb2 as pb
+from fs.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class NameserverService:
+    """One method per rpc, callable from any thread; a lock makes each one atomic."""
+
+    def __init__(self, store: Store, settings: Settings, *, generator: random.Random,
+                 clock_ns: Callable[[], int] = time.time_ns,
+                 clock_seconds: Callable[[], float] = time.monotonic) -> None:
+        """Raises StorageFailed if the store does not hold a namespace."""
+        self._store = store
+        self._settings = settings
+        self._generator = generator
+        self._clock_ns = clock_ns
+        self._clock_seconds = clock_seconds
+        self._lock = threading.Lock()
+        self._namespace = Namespace(store, now_ns=clock_ns(),
+                                    deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
+        self._registry = Registry(store, now_seconds=clock_seconds())
+        self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
+
+    # -------------------------------------------------------------- names
+
+    def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
+        if bool(request.path) == bool(request.inode):
+            raise InvalidArgument("path: exactly one of path and inode must be set")
+        with self._lock:
+            inode = (self._namespace.lookup(request.path) if request.path
+                     else self._namespace.inode(request.inode))
+            return pb.LookupReply(attributes=self._attributes(inode))
+
+    def list(self, request: pb.ListRequest) -> pb.ListReply:
+        after = requests.name(request.after, "after")
+        limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
+        with self._lock:
+            directory, entries, more = self._namespace.list(request.path, after, limit)
+            return pb.ListReply(
+                entries=[pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
+                         for name, inode in entries],
+                more=more, directory=self._attributes(directory))
+
+    def create(self, request: pb.CreateRequest) -> pb.CreateReply:
+        mode = requests.mode(request.mode)
+        uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
+        replication = requests.replication(request.replication, self._settings.replication)
+        chunk_size_bytes = requests.chunk_size(request.chunk_size, self._settings.chunk_size_bytes)
+        writer_host = requests.text(request.client_host, "client_host")
+        with self._lock:
+            inode, created = self._namespace.create(
+                request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
+                new_content=lambda: self._new_content(replication, chunk_size_bytes, writer_host),
+                now_ns=self._clock_ns())
+            return pb.CreateReply(attributes=self._attributes(inode), created=created)
+
+    def make_directory(self, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryReply:
+        mode = requests.mode(request.mode)
+        uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
+        with self._lock:
+            inode = self._namespace.make_directory(request.path, mode=mode, uid=uid, gid=gid,
+                                                   now_ns=self._clock_ns())
+            return pb.MakeDirectoryReply(attributes=self._attributes(inode))
+
+    def remove(self, request: pb.RemoveRequest) -> pb.RemoveReply:
+        with self._lock:
+            remove = self._namespace.remove_directory if request.directory else self._namespace.remove_file
+            remove(request.path, now_ns=self._clock_ns())
+        return pb.RemoveReply()
+
+    def rename(self, request: pb.RenameRequest) -> pb.RenameReply:
+        source = requests.path(request.source, "source")
+        destination = requests.path(request.destination, "destination")
+        with self._lock:
+            self._namespace.rename(source, destination, no_replace=request.no_replace,
+                                   now_ns=self._clock_ns())
+        return pb.RenameReply()
+
+    # -------------------------------------------------------------- files
+
+    def set_attributes(self, request: pb.SetAttributesRequest) -> pb.SetAttributesReply:
+        has = request.HasField
+        mode = requests.mode(request.mode) if has("mode") else None
+        uid = requests.owner(request.uid, "uid") if has("uid") else None
+        gid = requests.owner(request.gid, "gid") if has("gid") else None
+        with self._lock:
+            inode = self._namespace.set_attributes(
+                request.path, mode=mode, uid=uid, gid=gid,
+                atime_ns=request.atime_ns if has("atime_ns") else None,
+                mtime_ns=request.mtime_ns if has("mtime_ns") else None, now_ns=self._clock_ns())
+            return pb.SetAttributesReply(attributes=self._attributes(inode))
+
+    def truncate(self, request: pb.TruncateRequest) -> pb.TruncateReply:
+        writer_host = requests.text(request.client_host, "client_host")
+        with self._lock:
+            inode = self._namespace.truncate(
+                request.path,
+                new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host),
+                now_ns=self._clock_ns())
+            return pb.TruncateReply(attributes=self._attributes(inode))
+
+    def commit(self, request: pb.CommitRequest) -> pb.CommitReply:
+        requests.number(request.inode, "inode", 2**64 - 1, 1)
+        file_id = requests.file_id(request.file_id)
+        size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
+        failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
+                      for index, value in enumerate(request.failed_replicas)]
+        with self._lock:
+            numbers = (self._registry.number_of(value) for value in failed_ids)
+            inode = self._namespace.commit(
+                request.inode, file_id, size_bytes, mtime_ns=request.mtime_ns or None,
+                failed_replicas=[number for number in numbers if number is not None],
+                now_ns=self._clock_ns())
+            return pb.CommitReply(attributes=self._attributes(inode))
+
+    # -------------------------------------------------------------- dataservers
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        """A dataserver that is alive stays alive: what it reports about single files is ignored where it
+        makes no sense (and logged), not held against the server."""
+        server = request.server
+        dataserver_id = requests.dataserver_id(server.dataserver_id, "server.dataserver_id")
+        host = requests.text(server.host, "server.host", required=True)
+        port = requests.number(server.port, "server.port", 65535, 1)
+        rack, pod = requests.text(server.rack, "server.rack"), requests.text(server.pod, "server.pod")
+        capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
+        available = requests.number(request.available_bytes, "available_bytes", capacity)
+        with self._lock:
+            dataserver = self._registry.heartbeat(
+                dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
+                now_seconds=self._clock_seconds())
+            now_ns = self._clock_ns()
+            for length in request.lengths:
+                self._repair(length, dataserver, now_ns)
+            deleted = [requests.file_id(value, f"deleted[{index}]")
+                       for index, value in enumerate(request.deleted)]
+            due = deletions.due(self._store, dataserver.number, now_ns, deleted)
+        return pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due])
+
+    def _repair(self, length: pb.FileLength, dataserver: Dataserver, now_ns: int) -> None:
+        try:
+            requests.number(length.inode, "inode", 2**64 - 1, 1)
+            requests.number(length.size, "size", requests.MAX_SIZE_BYTES)
+            file_id = requests.file_id(length.file_id)
+        except InvalidArgument as error:
+            log.warning("dataserver %s reports a length that makes no sense: %s",
+                        dataserver.dataserver_id, error)
+            return
+        if self._namespace.repair_length(length.inode, file_id, length.size, dataserver.number,
+                                         now_ns=now_ns):
+            log.info("inode %d has %d bytes, says dataserver %s", length.inode, length.size,
+                     dataserver.dataserver_id)
+
+    def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
+        """Capacities are those of the live dataservers."""
+        with self._lock:
+            now = self._clock_seconds()
+            reply = pb.StatisticsReply(
+                files=self._namespace.file_count, directories=self._namespace.directory_count,
+                replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes)
+            for server, status in self._registry.statuses():
+                alive = self._registry.is_alive(server.number, now)
+                capacity, available = status.capacity_bytes or 0, status.available_bytes or 0
+                reply.dataservers.add(server=self._replica(server, alive), capacity_bytes=capacity,
+                                      available_bytes=available,
+                                      last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds)
+                if alive:
+                    reply.capacity_bytes += capacity
+                    reply.available_bytes += available
+            return reply
+
+    # -------------------------------------------------------------- helpers
+
+    def _new_content(self, replication: int, chunk_size_bytes: int, writer_host: str) -> Content:
+        now = self._clock_seconds()
+        candidates = self._registry.candidates(now)
+        if not candidates:
+            if self._registry.any_alive(now):
+                raise NoSpace("every live dataserver is full")
+            raise NoReplicaAvailable("no dataserver is alive to hold the file")
+        chosen = place(candidates, replication, writer_host, self._generator)
+        return Content(uuid.uuid4().bytes, chunk_size_bytes, replication,
+                       tuple(candidate.number for candidate in chosen))
+
+    def _attributes(self, inode: Inode) -> pb.Attributes:
+        content = inode.content
+        if content is None:
+            return pb.Attributes(
+                inode=inode.number, type=pb.DIRECTORY, mode=inode.mode, uid=inode.uid, gid=inode.gid,
+                atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
+                link_count=inode.link_count)
+        return pb.Attributes(
+            inode=inode.number, type=pb.REGULAR, mode=inode.mode, uid=inode.uid, gid=inode.gid,
+            atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
+            link_count=inode.link_count, size=content.size_bytes,
+            file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
+            replicas=self._replicas(content.replicas))
+
+    def _replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
+        return [self._replica(server, alive)
+                for server, alive in self._registry.live_first(numbers, self._clock_seconds())]
+
+    def _replica(self, server: Dataserver, alive: bool) -> pb.Replica:
+        message = self._replica_messages.get((server, alive))
+        if message is None:
+            message = pb.Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port,
+                                 rack=server.rack, pod=server.pod, alive=alive)
+            self._replica_messages[server, alive] = message
+        return message

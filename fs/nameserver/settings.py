@@ -1,0 +1,27 @@
+"""What can be configured on a nameserver."""
+
+from dataclasses import dataclass
+
+from fs.errors import InvalidArgument
+from fs.nameserver import requests
+
+DEFAULT_REPLICATION = 3
+DEFAULT_CHUNK_BYTES = 256 << 20
+DEFAULT_DELETION_GRACE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults as in the Mayflower paper, section 5. Raises InvalidArgument naming the setting."""
+
+    replication: int = DEFAULT_REPLICATION
+    chunk_size_bytes: int = DEFAULT_CHUNK_BYTES
+    deletion_grace_seconds: float = DEFAULT_DELETION_GRACE_SECONDS
+
+    def __post_init__(self) -> None:
+        requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
+        requests.number(self.chunk_size_bytes, "chunk size", requests.MAX_CHUNK_BYTES,
+                        requests.MIN_CHUNK_BYTES)
+        if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
+            raise InvalidArgument(f"deletion grace: {self.deletion_grace_seconds:g} s is not between 0 and "
+                                  "a year")

@@ -1,0 +1,67 @@
+"""How the errors of `fs.errors` cross gRPC: a status code, the message, and the error's name beside them."""
+
+from typing import Any
+
+import grpc
+
+from fs import errors
+from fs.errors import InternalError, NameserverUnavailable, NotSupported, SpeedwellError
+
+ERROR_NAME_KEY = "speedwell-error"
+"""Key of the trailing metadata that carries the name of the error's class."""
+
+SERVICE = "speedwell.Nameserver"
+
+_CODES: dict[type[SpeedwellError], Any] = {
+    errors.NoSuchFile: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.NotADirectory: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.IsADirectory: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DirectoryNotEmpty: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeviceBusy: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StaleFile: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidName: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NameTooLong: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.NoSpace: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
+}
+
+_BY_NAME: dict[str, type[SpeedwellError]] = {
+    kind.__name__: kind for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, SpeedwellError)
+}
+
+
+def status_of(error: SpeedwellError) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+    """(status code, details, trailing metadata) of an answer that reports `error`."""
+    code = _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+    return code, error.message, ((ERROR_NAME_KEY, type(error).__name__),)
+
+
+def is_transport_failure(error: Any) -> bool:
+    """Whether no server answered the call that ended with `error` (a grpc.RpcError)."""
+    return (_named(error) is None
+            and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED,
+                                 grpc.StatusCode.CANCELLED))
+
+
+def error_from(error: Any, server: str) -> SpeedwellError:
+    """The error that a server reported, or NameserverUnavailable if `server` did not answer."""
+    kind = _named(error)
+    if kind is not None:
+        return kind(error.details())
+    if is_transport_failure(error):
+        return NameserverUnavailable(f"the nameserver at {server} does not answer: {error.details()}")
+    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return NotSupported(f"the server at {server} does not know this request: is it a nameserver?")
+    return InternalError(f"the nameserver at {server} failed: {error.details()}")
+
+
+def _named(error: Any) -> type[SpeedwellError] | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_NAME_KEY:
+            return _BY_NAME.get(value)
+    return None
