@@ -35,6 +35,7 @@ class ConnectionPool:
                 return connect(host, port, timeout_seconds=self._connect_timeout_seconds,
                                stall_timeout_seconds=self._stall_timeout_seconds)
             if time.monotonic() - since < IDLE_SECONDS and channel.is_idle():
+                channel.set_timeout(self._stall_timeout_seconds)
                 return channel
             channel.close()
 

@@ -1,17 +1,111 @@
 """What the readers and appenders of one client share."""
 
+import logging
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
+from fs.client.steering import Steering
+from fs.connections import ConnectionPool
+from fs.errors import InvalidArgument, SpeedwellError
+from fs.proto.speedwell_pb2 import Replica
+
+log = logging.getLogger(__name__)
+
+AVOID_SECONDS = 5.0
+"""How long a dataserver that failed is tried last: a vanished host costs a second at every attempt."""
+
+PLACE_EXPIRES_SECONDS = 60.0
 
 
 class ClientContext:
-    """Metadata, connections, steering and counters of one client."""
+    """Metadata, connections, steering and counters of one client. Thread-safe."""
 
     def __init__(self, metadata: MetadataClient, *, controller: str | None, local_host: str | None,
                  replica_policy: str | None, path_policy: str | None, steer_min_bytes: int,
                  controller_timeout_seconds: float) -> None:
+        if steer_min_bytes < 0:
+            raise InvalidArgument(f"steer_min_bytes: {steer_min_bytes} is negative")
+        if controller_timeout_seconds <= 0:
+            raise InvalidArgument(f"controller_timeout_seconds: {controller_timeout_seconds} is not positive")
         self.metadata = metadata
         self.metrics = Metrics()
+        self.connections = ConnectionPool()
+        self.steering = None if controller is None else Steering(
+            controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
+            timeout_seconds=controller_timeout_seconds)
+        self.steer_min_bytes = steer_min_bytes
+        self.local_host = local_host
+        self._failed_at: dict[tuple[str, int], float] = {}
+        self._place: tuple[str, str] | None = None
+        self._place_expires = 0.0
+        self._place_lock = threading.Lock()
+
+    def near_first(self, replicas: Iterable[Replica], file_id: str) -> list[Replica]:
+        """The replicas in the order to try them: live ones, then same host, rack, pod, then the rest.
+
+        Equals are ordered by a hash of file and client, so that clients spread and each stays with its
+        choice (its dataserver has the file in the page cache then).
+        """
+        wanted = list(replicas)
+        if len(wanted) < 2:
+            return wanted
+        own = self._own_place()
+        now = time.monotonic()
+        salt = f"{file_id} {self.local_host or ''} ".encode()
+
+        def order(replica: Replica) -> tuple[bool, bool, int, int]:
+            failed = now - self._failed_at.get((replica.host, replica.port), -AVOID_SECONDS) < AVOID_SECONDS
+            return (failed, not replica.alive, self._distance(replica, own),
+                    zlib.crc32(salt + replica.dataserver_id.encode()))
+
+        return sorted(wanted, key=order)
+
+    def note_failure(self, replica: Replica) -> None:
+        """Try this dataserver last for a while."""
+        self._failed_at[replica.host, replica.port] = time.monotonic()
+
+    def address_toward(self, replica: Replica) -> str:
+        """This host's address as that dataserver sees it. Raises OSError if there is no route."""
+        if self.local_host:
+            return self.local_host
+        family = socket.AF_INET6 if ":" in replica.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((replica.host, replica.port))
+            return str(probe.getsockname()[0])
 
     def close(self) -> None:
         """Close all connections."""
+        if self.steering is not None:
+            self.steering.close()
+        self.connections.close()
+
+    # ------------------------------------------------------------------ private
+
+    def _distance(self, replica: Replica, own: tuple[str, str] | None) -> int:
+        if self.local_host and replica.host == self.local_host:
+            return 0
+        if own is None:
+            return 3
+        _, pod = own
+        return 1 if (replica.rack, replica.pod) == own else 2 if replica.pod == pod else 3
+
+    def _own_place(self) -> tuple[str, str] | None:
+        """(rack, pod) of this host, which the dataserver on it told the nameserver."""
+        if not self.local_host:
+            return None
+        with self._place_lock:
+            if time.monotonic() >= self._place_expires:
+                self._place_expires = time.monotonic() + PLACE_EXPIRES_SECONDS
+                try:
+                    servers = [status.server for status in self.metadata.statistics().dataservers]
+                except SpeedwellError as error:
+                    log.debug("own rack and pod are not known: %s", error)
+                else:
+                    self._place = next(((server.rack, server.pod) for server in servers
+                                        if server.host == self.local_host), None)
+            return self._place

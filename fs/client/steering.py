@@ -1,6 +1,32 @@
-"""Choosing where a read comes from: by the controller, or the nearest replica when there is none."""
+"""Asking the SDN controller where a read should come from, within a bounded time.
 
+The controller may be missing, slow or wrong: then `place` returns None and the caller takes the nearest
+replica. Mayflower, section 3.3 (the client contacts the Flowserver before the dataservers).
+"""
+
+import http.client
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fs.client.metrics import Metrics
+from fs.errors import InvalidArgument
+from fs.proto.speedwell_pb2 import Replica
+
+log = logging.getLogger(__name__)
+
+PAUSE_AFTER_FAILURE_SECONDS = 1.5
+"""A controller that did not answer is not asked again for so long: else each file would wait for it."""
+
+LATE_ANSWER_SECONDS = 2.0
+_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -24,3 +50,194 @@ class SteeredRead:
     cost_seconds: float | None = None
     replica_policy: str | None = None
     path_policy: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The controller's answer: its id for the read, and the parts in the order of their offsets."""
+
+    read_id: str
+    parts: tuple[SteeredRead, ...]
+
+
+class Refused(Exception):
+    """The controller answered, but not with a placement."""
+
+
+class Steering:
+    """One controller as the reads of a client see it. Thread-safe.
+
+    Raises InvalidArgument for a URL that is not http://HOST[:PORT].
+    """
+
+    def __init__(self, url: str, metrics: Metrics, *, replica_policy: str | None = None,
+                 path_policy: str | None = None, timeout_seconds: float = 0.2) -> None:
+        self._host, self._port = _address(url)
+        self._url = url
+        self._metrics = metrics
+        self._policies = {name: value for name, value in (("replica_policy", replica_policy),
+                                                          ("path_policy", path_policy)) if value is not None}
+        self._timeout_seconds = timeout_seconds
+        self._workers = ThreadPoolExecutor(_WORKERS, "steering")
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+        self._ask_again_at = 0.0
+        self._closed = False
+
+    def place(self, client_host: str, client_port: int, replicas: Sequence[Replica], offset_bytes: int,
+              size_bytes: int, file_id: str) -> Placement | None:
+        """Have the read placed; None when the controller does not do it within the time allowed.
+
+        `offset_bytes` is where the range begins in the file; the parts of the answer are in file offsets.
+        """
+        if self._closed or time.monotonic() < self._ask_again_at:
+            self._metrics.add(controller_fallbacks=1)
+            return None
+        body = {"client": client_host, "client_ports": [client_port], "size_bytes": size_bytes,
+                "file_id": file_id, **self._policies,
+                "replicas": [{"host": replica.host, "port": replica.port} for replica in replicas]}
+        asked = _Question()
+        began = time.monotonic()
+        try:
+            answer = self._wait(self._workers.submit(self._post, body, asked), asked)
+            placement = _placement(answer, replicas, client_port, offset_bytes, size_bytes)
+        except (FutureTimeout, OSError, http.client.HTTPException, RuntimeError) as error:
+            log.warning("reading without the controller: %s did not answer: %s", self._url,
+                        error or f"nothing within {self._timeout_seconds:g} s")
+            self._ask_again_at = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS
+            placement = None
+        except Refused as error:
+            log.warning("the controller did not place a read: %s", error)
+            placement = None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("the controller's answer makes no sense: %s: %s", type(error).__name__, error)
+            placement = None
+        self._metrics.add(controller_requests=1, controller_seconds=time.monotonic() - began,
+                          controller_fallbacks=0 if placement else 1)
+        return placement
+
+    def finished(self, read_id: str) -> None:
+        """Tell the controller in the background that the read is over."""
+        if not self._closed:
+            self._workers.submit(self._delete, read_id)
+
+    def close(self) -> None:
+        """Deliver what is still to be told and close the connections."""
+        self._closed = True
+        self._workers.shutdown(wait=True)
+        for connection in self._idle:
+            connection.close()
+
+    # ------------------------------------------------------------------ private
+
+    def _post(self, body: dict[str, Any], asked: "_Question") -> dict[str, Any]:
+        status, answer = self._request("POST", "/v1/reads", json.dumps(body).encode())
+        if status != 201:
+            raise Refused(f"{status} {answer.get('title', '')}: {answer.get('detail', '')}")
+        if not asked.answered() and "id" in answer:
+            self._delete(str(answer["id"]))  # nobody waits for it any more
+        return answer
+
+    def _delete(self, read_id: str) -> None:
+        try:
+            self._request("DELETE", f"/v1/reads/{read_id}", None)
+        except (OSError, http.client.HTTPException, ValueError, Refused) as error:
+            log.debug("read %s could not be ended at the controller: %s", read_id, error)
+
+    def _request(self, method: str, target: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        connection, used = self._connection()
+        while True:
+            try:
+                connection.request(method, target, body, headers)
+                response = connection.getresponse()
+                text = response.read()
+                break
+            except (ConnectionError, http.client.BadStatusLine):
+                connection.close()
+                if not used:
+                    raise
+                # A kept connection that the controller closed meanwhile says nothing about the controller.
+                connection, used = self._new_connection(), False
+            except BaseException:
+                connection.close()
+                raise
+        with self._lock:
+            self._idle.append(connection)
+        answer = json.loads(text) if text else {}
+        if not isinstance(answer, dict):
+            raise Refused("its answer is not a JSON object")
+        return response.status, answer
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop(), True
+        return self._new_connection(), False
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._host, self._port, timeout=LATE_ANSWER_SECONDS)
+
+    def _wait(self, answer: "Future[dict[str, Any]]", asked: "_Question") -> dict[str, Any]:
+        try:
+            return answer.result(self._timeout_seconds)
+        except FutureTimeout:
+            if answer.done() or not asked.abandon():
+                return answer.result()  # it came at the last moment
+            raise FutureTimeout from None
+
+
+class _Question:
+    """Who came first: the answer, or the end of the asker's patience."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = "open"
+
+    def answered(self) -> bool:
+        """Whether somebody still waits."""
+        with self._lock:
+            if self._state == "open":
+                self._state = "answered"
+            return self._state == "answered"
+
+    def abandon(self) -> bool:
+        """Stop waiting; False if the answer was first."""
+        with self._lock:
+            if self._state == "open":
+                self._state = "abandoned"
+            return self._state == "abandoned"
+
+
+def _address(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"controller: {url!r} is not a URL: {error}") from None
+    if parts.scheme != "http" or not host or parts.path not in ("", "/") or parts.query:
+        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT]")
+    return host, port or 80
+
+
+def _placement(answer: dict[str, Any], replicas: Sequence[Replica], client_port: int, offset_bytes: int,
+               size_bytes: int) -> Placement:
+    """Check the answer against the question. Raises KeyError, TypeError or ValueError if it does not fit."""
+    known = {(replica.host, replica.port): replica for replica in replicas}
+    parts: list[SteeredRead] = []
+    reached = 0
+    for part in sorted(answer["parts"], key=lambda part: int(part["offset_bytes"])):
+        replica = known[str(part["replica"]["host"]), int(part["replica"]["port"])]
+        size = int(part["size_bytes"])
+        if int(part["offset_bytes"]) != reached or size <= 0 or int(part["client_port"]) != client_port:
+            raise ValueError(f"parts do not cover the range in order: {answer['parts']!r}")
+        parts.append(SteeredRead(
+            replica_id=replica.dataserver_id, replica_host=replica.host, replica_port=replica.port,
+            client_port=client_port, chosen_by="controller", offset_bytes=offset_bytes + reached, size_bytes=size,
+            path=tuple(str(name) for name in part.get("path_names") or part.get("path") or ()),
+            estimated_bps=part.get("estimated_bps"), cost_seconds=part.get("cost_seconds"),
+            replica_policy=answer.get("replica_policy"), path_policy=answer.get("path_policy")))
+        reached += size
+    if reached != size_bytes:
+        raise ValueError(f"the parts cover {reached} of {size_bytes} bytes")
+    return Placement(str(answer["id"]), tuple(parts))

@@ -1,0 +1,165 @@
+"""One append after the other to a file's primary, and the publication of the length they reach."""
+
+import threading
+from collections.abc import Callable
+
+from fs.channel import Channel, ConnectionLost, MalformedFrame
+from fs.client.context import ClientContext
+from fs.errors import AppendFailed, NoReplicaAvailable, NoSpace, SpeedwellError, StaleFile
+from fs.proto.speedwell_pb2 import (
+    NO_SPACE,
+    NOT_FOUND,
+    OK,
+    AppendOperation,
+    Attributes,
+    DataReply,
+    DataRequest,
+    Replica,
+)
+
+PATIENCE_SECONDS = 30.0
+"""Longer than a primary may wait for the appends of others and for a replica that does not answer."""
+
+REFUSAL_SECONDS = 1.0
+
+
+class AppendRequests:
+    """Appends to one file. `append` is called by one thread at a time."""
+
+    def __init__(self, context: ClientContext, attributes: Attributes, path: bytes) -> None:
+        self.attributes = attributes
+        self.end = attributes.size      # where the last acknowledged append ended
+        self._context = context
+        self._path = path
+        self._failed: dict[str, None] = {}
+        self._unpublished = False
+        self._lock = threading.Lock()
+
+    def append(self, send: Callable[[Channel], None], length: int) -> int:
+        """Have `length` bytes appended that `send` puts on the channel; returns their offset.
+
+        A primary that is gone or refuses is tried once more after a fresh look-up, as long as it cannot have
+        carried out the append: it has not been given the last byte, or it said that it did nothing.
+        Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile.
+        """
+        try:
+            return self._append_once(send, length)
+        except _NothingDone as first:
+            if not self._look_up_again() and not first.worth_repeating:
+                raise first.error from None
+            try:
+                return self._append_once(send, length)
+            except _NothingDone as second:
+                raise second.error from None
+
+    def publish(self) -> None:
+        """Commit the length reached at the nameserver, if it is not there yet.
+
+        Raises StaleFile, NameserverUnavailable.
+        """
+        with self._lock:
+            if not self._unpublished:
+                return
+            self.attributes = self._context.metadata.commit(
+                self.attributes.inode, self.attributes.file_id, self.end, failed_replicas=tuple(self._failed))
+            self._unpublished = False
+
+    # ------------------------------------------------------------------ private
+
+    def _append_once(self, send: Callable[[Channel], None], length: int) -> int:
+        primary, relay = self._targets()
+        channel: Channel | None = None
+        handed_over = False
+        try:
+            channel = self._context.connections.take(primary.host, primary.port)
+            channel.set_timeout(PATIENCE_SECONDS)
+            channel.send(DataRequest(append=AppendOperation(
+                file_id=self.attributes.file_id, inode=self.attributes.inode, path=self._path,
+                chunk_size=self.attributes.chunk_size, length=length, relay=relay,
+                known_size=max(self.attributes.size, self.end))), more=True)
+            send(channel)
+            handed_over = True
+            reply = channel.expect(DataReply)
+        except (ConnectionLost, MalformedFrame) as error:
+            reply = self._after_break(primary, channel, handed_over, error)
+        except BaseException:
+            if channel is not None:
+                channel.close()  # in the middle of the bytes: the primary forgets them
+            raise
+        if reply.status != OK:
+            raise _NothingDone(_refusal(primary, reply, self._path))
+        self._context.connections.give_back(primary.host, primary.port, channel)  # type: ignore[arg-type]
+        self._note(reply, length)
+        return reply.offset
+
+    def _after_break(self, primary: Replica, channel: Channel | None, handed_over: bool,
+                     error: SpeedwellError) -> DataReply:
+        """The refusal that the primary sent before it closed. Raises if there is none."""
+        self._context.note_failure(primary)
+        self._context.metrics.add(replica_failures=1)
+        where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
+        if channel is None:
+            raise _NothingDone(NoReplicaAvailable(
+                f"the primary of {_shown(self._path)} takes no append: {where}: {error}"), repeat=True) from None
+        try:
+            if not handed_over:
+                channel.set_timeout(REFUSAL_SECONDS)
+                reply = channel.receive(DataReply)
+                if reply is not None and reply.status != OK:
+                    return reply
+        except (ConnectionLost, MalformedFrame):
+            pass
+        finally:
+            channel.close()
+        if handed_over:
+            raise AppendFailed(f"{where} did not acknowledge an append to {_shown(self._path)}, which it may have "
+                               f"carried out: {error}") from None
+        raise _NothingDone(AppendFailed(f"{where} failed during an append to {_shown(self._path)}: {error}"),
+                           repeat=True) from None
+
+    def _targets(self) -> tuple[Replica, list[Replica]]:
+        left = [replica for replica in self.attributes.replicas if replica.dataserver_id not in self._failed]
+        if not left:
+            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica left to append to")
+        return left[0], left[1:]
+
+    def _note(self, reply: DataReply, length: int) -> None:
+        with self._lock:
+            self.end = max(self.end, reply.offset + length)
+            self._unpublished = True
+            new = [name for name in reply.failed_replicas if name not in self._failed]
+            self._failed.update(dict.fromkeys(new))
+        self._context.metrics.add(append_requests=1, bytes_appended=length, replicas_dropped=len(new))
+
+    def _look_up_again(self) -> bool:
+        """Whether the nameserver names another primary now."""
+        try:
+            attributes = self._context.metadata.lookup_inode(self.attributes.inode)
+        except SpeedwellError:
+            return False
+        if attributes.file_id != self.attributes.file_id:
+            raise StaleFile(f"{_shown(self._path)} has a new content: open it again")
+        before, self.attributes = self.attributes, attributes
+        return [r.dataserver_id for r in before.replicas][:1] != [r.dataserver_id for r in attributes.replicas][:1]
+
+
+class _NothingDone(Exception):
+    """The append failed and is certain to have no effect."""
+
+    def __init__(self, error: SpeedwellError, repeat: bool = False) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.worth_repeating = repeat
+
+
+def _refusal(primary: Replica, reply: DataReply, path: bytes) -> SpeedwellError:
+    reason = f"{_shown(path)}: dataserver {primary.dataserver_id}: {reply.message}"
+    if reply.status == NO_SPACE:
+        return NoSpace(reason)
+    if reply.status == NOT_FOUND:
+        return StaleFile(reason)
+    return AppendFailed(reason)
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,221 @@
+"""A nameserver and dataservers as real processes on loopback, for integration tests.
+
+    with LocalCluster(tmp_path, dataservers=3, chunk_size=65536) as cluster:
+        client = cluster.client()
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fs.client import Client
+from tests.waiting import wait_until
+
+SCRIPTS = Path(sys.executable).parent
+START_SECONDS = 15.0
+
+
+class Daemon:
+    """One real process of the installation, which can be killed and started again on its old port."""
+
+    def __init__(self, name: str, arguments: list[str], log: Path, listen_host: str = "127.0.0.1") -> None:
+        self.name = name
+        self.log = log
+        self.host = listen_host
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._arguments = arguments
+
+    @property
+    def address(self) -> str:
+        """host:port, once it is ready."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} is not running"
+        return self.process.pid
+
+    def launch(self, *more: str) -> None:
+        """Start the process without waiting until it serves."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._arguments, "--listen", f"{self.host}:{self.port}", *more],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+
+    def wait_ready(self) -> None:
+        """Wait for the `ready` line and learn the port from it."""
+        assert self.process is not None and self.process.stdout is not None
+        line = _first_line(self.process.stdout, START_SECONDS)
+        words = line.decode().split()
+        assert words[:1] == ["ready"], f"{self.name} said {line!r}, its log:\n{self.log.read_text()}"
+        self.port = int(words[1].rpartition(":")[2])
+
+    def start(self) -> None:
+        """Start the process and wait until it serves."""
+        self.launch()
+        self.wait_ready()
+
+    def kill(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self.stop(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop the process without ending it: connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process run on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self, number: int = signal.SIGTERM, timeout_seconds: float = 5.0) -> int | None:
+        """Signal the process if it runs, wait for its end and return its exit status."""
+        if self.process is None:
+            return None
+        process, self.process = self.process, None
+        process.send_signal(number)
+        try:
+            return process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"{self.name} did not end within {timeout_seconds:g} s of a signal") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+class LocalCluster:
+    """A nameserver and `dataservers` dataservers on loopback, in `directory`.
+
+    The dataservers are d0, d1, ... with the rack and pod that `places` names for each, by default two to a
+    rack and two racks to a pod. Every one has an address of its own, 127.0.1.1, 127.0.1.2, ..., so that a
+    test can be "on" the host of one of them.
+    """
+
+    def __init__(self, directory: Path, *, dataservers: int = 3, replication: int | None = None,
+                 chunk_size: int | None = None, deletion_grace_seconds: float | None = None,
+                 places: list[tuple[str, str]] | None = None,
+                 nameserver_arguments: tuple[str, ...] = (),
+                 dataserver_arguments: tuple[str, ...] = ()) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        options = list(nameserver_arguments)
+        for flag, value in (("--replication", replication), ("--chunk-size", chunk_size),
+                            ("--deletion-grace", deletion_grace_seconds)):
+            if value is not None:
+                options += [flag, str(value)]
+        self.nameserver = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--directory",
+                                                str(directory / "nameserver"), *options],
+                                 directory / "nameserver.log")
+        self.dataservers: list[Daemon] = []
+        self._places = places or [(f"r{i // 2}", f"p{i // 4}") for i in range(dataservers)]
+        self._dataserver_arguments = dataserver_arguments
+        self._count = dataservers
+        self._clients: list[Client] = []
+
+    def __enter__(self) -> "LocalCluster":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start everything and wait until the nameserver knows every dataserver."""
+        self.nameserver.start()
+        for index in range(self._count):
+            rack, pod = self._places[index]
+            name = f"d{index}"
+            self.dataservers.append(Daemon(
+                name, [str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
+                       "--nameserver", self.nameserver.address, "--directory", str(self.data_directory(name)),
+                       *self._dataserver_arguments],
+                self.directory / f"{name}.log", listen_host=f"127.0.1.{index + 1}"))
+        for daemon in self.dataservers:
+            daemon.launch()
+        for daemon in self.dataservers:
+            daemon.wait_ready()
+        self.wait_alive({daemon.name for daemon in self.dataservers})
+
+    def stop(self) -> None:
+        """Close the clients handed out and end every process."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        for daemon in [*self.dataservers, self.nameserver]:
+            with contextlib.suppress(ProcessLookupError, AssertionError):
+                daemon.resume()
+            daemon.stop()
+
+    def restart(self) -> None:
+        """kill -9 everything at once, and start it again on the same ports."""
+        for daemon in [self.nameserver, *self.dataservers]:
+            daemon.kill()
+        for daemon in [self.nameserver, *self.dataservers]:
+            daemon.start()
+        self.wait_alive({daemon.name for daemon in self.dataservers})
+
+    # ------------------------------------------------------------------ looking in
+
+    def client(self, **options: Any) -> Client:
+        """A client of this cluster, closed with it."""
+        client = Client(self.nameserver.address, **options)
+        self._clients.append(client)
+        return client
+
+    def dataserver(self, name: str) -> Daemon:
+        """The dataserver with this id."""
+        return next(daemon for daemon in self.dataservers if daemon.name == name)
+
+    def data_directory(self, name: str) -> Path:
+        """Where a dataserver keeps its chunks."""
+        return self.directory / name
+
+    def stored(self, name: str, file_id: str) -> Path:
+        """The directory that a file has on a dataserver."""
+        return self.data_directory(name) / file_id[:2] / file_id
+
+    def stored_bytes(self, name: str, file_id: str) -> bytes:
+        """The committed content of a file on one dataserver, straight from its disk."""
+        directory = self.stored(name, file_id)
+        if not (directory / "meta").exists():
+            return b""
+        length = int((directory / "meta").read_text()[:20])
+        chunks = sorted((path for path in directory.iterdir() if path.name.isdigit()),
+                        key=lambda path: int(path.name))
+        return b"".join(path.read_bytes() for path in chunks)[:length]
+
+    def wait_alive(self, names: set[str], timeout_seconds: float = START_SECONDS) -> None:
+        """Wait until the nameserver counts exactly `names` as alive."""
+        with Client(self.nameserver.address, metadata_cache_seconds=0) as client:
+            wait_until(lambda: {status.server.dataserver_id for status in client.statistics().dataservers
+                                if status.server.alive} == names,
+                       timeout_seconds, f"the nameserver does not see exactly {sorted(names)} alive")
+
+
+def _first_line(stream: Any, timeout_seconds: float) -> bytes:
+    deadline = time.monotonic() + timeout_seconds
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while not line.endswith(b"\n") and selector.select(max(0.0, deadline - time.monotonic())):
+            byte = os.read(stream.fileno(), 1)
+            if not byte:
+                break
+            line += byte
+    return line
