@@ -55,15 +55,16 @@ _bandwidth = attrgetter("bandwidth_bps")
 class LinkLoad:
     """The flows on one link and the max-min shares that follow from them.
 
-    Traffic that is not a known flow counts as one more flow, of demand `background_bps`, that has no cost.
-    Whoever changes the flows or their bandwidth sets `stale`; shares are computed when next asked for.
+    Traffic that is not a known flow counts as one more, `background`: it takes part in all shares, and as it
+    has no remaining size it never costs anything. Whoever changes the flows or a flow's bandwidth sets
+    `stale`; shares are computed when next asked for.
     """
 
     __slots__ = (
         "_ascending",
-        "_background",
         "_demand_bps",
         "_share_bps",
+        "background",
         "capacity_bps",
         "departed_bits",
         "flows",
@@ -71,25 +72,16 @@ class LinkLoad:
         "stale",
     )
 
-    def __init__(self, capacity_bps: float) -> None:
+    def __init__(self, index: int, capacity_bps: float) -> None:
         self.capacity_bps = capacity_bps
         self.flows: dict[str, Flow] = {}
+        self.background = Flow("background", Path(()), (index,), 0.0, 0.0)
         self.measured_at: float | None = None
         self.departed_bits = 0.0
         self.stale = True
-        self._background = Flow("background", Path(()), (), 0.0, 0.0)
         self._ascending: list[Flow] = []
         self._demand_bps = 0.0
         self._share_bps = capacity_bps
-
-    @property
-    def background_bps(self) -> float:
-        return self._background.bandwidth_bps
-
-    @background_bps.setter
-    def background_bps(self, demand_bps: float) -> None:
-        self._background.bandwidth_bps = demand_bps
-        self.stale = True
 
     def spare_bps(self) -> float:
         """Capacity that neither a flow nor the background asks for; 0 if the demands exceed it."""
@@ -124,12 +116,12 @@ class LinkLoad:
             above.append(flow)
             above_bps += flow.bandwidth_bps
             level_bps = (above_bps - excess_bps) / len(above)
-        return [(flow, level_bps) for flow in above if flow is not self._background]
+        return [(flow, level_bps) for flow in above]
 
     def _refresh(self) -> None:
         flows = list(self.flows.values())
-        if self._background.bandwidth_bps > 0:
-            flows.append(self._background)
+        if self.background.bandwidth_bps > 0:
+            flows.append(self.background)
         flows.sort(key=_bandwidth)
         demands_bps = [flow.bandwidth_bps for flow in flows]
         self._ascending = flows

@@ -175,17 +175,24 @@ class Mayflower:
         self._share_out(flow.links, now)
 
     def _share_out(self, links: tuple[int, ...], now: float) -> None:
-        """Raise the shares of the flows on `links` that have room on every link they cross."""
+        """Raise the shares on `links` of those that have room on every link they cross."""
         loads = self._loads
+        crossed = {flow: flow.links for link in links for flow in loads[link].flows.values()}
         spare_bps: dict[int, float] = {}
-        able: list[Flow] = []
-        for flow in {flow: None for link in links for flow in loads[link].flows.values()}:
+        for link in links:
+            background = loads[link].background
+            unmet_bps = background.measured_bps - background.bandwidth_bps
+            if unmet_bps > 0:
+                # Background wants no more than was measured: as if it crossed one more link with that to spare.
+                limit = -1 - link
+                spare_bps[limit] = unmet_bps
+                crossed[background] = (link, limit)
+        for flow in crossed:
             for link in flow.links:
                 if link not in spare_bps:
                     spare_bps[link] = loads[link].spare_bps()
-            if all(spare_bps[link] > 0 for link in flow.links):
-                able.append(flow)
-        shares = raised_shares([flow.bandwidth_bps for flow in able], [flow.links for flow in able], spare_bps)
+        able = [flow for flow, path in crossed.items() if all(spare_bps[link] > 0 for link in path)]
+        shares = raised_shares([flow.bandwidth_bps for flow in able], [crossed[flow] for flow in able], spare_bps)
         for flow, share in zip(able, shares, strict=True):
             if share > flow.bandwidth_bps:
                 self.set_bandwidth(flow, share, now)
@@ -208,14 +215,16 @@ class Mayflower:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
 
         What the known flows do not explain is background, one flow that demands the difference. Flows
-        dropped since the last poll explain their part of the interval. Raises UnknownLink.
+        dropped since the last poll explain their part of the interval. Until the next poll it gives way to
+        new flows and takes back what it lost as any flow does. Raises UnknownLink.
         """
         self._follow_network()
         load = self._loads[self._network.link_index(link)]
         explained_bps = sum(flow.measured_bps for flow in load.flows.values())
         if load.measured_at is not None and now > load.measured_at:
             explained_bps += load.departed_bits / (now - load.measured_at)
-        load.background_bps = max(rate_bps - explained_bps, 0.0)
+        load.background.measured_bps = max(rate_bps - explained_bps, 0.0)
+        self._set(load.background, load.background.measured_bps)
         load.departed_bits = 0.0
         load.measured_at = now
 
@@ -245,9 +254,12 @@ class Mayflower:
         return self._flows.values()
 
     def background_bps(self, link: Link) -> float:
-        """The background demand on a link in bits per second. Raises UnknownLink."""
+        """The background's share of a link in bits per second, as measured or since estimated.
+
+        Raises UnknownLink.
+        """
         self._follow_network()
-        return self._loads[self._network.link_index(link)].background_bps
+        return self._loads[self._network.link_index(link)].background.bandwidth_bps
 
     def _indices(self, path: Path) -> tuple[int, ...]:
         return tuple([self._network.link_index(link) for link in path.links])
@@ -257,7 +269,7 @@ class Mayflower:
         if self._version != self._network.version or not self._loads:
             for index, capacity_bps in enumerate(self._network.capacities_bps()):
                 if index == len(self._loads):
-                    self._loads.append(LinkLoad(capacity_bps))
+                    self._loads.append(LinkLoad(index, capacity_bps))
                 elif self._loads[index].capacity_bps != capacity_bps:
                     self._loads[index].capacity_bps = capacity_bps
                     self._loads[index].stale = True
