@@ -1,0 +1,14 @@
+"""A fabric as running machines: hosts and switches in network namespaces of this machine, built with Mininet."""
+
+from topo.emulation.emulation import Emulation
+from topo.emulation.errors import (
+    AddressConflict,
+    EmulationError,
+    EmulationRunning,
+    InvalidSettings,
+    MissingRequirement,
+)
+from topo.emulation.settings import Settings
+
+__all__ = ["AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
+           "MissingRequirement", "Settings"]

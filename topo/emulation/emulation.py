@@ -1,0 +1,196 @@
+"""Starting, using and stopping the emulation of one fabric."""
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from topo.emulation import congestion_control, management, processes, requirements
+from topo.emulation.errors import EmulationError
+from topo.emulation.reservation import Reservation
+from topo.emulation.settings import Settings
+from topo.fabric import Fabric
+from topo.fabric.addresses import MACHINE_ADDRESS
+
+if TYPE_CHECKING:
+    from mininet.net import Mininet
+
+    from topo.emulation.nodes import FabricSwitch
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+CONTROLLER_PORT = 6653
+_SERVICE_STOP_SECONDS = 3.0
+
+
+class Emulation:
+    """A fabric of hosts and switches that run on this machine. As a context manager it starts and stops.
+
+    `directory` takes the files and logs of the switches (`switches/NAME/`). The other parameters are those of
+    `Settings`; `controller=None` leaves the switches without one.
+    """
+
+    def __init__(self, fabric: Fabric, *, directory: Path,
+                 controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
+                 queue_packets: int = 20, shaped: bool = True, congestion_control: str = "cubic") -> None:
+        self.fabric = fabric
+        self.directory = directory.resolve()
+        self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,
+                                 congestion_control=congestion_control)
+        self._cleanup = ExitStack()
+        self._network: Mininet | None = None
+        self._marker = ""
+        self._services: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self, progress: Progress | None = None) -> None:
+        """Build the fabric; returns when every switch forwards (a controller may still have to be found).
+
+        `progress` is told each step in words. Whatever fails half-way, nothing of it remains. Raises
+        `MissingRequirement`, `EmulationRunning`, `AddressConflict` or another `EmulationError`.
+        """
+        if self._network is not None:
+            raise EmulationError("the emulation is started already")
+        requirements.check()
+        try:
+            self._start(progress or log.info)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop every process and remove every namespace and interface, also after a start that failed."""
+        self._cleanup.close()
+
+    @property
+    def network(self) -> "Mininet":
+        """The running Mininet network; raises `EmulationError` if the emulation is not started."""
+        if self._network is None:
+            raise EmulationError("the emulation is not started")
+        return self._network
+
+    def popen(self, host: str, argv: Sequence[str], log: Path,
+              env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start a service on a host, its output appended to `log`; `stop` ends it with SIGTERM, then SIGKILL.
+
+        It sees the machine's files and mounts and this process's environment with the additions in `env`.
+        """
+        command = processes.in_namespace(self.host_pid(host), argv)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            service = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                       env=processes.environment(self._marker, env), start_new_session=True)
+        self._services.append(service)
+        return service
+
+    def run(self, host: str, argv: Sequence[str],
+            timeout_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host to its end; raises `subprocess.TimeoutExpired` when it takes too long."""
+        return subprocess.run(processes.in_namespace(self.host_pid(host), argv), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors="replace", timeout=timeout_seconds,
+                              env=processes.environment(self._marker), check=False)
+
+    def host_pid(self, name: str) -> int:
+        """A process in the namespace of a host, for `nsenter --net=/proc/PID/ns/net`; raises `UnknownNode`."""
+        return int(self.network[self.fabric.host(name).name].pid)
+
+    def kill_switch(self, name: str) -> None:
+        """Kill the forwarding daemon of a switch with SIGKILL, as a crash would."""
+        self._switch(name).vswitch.kill_forwarder()
+
+    def start_switch(self, name: str) -> None:
+        """Start a killed switch again; it comes back without flow entries and looks for its controller."""
+        self._switch(name).vswitch.restart_forwarder()
+
+    def set_link(self, a: str, b: str, up: bool) -> None:
+        """Take both ends of the link between two neighbours down, or up again; raises `UnknownNode`."""
+        for here, there in ((a, b), (b, a)):
+            port = self.fabric.port_toward(here, there)
+            command = ["ip", "link", "set", f"eth{port.number}", "up" if up else "down"]
+            processes.run(processes.in_namespace(self.network[here].pid, command),
+                          what=f"setting the link of {here} to {there}")
+
+    def switch_cpu_seconds(self) -> dict[str, float]:
+        """CPU time that the forwarding daemon of each switch has used since the start."""
+        return {switch.name: self._switch(switch.name).vswitch.cpu_seconds for switch in self.fabric.switches}
+
+    def ovs_vsctl(self, switch: str, *arguments: str) -> str:
+        """What `ovs-vsctl` says on a switch; raises `EmulationError` if it fails. The bridge is `br0`."""
+        return self._switch(switch).vswitch.vsctl(*arguments)
+
+    def ovs_ofctl(self, switch: str, command: str, *arguments: str, standard_input: str | None = None) -> str:
+        """What an `ovs-ofctl` command says on a switch's bridge; raises `EmulationError` if it fails."""
+        return self._switch(switch).vswitch.ofctl(command, *arguments, standard_input=standard_input)
+
+    def wait_connected(self, timeout_seconds: float) -> None:
+        """Wait until every switch is connected to the controller; raises `EmulationError` naming those not."""
+        deadline = time.monotonic() + timeout_seconds
+        missing = [switch.name for switch in self.fabric.switches]
+        while missing := [name for name in missing if not self._switch(name).connected()]:
+            if time.monotonic() > deadline:
+                raise EmulationError(f"after {timeout_seconds:g} s the controller has no connection from "
+                                     f"{', '.join(missing)}")
+            time.sleep(0.1)
+
+    def _start(self, progress: Progress) -> None:
+        from mininet.net import Mininet  # not importable on every machine, which `requirements.check` reports
+
+        from topo.emulation.nodes import Site
+        from topo.emulation.topology import FabricTopo
+
+        reservation = Reservation(f"fabric {self.fabric.name} in {self.directory}")
+        self._cleanup.callback(reservation.release)
+        self._marker = reservation.marker
+        self._cleanup.callback(congestion_control.permit(self.settings.congestion_control))
+        site = Site(self.settings, reservation.marker, self.directory, requirements.datapath_type())
+        site.management.create()
+        self._cleanup.callback(management.remove_bridge)
+        self._cleanup.callback(processes.kill_marked, reservation.marker)
+
+        progress(f"making {len(self.fabric.hosts)} hosts, {len(self.fabric.switches)} switches and "
+                 f"{len(self.fabric.links)} links")
+        self._network = Mininet(topo=FabricTopo(self.fabric, site), controller=None, build=False)
+        self._cleanup.callback(self._stop_network)
+        self._network.build()
+        progress(f"starting {len(self.fabric.switches)} switches ({site.datapath_type} datapath)")
+        self._network.start()
+        reservation.record(description=self.fabric.name, directory=str(self.directory),
+                           namespaces={name: self._network[name].pid for name in self._network})
+        self._cleanup.callback(self._stop_services)
+
+    def _stop_network(self) -> None:
+        network, self._network = self._network, None
+        if network is not None:
+            network.stop()
+
+    def _stop_services(self) -> None:
+        services, self._services = self._services, []
+        for service in services:
+            with suppress(ProcessLookupError):
+                os.killpg(service.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _SERVICE_STOP_SECONDS
+        for service in services:
+            try:
+                service.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(service.pid, signal.SIGKILL)
+                service.wait()
+
+    def _switch(self, name: str) -> "FabricSwitch":
+        switch: FabricSwitch = self.network[self.fabric.switch(name).name]
+        return switch

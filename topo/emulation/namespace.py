@@ -1,0 +1,62 @@
+"""What is set inside the namespace of a host or a switch, as one shell script per namespace: starting a process
+for each interface and setting would take most of an emulation's start."""
+
+from collections.abc import Sequence
+
+from topo.emulation import processes
+from topo.emulation.errors import EmulationError
+from topo.emulation.management import NODE_INTERFACE
+from topo.fabric.addresses import FABRIC_NETWORK, MANAGEMENT_NETWORK
+
+# IPv6 would send router solicitations and multicast reports up to the controller as unknown hosts
+_NO_IPV6 = """
+for scope in all default; do
+    setting=/proc/sys/net/ipv6/conf/$scope/disable_ipv6
+    if [ -e $setting ]; then echo 1 > $setting; fi
+done
+"""
+
+
+def set_up_host(name: str, pid: int, *, address: str, management_address: str, traffic_control: Sequence[str],
+                congestion_control: str) -> None:
+    """Address and start the interfaces of a host; raises `EmulationError` naming what the kernel refused.
+
+    The host announces itself with an ARP broadcast when its interface starts, and leaves checksums to nobody:
+    a userspace switch would forward what the sender's kernel left for the network card to fill in.
+    """
+    links = [*_management(management_address), f"addr add {address}/{FABRIC_NETWORK.prefixlen} dev eth0",
+             "link set eth0 up"]
+    script = f"""set -e
+{_NO_IPV6}
+echo 1 > /proc/sys/net/ipv4/conf/all/arp_notify
+echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify
+echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore
+echo {congestion_control} > /proc/sys/net/ipv4/tcp_congestion_control
+ethtool -K eth0 tx off > /dev/null
+{_batch("ip", links)}
+{_batch("tc", traffic_control)}
+cat /proc/sys/net/ipv4/tcp_congestion_control
+"""
+    in_force = _run_script(name, pid, script).strip()
+    if in_force != congestion_control:
+        raise EmulationError(f"{name}: TCP uses {in_force} although {congestion_control} was set")
+
+
+def set_up_switch(name: str, pid: int, *, management_address: str, interfaces: Sequence[str]) -> None:
+    """Address and start the interfaces of a switch; raises `EmulationError` naming what the kernel refused."""
+    links = [*_management(management_address), *(f"link set {interface} up" for interface in interfaces)]
+    _run_script(name, pid, f"set -e\n{_NO_IPV6}\n{_batch('ip', links)}\n")
+
+
+def _management(address: str) -> list[str]:
+    return ["link set lo up", f"addr add {address}/{MANAGEMENT_NETWORK.prefixlen} dev {NODE_INTERFACE}",
+            f"link set {NODE_INTERFACE} up"]
+
+
+def _batch(program: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"{program} -batch - <<END", *lines, "END"]) if lines else ""
+
+
+def _run_script(name: str, pid: int, script: str) -> str:
+    return processes.run(processes.in_namespace(pid, ["sh"]), standard_input=script,
+                         env=processes.environment("set-up"), what=f"setting up the namespace of {name}")

@@ -1,0 +1,210 @@
+"""Hosts, switches and links as Mininet classes."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mininet.link import Intf, Link
+from mininet.node import Host, Node, Switch
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from topo.emulation import namespace, processes, shaping
+from topo.emulation.errors import EmulationError
+from topo.emulation.management import ManagementNetwork
+from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT, OpenVSwitch
+from topo.emulation.requirements import DatapathType
+from topo.emulation.settings import Settings
+from topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS
+
+_CONTROLLER_MAX_BACKOFF_MILLISECONDS = 1000
+_CONTROLLER_INACTIVITY_PROBE_MILLISECONDS = 5000
+
+
+@dataclass
+class Site:
+    """What all nodes of one emulation share."""
+
+    settings: Settings
+    marker: str
+    directory: Path
+    datapath_type: DatapathType
+    management: ManagementNetwork = field(default_factory=ManagementNetwork)
+
+
+class _EmulatedNode(Node):  # type: ignore[misc]
+    """A Mininet node in a network namespace of its own that is reached over the management network."""
+
+    def __init__(self, name: str, *, site: Site, management_ip: str, **params: Any) -> None:
+        self.site = site
+        self.management_ip = management_ip
+        super().__init__(name, **{**params, "inNamespace": True})
+        site.management.attach(self.pid)
+
+    def _popen(self, cmd: list[str], **params: Any) -> Any:
+        if cmd[:2] == ["mnexec", "-cdn"]:
+            # mnexec's namespaces would hide from this shell what is mounted later, filesystems of ours included
+            cmd = ["unshare", "--net", "mnexec", "-cd", *cmd[2:]]
+        return super()._popen(cmd, **{**params, "env": processes.environment(self.site.marker, params.get("env"))})
+
+
+class FabricHost(_EmulatedNode, Host):  # type: ignore[misc]
+    """A server of a fabric: `eth0` on the fabric, `mgmt0` on the management network."""
+
+    def config(self, ip: str | None = None, **params: Any) -> dict[str, Any]:
+        """Set up the namespace of the host, once its link is made."""
+        interface = self.defaultIntf()
+        settings = self.site.settings
+        address = (ip or "").partition("/")[0]
+        shaped = settings.shaped and interface.capacity_bps is not None
+        namespace.set_up_host(
+            self.name, self.pid, address=address, management_address=self.management_ip,
+            congestion_control=settings.congestion_control,
+            traffic_control=shaping.host_traffic_control(interface.name, interface.capacity_bps, settings)
+            if shaped else [])
+        interface.ip, interface.prefixLen = address, str(FABRIC_NETWORK.prefixlen)
+        return {}
+
+
+class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
+    """A switch that is a machine of its own: a namespace with its own Open vSwitch, controlled out of band."""
+
+    def __init__(self, name: str, dpid: str | None = None, batch: bool = False, **params: Any) -> None:
+        self._batch = batch
+        self._controllers: list[tuple[str, int]] = []
+        self.controlIntf = None
+        super().__init__(name, dpid=dpid, **params)
+        self.vswitch = OpenVSwitch(name, self.pid, self.site.directory / "switches" / name, self.site.marker)
+
+    def start(self, controllers: Iterable[Any]) -> None:
+        """Start the switch, or, when Mininet starts many, leave it to `batchStartup`.
+
+        `controllers` are Mininet's controllers, used where the settings name none. They are reached at the
+        machine's management address if they listen on all addresses.
+        """
+        configured = self.site.settings.controller
+        self._controllers = [configured] if configured else [_reachable(each.IP(), each.port)
+                                                             for each in controllers]
+        if not self._batch:
+            self._start()
+
+    @classmethod
+    def batchStartup(cls, switches: Sequence["FabricSwitch"]) -> Sequence["FabricSwitch"]:  # noqa: N802
+        """Mininet's hook to start many switches at once."""
+        with ThreadPoolExecutor(max_workers=2 * (os.cpu_count() or 1)) as pool:
+            for _ in pool.map(FabricSwitch._start, switches):
+                pass
+        for switch in switches:
+            switch._batch = False
+        return switches
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803
+        """Kill the daemons. The interfaces go with the namespace."""
+        self.vswitch.stop()
+
+    def connected(self) -> bool:
+        """Whether the switch is connected to a controller, or has none to connect to."""
+        if not self._controllers:
+            return True
+        return "true" in self.vswitch.vsctl("--columns=is_connected", "--bare", "list", "Controller")
+
+    def dpctl(self, *arguments: str) -> str:
+        """Mininet's `dpctl`: an `ovs-ofctl` command on this switch."""
+        return self.vswitch.ofctl(*arguments)
+
+    def _start(self) -> None:
+        interfaces = [(port, self.intfs[port]) for port in sorted(self.intfs)]
+        namespace.set_up_switch(self.name, self.pid, management_address=self.management_ip,
+                                interfaces=[interface.name for _, interface in interfaces])
+        configuration = self._bridge_configuration()
+        for port, interface in interfaces:
+            configuration += self._port_configuration(port, interface)
+        self.vswitch.start(configuration)
+        self._check_ports([interface.name for _, interface in interfaces])
+
+    def _bridge_configuration(self) -> list[str]:
+        configuration = [
+            "--", "set-manager", f"ptcp:{DATABASE_PORT}:{self.management_ip}",
+            # one thread each: a thread per core for each of dozens of switches only costs memory
+            "--", "set", "Open_vSwitch", ".", "other_config:n-handler-threads=1",
+            "other_config:n-revalidator-threads=1", f"external_ids:hostname={self.name}",
+            "--", "add-br", BRIDGE,
+            "--", "set", "Bridge", BRIDGE, f"datapath_type={self.site.datapath_type}",
+            f"fail_mode={self.site.settings.fail_mode}", "protocols=OpenFlow13",
+            f"other_config:datapath-id={self.dpid}", f"other_config:dp-desc={self.name}",
+            "other_config:disable-in-band=true"]
+        if self._controllers:
+            targets = [f"tcp:{address}:{port}" for address, port in self._controllers]
+            configuration += ["--", "set-controller", BRIDGE, *targets]
+            if len(targets) == 1:
+                configuration += ["--", "set", "Controller", BRIDGE, "connection_mode=out-of-band",
+                                  f"max_backoff={_CONTROLLER_MAX_BACKOFF_MILLISECONDS}",
+                                  f"inactivity_probe={_CONTROLLER_INACTIVITY_PROBE_MILLISECONDS}"]
+        return configuration
+
+    def _port_configuration(self, port: int, interface: Any) -> list[str]:
+        capacity_bps = getattr(interface, "capacity_bps", None)
+        configuration = ["--", "add-port", BRIDGE, interface.name,
+                         "--", "set", "Interface", interface.name, f"ofport_request={port}"]
+        if capacity_bps is not None:
+            configuration.append(f"external_ids:capacity_bps={capacity_bps}")
+            if self.site.settings.shaped:
+                configuration += shaping.port_qos(interface.name, capacity_bps, self.site.settings)
+        return configuration
+
+    def _check_ports(self, names: Sequence[str]) -> None:
+        listed = self.vswitch.vsctl("--columns=name,error", "--bare", "--format=csv", "--no-headings", "list",
+                                    "Interface")
+        for line in listed.splitlines():
+            name, _, error = line.partition(",")
+            if name in names and error:
+                raise EmulationError(f"{self.name}: Open vSwitch cannot use port {name}: {error}")
+
+
+class FabricInterface(Intf):  # type: ignore[misc]
+    """An interface that the scripts of its node set up: Mininet would start several processes for it."""
+
+    def __init__(self, name: str, capacity_bps: int | None = None, **params: Any) -> None:
+        self.capacity_bps = capacity_bps
+        super().__init__(name, **params)
+
+    def config(self, **params: Any) -> dict[str, Any]:
+        """Nothing to do here."""
+        return {}
+
+
+class FabricLink(Link):  # type: ignore[misc]
+    """A link whose ends are made right inside their namespaces, as `eth{port}`."""
+
+    def __init__(self, node1: Any, node2: Any, **params: Any) -> None:
+        super().__init__(node1, node2, **{**params, "intf": FabricInterface})
+
+    def intfName(self, node: Any, n: int) -> str:  # noqa: N802
+        """Interfaces live in namespaces of their own, so the node's name need not be part of theirs."""
+        return f"eth{n}"
+
+    @classmethod
+    def makeIntfPair(cls, intfname1: str, intfname2: str, addr1: str | None = None,  # noqa: N802
+                     addr2: str | None = None, node1: Any = None, node2: Any = None,
+                     deleteIntfs: bool = True) -> None:  # noqa: N803
+        """Mininet's hook to make the two interfaces."""
+        settings: Settings = node1.site.settings
+        first, second = ({"ifname": name, "address": address, "net_ns_pid": node.pid,
+                          "mtu": settings.mtu if isinstance(node, FabricHost) else settings.fabric_mtu,
+                          **({"txqlen": settings.queue_packets} if settings.shaped else {})}
+                         for name, address, node in ((intfname1, addr1, node1), (intfname2, addr2, node2)))
+        try:
+            with IPRoute() as netlink:
+                netlink.link("add", kind="veth", peer=second, **first)
+        except NetlinkError as error:
+            raise EmulationError(f"cannot make the link {node1.name} - {node2.name}: {error}") from None
+
+    def stop(self) -> None:
+        """The link goes with the namespaces of its nodes."""
+
+
+def _reachable(address: str, port: int) -> tuple[str, int]:
+    return (MACHINE_ADDRESS if address.startswith("127.") else address, port)

@@ -1,0 +1,47 @@
+"""How a fabric is emulated, whichever fabric it is."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from topo.emulation.errors import InvalidSettings
+
+LABELS_BYTES = 100  # what the links between switches carry beyond a host's packet: a stack of MPLS labels
+_MAX_MTU = 65535 - LABELS_BYTES
+
+FailMode = Literal["secure", "standalone"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all nodes and links of one emulation share. Raises `InvalidSettings`.
+
+    `mtu` (bytes) is that of the hosts; links have `LABELS_BYTES` more. `queue_packets` is the length of each
+    shaped queue: jumbo frames and 10 to 30 packets carry several times what the defaults do on a small machine.
+    `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
+    With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
+    fabrics without loops only.
+    """
+
+    controller: tuple[str, int] | None = None
+    mtu: int = 9000
+    queue_packets: int = 20
+    shaped: bool = True
+    congestion_control: str = "cubic"
+    fail_mode: FailMode = "secure"
+
+    def __post_init__(self) -> None:
+        if not 576 <= self.mtu <= _MAX_MTU:
+            raise InvalidSettings(f"mtu: must be in 576 ... {_MAX_MTU} bytes, not {self.mtu}")
+        if not 1 <= self.queue_packets <= 100_000:
+            raise InvalidSettings(f"queue_packets: must be in 1 ... 100000, not {self.queue_packets}")
+        if self.fail_mode not in ("secure", "standalone"):
+            raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")
+        if not self.congestion_control.isidentifier():
+            raise InvalidSettings(f"congestion_control: {self.congestion_control!r} is no algorithm's name")
+        if self.controller is not None and not 1 <= self.controller[1] <= 65535:
+            raise InvalidSettings(f"controller: the port must be in 1 ... 65535, not {self.controller[1]}")
+
+    @property
+    def fabric_mtu(self) -> int:
+        """MTU of the links, in bytes."""
+        return self.mtu + LABELS_BYTES

@@ -1,0 +1,37 @@
+"""Link rates: an HTB class per port with a short queue.
+
+The queue below an HTB class is a `pfifo` as long as the interface's transmit queue length, so that is set when the
+interface is made and holds for every class that Open vSwitch or `tc` adds to the port, also after a restart of
+either. Further queues of a port become further entries in `queues` of its QoS record.
+"""
+
+from topo.emulation.settings import Settings
+
+_ETHERNET_HEADER_BYTES = 14
+_BURST_SECONDS = 0.001
+
+
+def burst_bytes(capacity_bps: int, settings: Settings) -> int:
+    """What a port may send at once: two full frames, or a millisecond at its rate on fast links, where a timer
+    that fires late would otherwise cost rate."""
+    frames_bytes = 2 * (settings.fabric_mtu + _ETHERNET_HEADER_BYTES)
+    return max(frames_bytes, round(capacity_bps * _BURST_SECONDS / 8))
+
+
+def port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]:
+    """The part of an `ovs-vsctl` command that limits what a switch sends out of a port."""
+    burst_bits = 8 * burst_bytes(capacity_bps, settings)
+    limits = [f"other_config:{key}={value}" for key, value in
+              (("min-rate", capacity_bps), ("max-rate", capacity_bps), ("burst", burst_bits))]
+    return ["--", f"--id=@queue-{interface}", "create", "Queue", *limits,
+            "--", f"--id=@qos-{interface}", "create", "QoS", "type=linux-htb", *limits[1:],
+            f"queues:0=@queue-{interface}",
+            "--", "set", "Port", interface, f"qos=@qos-{interface}"]
+
+
+def host_traffic_control(interface: str, capacity_bps: int, settings: Settings) -> list[str]:
+    """The lines for `tc -batch` that limit what a host sends."""
+    burst = burst_bytes(capacity_bps, settings)
+    return [f"qdisc replace dev {interface} root handle 1: htb default 1",
+            f"class replace dev {interface} parent 1: classid 1:1 htb rate {capacity_bps}bit "
+            f"ceil {capacity_bps}bit burst {burst} cburst {burst} quantum {settings.fabric_mtu}"]
