@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import eventlet
@@ -27,9 +27,10 @@ class HasConfirmations(Protocol):
 class _Batch:
     """Messages on their way to one switch, and what the switch said about them."""
 
-    def __init__(self, xids: set[int]) -> None:
-        self.xids = xids
+    def __init__(self, is_question: bool) -> None:
+        self.is_question = is_question
         self.error: ControllerError | None = None
+        self.body: list[Any] = []
         self.answered = Event()
 
     def finish(self) -> None:
@@ -50,19 +51,36 @@ class Confirmations:
     def listen_to(self, openflow_brick: Any) -> None:
         """Receive barrier replies and errors from Ryu's `ofp_event` application."""
 
-        @set_ev_handler(ofp_event.EventOFPBarrierReply, [MAIN_DISPATCHER])
-        def barrier_reply(event: Any) -> None:
-            self.barrier_replied(event.msg.datapath, event.msg.xid)
+        self._listen(openflow_brick, ofp_event.EventOFPBarrierReply,
+                     lambda message: self.barrier_replied(message.datapath, message.xid))
+        self._listen(openflow_brick, ofp_event.EventOFPErrorMsg, self._error_received)
+        for reply in (ofp_event.EventOFPDescStatsReply, ofp_event.EventOFPFlowStatsReply,
+                      ofp_event.EventOFPGroupDescStatsReply, ofp_event.EventOFPPortStatsReply,
+                      ofp_event.EventOFPPortDescStatsReply):
+            self._listen(openflow_brick, reply, self._part_received)
 
-        @set_ev_handler(ofp_event.EventOFPErrorMsg, [MAIN_DISPATCHER])
-        def error_message(event: Any) -> None:
-            message = event.msg
-            ofproto = message.datapath.ofproto
-            self.refused(message.datapath, message.xid, ofproto.ofp_error_type_to_str(message.type),
-                         ofproto.ofp_error_code_to_str(message.type, message.code))
+    @staticmethod
+    def _listen(brick: Any, event_class: Any, receive: Callable[[Any], None]) -> None:
+        def handle(event: Any) -> None:
+            receive(event.msg)
 
-        openflow_brick.register_handler(ofp_event.EventOFPBarrierReply, barrier_reply)
-        openflow_brick.register_handler(ofp_event.EventOFPErrorMsg, error_message)
+        brick.register_handler(event_class, set_ev_handler(event_class, [MAIN_DISPATCHER])(handle))
+
+    def _error_received(self, message: Any) -> None:
+        ofproto = message.datapath.ofproto
+        self.refused(message.datapath, message.xid, ofproto.ofp_error_type_to_str(message.type),
+                     ofproto.ofp_error_code_to_str(message.type, message.code))
+
+    def _part_received(self, message: Any) -> None:
+        batch = self._batches.get(message.datapath, {}).get(message.xid)
+        if batch is None:
+            return
+        if isinstance(message.body, list):
+            batch.body += message.body
+        else:
+            batch.body.append(message.body)
+        if not message.flags & message.datapath.ofproto.OFPMPF_REPLY_MORE:
+            batch.finish()
 
     def barrier_replied(self, datapath: Any, xid: int) -> None:
         batch = self._batches.get(datapath, {}).get(xid)
@@ -71,8 +89,12 @@ class Confirmations:
 
     def refused(self, datapath: Any, xid: int, error_type: str, error_code: str) -> None:
         batch = self._batches.get(datapath, {}).get(xid)
-        if batch is not None and batch.error is None:
+        if batch is None:
+            return
+        if batch.error is None:
             batch.error = SwitchRefused(dpid_hex(datapath.id), error_type, error_code)
+        if batch.is_question:
+            batch.finish()
 
     def connection_ended(self, datapath: Any) -> None:
         """Everybody who waits for this connection gets SwitchGone."""
@@ -83,14 +105,25 @@ class Confirmations:
     def send(self, datapath: Any, messages: Sequence[Any], timeout_seconds: float) -> None:
         """See `confirmed`."""
         barrier = datapath.ofproto_parser.OFPBarrierRequest(datapath)
-        for message in (*messages, barrier):
+        self._transact(datapath, [*messages, barrier], timeout_seconds)
+
+    def ask(self, datapath: Any, request: Any, timeout_seconds: float) -> list[Any]:
+        """See `asked`."""
+        return self._transact(datapath, [request], timeout_seconds).body
+
+    def _transact(self, datapath: Any, messages: Sequence[Any], timeout_seconds: float) -> _Batch:
+        """Send messages and wait until the last one is answered."""
+        barrier = datapath.ofproto_parser.OFPBarrierRequest
+        batch = _Batch(is_question=not isinstance(messages[-1], barrier))
+        for message in messages:
             datapath.set_xid(message)
-        batch = _Batch({message.xid for message in messages})
+        # Barriers in the middle are answered too; only the last one ends the wait.
+        xids = [message.xid for message in messages[:-1] if not isinstance(message, barrier)] + [messages[-1].xid]
         pending = self._batches.setdefault(datapath, {})
-        pending.update(dict.fromkeys((*batch.xids, barrier.xid), batch))
+        pending.update(dict.fromkeys(xids, batch))
         timeout = Timeout(timeout_seconds)
         try:
-            for buffer in _buffers((*messages, barrier)):
+            for buffer in _buffers(messages):
                 if not datapath.send(buffer):
                     raise SwitchGone(dpid_hex(datapath.id))
             batch.answered.wait()
@@ -100,12 +133,13 @@ class Confirmations:
             raise SwitchTimedOut(dpid_hex(datapath.id), timeout_seconds) from None
         finally:
             timeout.cancel()
-            for xid in (*batch.xids, barrier.xid):
+            for xid in xids:
                 pending.pop(xid, None)
             if not pending and self._batches.get(datapath) is pending:
                 del self._batches[datapath]
         if batch.error is not None:
             raise batch.error
+        return batch
 
 
 def confirmed(state: HasConfirmations, datapath: Any, messages: Iterable[Any], timeout_seconds: float = 2.0) -> None:
@@ -115,6 +149,14 @@ def confirmed(state: HasConfirmations, datapath: Any, messages: Iterable[Any], t
     met (the others may have taken effect), SwitchTimedOut, or SwitchGone.
     """
     state.confirmations.send(datapath, list(messages), timeout_seconds)
+
+
+def asked(state: HasConfirmations, datapath: Any, request: Any, timeout_seconds: float = 5.0) -> list[Any]:
+    """Send a description, flow, group description or port request and return the bodies of all parts of its reply.
+
+    Blocks the calling green thread only. Raises SwitchRefused, SwitchTimedOut or SwitchGone.
+    """
+    return state.confirmations.ask(datapath, request, timeout_seconds)
 
 
 def confirmed_on_all(

@@ -120,8 +120,8 @@ class NetworkState:
                       if owner == dpid and port.up and port.kind is PortKind.EDGE)
 
     def edge_switches(self) -> list[str]:
-        """Connected switches with at least one host, sorted."""
-        return sorted({host.dpid for host in self.hosts.values() if host.dpid in self.datapaths})
+        """Connected switches with at least one edge port that is up, sorted."""
+        return sorted({dpid for (dpid, _), port in self.ports.items() if port.up and port.kind is PortKind.EDGE})
 
     def hosts_at(self, dpid: str) -> list[HostLocation]:
         """The hosts attached to a switch, by address."""

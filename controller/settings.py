@@ -37,7 +37,7 @@ class Settings(BaseModel):
     ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
     ovsdb_interval_seconds: Seconds = 30.0
 
-    probe_interval_seconds: Seconds = 1.0
+    probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""
     probes_per_second: Annotated[int, Field(ge=10, le=100_000)] = 400
     probe_misses: Annotated[int, Field(ge=2, le=100)] = 4
