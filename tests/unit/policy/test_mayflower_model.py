@@ -113,7 +113,7 @@ class History:
         return loads
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_every_decision_has_the_least_cost_of_equation_2(seed: int) -> None:
     history = History(seed)
