@@ -11,10 +11,25 @@ from pathlib import Path
 from topo.emulation.errors import MissingRequirement
 
 _SETTINGS = Path("/proc/sys/net/ipv4")
+_DEFAULT = "cubic"
 _ALLOWED = _SETTINGS / "tcp_allowed_congestion_control"
 
 
-def permit(algorithm: str) -> Callable[[], None]:
+def choose(wanted: str | None) -> tuple[str, Callable[[], None]]:
+    """The algorithm for the hosts, and what takes back a permission that had to be given for it.
+
+    None means cubic where the machine lets namespaces use it, or else the machine's own algorithm.
+    Raises `MissingRequirement` if the one that is wanted cannot be had.
+    """
+    if wanted is not None:
+        return wanted, _permit(wanted)
+    try:
+        return _DEFAULT, _permit(_DEFAULT)
+    except MissingRequirement:
+        return (_SETTINGS / "tcp_congestion_control").read_text().strip(), lambda: None
+
+
+def _permit(algorithm: str) -> Callable[[], None]:
     """Allow `algorithm` in namespaces; returns what takes the permission back if it was not there before.
 
     Raises `MissingRequirement` if the kernel lacks the algorithm or keeps it from namespaces.

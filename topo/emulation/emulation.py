@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from topo.emulation import congestion_control, management, processes, requirements
+from topo.emulation import congestion_control as tcp
+from topo.emulation import management, processes, requirements
 from topo.emulation.errors import EmulationError
 from topo.emulation.reservation import Reservation
 from topo.emulation.settings import Settings
@@ -35,16 +36,18 @@ class Emulation:
     """A fabric of hosts and switches that run on this machine. As a context manager it starts and stops.
 
     `directory` takes the files and logs of the switches (`switches/NAME/`). The other parameters are those of
-    `Settings`; `controller=None` leaves the switches without one.
+    `Settings`; `controller=None` leaves the switches without one. Once started, `congestion_control` is the
+    algorithm in force on the hosts.
     """
 
     def __init__(self, fabric: Fabric, *, directory: Path,
                  controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
-                 queue_packets: int = 20, shaped: bool = True, congestion_control: str = "cubic") -> None:
+                 queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None) -> None:
         self.fabric = fabric
         self.directory = directory.resolve()
         self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,
                                  congestion_control=congestion_control)
+        self.congestion_control = congestion_control or ""
         self._cleanup = ExitStack()
         self._network: Mininet | None = None
         self._marker = ""
@@ -156,14 +159,16 @@ class Emulation:
         reservation = Reservation(f"fabric {self.fabric.name} in {self.directory}")
         self._cleanup.callback(reservation.release)
         self._marker = reservation.marker
-        self._cleanup.callback(congestion_control.permit(self.settings.congestion_control))
-        site = Site(self.settings, reservation.marker, self.directory, requirements.datapath_type())
+        self.congestion_control, take_back = tcp.choose(self.settings.congestion_control)
+        self._cleanup.callback(take_back)
+        site = Site(self.settings, reservation.marker, self.directory, requirements.datapath_type(),
+                    self.congestion_control)
         site.management.create()
         self._cleanup.callback(management.remove_bridge)
         self._cleanup.callback(processes.kill_marked, reservation.marker)
 
         progress(f"making {len(self.fabric.hosts)} hosts, {len(self.fabric.switches)} switches and "
-                 f"{len(self.fabric.links)} links")
+                 f"{len(self.fabric.links)} links (TCP uses {self.congestion_control})")
         self._network = Mininet(topo=FabricTopo(self.fabric, site), controller=None, build=False)
         self._cleanup.callback(self._stop_network)
         self._network.build()

@@ -32,6 +32,7 @@ class Site:
     marker: str
     directory: Path
     datapath_type: DatapathType
+    congestion_control: str
     management: ManagementNetwork = field(default_factory=ManagementNetwork)
 
 
@@ -62,7 +63,7 @@ class FabricHost(_EmulatedNode, Host):  # type: ignore[misc]
         shaped = settings.shaped and interface.capacity_bps is not None
         namespace.set_up_host(
             self.name, self.pid, address=address, management_address=self.management_ip,
-            congestion_control=settings.congestion_control,
+            congestion_control=self.site.congestion_control,
             traffic_control=shaping.host_traffic_control(interface.name, interface.capacity_bps, settings)
             if shaped else [])
         interface.ip, interface.prefixLen = address, str(FABRIC_NETWORK.prefixlen)

@@ -17,6 +17,7 @@ class Settings:
 
     `mtu` (bytes) is that of the hosts; links have `LABELS_BYTES` more. `queue_packets` is the length of each
     shaped queue: jumbo frames and 10 to 30 packets carry several times what the defaults do on a small machine.
+    `congestion_control` is TCP's on the hosts; None means cubic where namespaces may use it, else the machine's own.
     `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
     fabrics without loops only.
@@ -26,7 +27,7 @@ class Settings:
     mtu: int = 9000
     queue_packets: int = 20
     shaped: bool = True
-    congestion_control: str = "cubic"
+    congestion_control: str | None = None
     fail_mode: FailMode = "secure"
 
     def __post_init__(self) -> None:
@@ -36,7 +37,7 @@ class Settings:
             raise InvalidSettings(f"queue_packets: must be in 1 ... 100000, not {self.queue_packets}")
         if self.fail_mode not in ("secure", "standalone"):
             raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")
-        if not self.congestion_control.isidentifier():
+        if self.congestion_control is not None and not self.congestion_control.isidentifier():
             raise InvalidSettings(f"congestion_control: {self.congestion_control!r} is no algorithm's name")
         if self.controller is not None and not 1 <= self.controller[1] <= 65535:
             raise InvalidSettings(f"controller: the port must be in 1 ... 65535, not {self.controller[1]}")
