@@ -1,8 +1,31 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
+import grpc
+
+from fs import paths, rpc
+from fs.client.attribute_cache import AttributeCache
+from fs.client.stat_ahead import StatAhead
+from fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, NoSuchFile, SpeedwellError
+from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
+
+_LIST_PAGE = 1000
+_RETRY_PAUSE_SECONDS = 0.05
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a nameserver that restarts is found again at once
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 10000),
+    ("grpc.keepalive_timeout_ms", 3000),
+]
 
 
 class MetadataClient:
@@ -10,58 +33,286 @@ class MetadataClient:
 
     Every method raises the errors of `fs.errors`: those the nameserver answered, InvalidName or
     NameTooLong before anything is sent, NameserverUnavailable (with the address) when it does not answer.
-    Attributes that are returned may be shared with the cache: copy them before changing them.
+    A call waits up to `call_timeout_seconds` for a nameserver that is away, and is sent again when its
+    connection broke, unless it may have been carried out and doing it twice would matter.
+
+    Attributes that are returned may be shared with the cache: copy them before changing them. The cache
+    (`fs.client.attribute_cache`) holds up to `cache_entries` files for `cache_seconds`; 0 turns it off.
     """
 
     def __init__(self, nameserver: str, cache_seconds: float = 1.0, *, cache_entries: int = 65536,
                  call_timeout_seconds: float = 5.0) -> None:
-        raise NotImplementedError
+        """Connects with the first call. Raises InvalidArgument for a malformed address or number."""
+        host, separator, port = nameserver.rpartition(":")
+        if not separator or not host or not port.isascii() or not port.isdigit() \
+                or not 1 <= int(port) <= 65535:
+            raise InvalidArgument(f"nameserver: {nameserver!r} is not HOST:PORT")
+        if not cache_seconds >= 0:
+            raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
+        self._address = nameserver
+        self._timeout_seconds = call_timeout_seconds
+        self._caching = cache_seconds > 0 and cache_entries > 0
+        self._cache = AttributeCache(cache_seconds, cache_entries)
+        self._stat_ahead = StatAhead()
+        self._channel: Any = None
+        self._calls: dict[str, Any] = {}
+        self._connecting = threading.Lock()
+        self._closed = False
+
+    # -------------------------------------------------------------- reading
 
     def lookup(self, path: str | bytes, fresh: bool = False) -> Attributes:
-        raise NotImplementedError
+        """Attributes of a file or directory, `fresh` from the nameserver or from the cache.
+
+        Raises NoSuchFile, NotADirectory.
+        """
+        path = paths.normalise(path)
+        if not fresh:
+            cached = self._cache.get(path, time.monotonic())
+            if cached is not None:
+                self._stat_ahead.hits += 1
+                return cached
+        directory = paths.parent(path)
+        moment, now = self._cache.moment(directory), time.monotonic()
+        try:
+            attributes: Attributes = self._call("Lookup", pb.LookupRequest(path=path)).attributes
+        except NoSuchFile:
+            self._cache.changed(path, None, now)
+            raise
+        if self._caching:
+            self._cache.fill(directory, moment, [(path, attributes)], now)
+            if not fresh and path != paths.ROOT:
+                self._look_ahead(directory, paths.name(path))
+        return attributes
+
+    def _look_ahead(self, directory: bytes, name: bytes) -> None:
+        page = self._stat_ahead.missed(directory, name)
+        if page is not None:
+            with suppress(SpeedwellError):  # what was asked for is known already
+                reply = self._list_page(directory, page.after, page.limit)
+                self._stat_ahead.listed(directory, len(reply.entries))
 
     def lookup_inode(self, inode: int) -> Attributes:
-        raise NotImplementedError
+        """Attributes of an open file, never from the cache. Raises NoSuchFile if it was removed."""
+        attributes: Attributes = self._call("Lookup", pb.LookupRequest(inode=inode)).attributes
+        return attributes
 
     def list(self, path: str | bytes) -> list[DirectoryEntry]:
-        raise NotImplementedError
+        """All entries with their attributes, in the order of their names' bytes.
+
+        Raises NoSuchFile, NotADirectory.
+        """
+        path = paths.normalise(path)
+        entries: list[DirectoryEntry] = []
+        more = True
+        while more:
+            reply = self._list_page(path, entries[-1].name if entries else b"", _LIST_PAGE)
+            entries.extend(reply.entries)
+            more = reply.more
+        return entries
+
+    def _list_page(self, path: bytes, after: bytes, limit: int) -> pb.ListReply:
+        above = paths.parent(path)
+        moment, moment_above, now = self._cache.moment(path), self._cache.moment(above), time.monotonic()
+        reply: pb.ListReply = self._call("List", pb.ListRequest(path=path, after=after, limit=limit))
+        if self._caching:
+            self._cache.fill(path, moment, ((paths.join(path, entry.name), entry.attributes)
+                                            for entry in reply.entries), now)
+            self._cache.fill(above, moment_above, [(path, reply.directory)], now)
+        return reply
+
+    def statistics(self) -> StatisticsReply:
+        """Counts, capacities, and every dataserver the nameserver knows."""
+        reply: StatisticsReply = self._call("Statistics", pb.StatisticsRequest())
+        return reply
+
+    # -------------------------------------------------------------- making
 
     def create(self, path: str | bytes, mode: int = 0o644, uid: int = 0, gid: int = 0,
                exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0,
                client_host: str = "") -> tuple[Attributes, bool]:
-        """The attributes, and whether this call made the file."""
-        raise NotImplementedError
+        """The attributes, and whether this call made the file; an existing one is returned as it is.
+
+        Zero for `replication` or `chunk_size` (bytes) means the nameserver's default. `client_host` is
+        the writer's address on the fabric, for placement. Raises AlreadyExists (exclusive), IsADirectory,
+        NoSuchFile, NotADirectory, NoReplicaAvailable, NoSpace.
+        """
+        path = paths.normalise(path)
+        request = _message(pb.CreateRequest, path=path, mode=mode, uid=uid, gid=gid, exclusive=exclusive,
+                           replication=replication, chunk_size=chunk_size, client_host=client_host)
+        reply = self._change("Create", request, path, again=not exclusive)
+        self._changed(path, reply.attributes)
+        if reply.created:
+            self._added(path, reply.attributes, is_directory=False)
+        return reply.attributes, reply.created
 
     def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int = 0, gid: int = 0) -> Attributes:
-        raise NotImplementedError
+        """Raises AlreadyExists, NoSuchFile, NotADirectory."""
+        path = paths.normalise(path)
+        request = _message(pb.MakeDirectoryRequest, path=path, mode=mode, uid=uid, gid=gid)
+        attributes: Attributes = self._change("MakeDirectory", request, path).attributes
+        self._changed(path, attributes)
+        self._added(path, attributes, is_directory=True)
+        return attributes
+
+    # -------------------------------------------------------------- removing and renaming
 
     def remove(self, path: str | bytes) -> None:
-        raise NotImplementedError
+        """Remove a file. Raises NoSuchFile, NotADirectory, IsADirectory."""
+        path = paths.normalise(path)
+        self._change("Remove", pb.RemoveRequest(path=path), path)
+        self._gone(path)
 
     def rmdir(self, path: str | bytes) -> None:
-        raise NotImplementedError
+        """Remove an empty directory. Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy."""
+        path = paths.normalise(path)
+        self._change("Remove", pb.RemoveRequest(path=path, directory=True), path)
+        self._gone(path)
 
     def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False) -> None:
-        raise NotImplementedError
+        """As rename(2), atomically; with `no_replace` an existing destination is AlreadyExists."""
+        source, destination = paths.normalise(source, "source"), paths.normalise(destination, "destination")
+        known = self._cache.get(source, time.monotonic())
+        try:
+            self._call("Rename", pb.RenameRequest(source=source, destination=destination,
+                                                  no_replace=no_replace), again=False)
+        finally:
+            if known is not None and known.type == pb.REGULAR:
+                self._gone(source)
+                self._gone(destination)
+            else:
+                for path in (source, destination):
+                    self._gone(path)
+                    self._cache.changed_tree(path)
+
+    # -------------------------------------------------------------- changing files
 
     def set_attributes(self, path: str | bytes, *, mode: int | None = None, uid: int | None = None,
                        gid: int | None = None, atime_ns: int | None = None,
                        mtime_ns: int | None = None) -> Attributes:
-        raise NotImplementedError
+        """Only what is not None changes. Raises NoSuchFile, NotADirectory."""
+        path = paths.normalise(path)
+        request = _message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
+                           atime_ns=atime_ns, mtime_ns=mtime_ns)
+        attributes: Attributes = self._change("SetAttributes", request, path, again=True).attributes
+        self._changed(path, attributes)
+        return attributes
 
     def truncate(self, path: str | bytes, client_host: str = "") -> Attributes:
-        raise NotImplementedError
+        """Give a file a new, empty content: a new file id on newly placed replicas.
+
+        Raises NoSuchFile, NotADirectory, IsADirectory, NoReplicaAvailable, NoSpace.
+        """
+        path = paths.normalise(path)
+        request = _message(pb.TruncateRequest, path=path, client_host=client_host)
+        attributes: Attributes = self._change("Truncate", request, path, again=True).attributes
+        self._changed(path, attributes)
+        return attributes
 
     def commit(self, inode: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0,
                failed_replicas: Sequence[str] = ()) -> Attributes:
-        raise NotImplementedError
+        """Publish a length that every replica has acknowledged except `failed_replicas` (their ids), which
+        leave the file's set: name every replica that does not hold `size_bytes`, also one that was skipped
+        because it was dead.
 
-    def statistics(self) -> StatisticsReply:
-        raise NotImplementedError
+        Raises NoSuchFile (removed meanwhile), StaleFile (truncated meanwhile).
+        """
+        request = _message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes,
+                           mtime_ns=mtime_ns, failed_replicas=failed_replicas)
+        attributes: Attributes = self._call("Commit", request).attributes
+        if self._caching:
+            self._cache.changed_inode(attributes, time.monotonic())
+        return attributes
 
     def forget(self, path: str | bytes) -> None:
         """Drop what is cached about `path`."""
-        raise NotImplementedError
+        self._cache.changed(paths.normalise(path), None, time.monotonic())
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Calls afterwards raise FileClosed."""
+        with self._connecting:
+            self._closed = True
+            if self._channel is not None:
+                self._channel.close()
+            self._calls.clear()
+
+    # -------------------------------------------------------------- cache
+
+    def _changed(self, path: bytes, attributes: Attributes) -> None:
+        self._cache.changed(path, attributes if self._caching else None, time.monotonic())
+
+    def _added(self, path: bytes, attributes: Attributes, *, is_directory: bool) -> None:
+        self._cache.entry_added(paths.parent(path), attributes, is_directory=is_directory)
+
+    def _gone(self, path: bytes) -> None:
+        """The directory above is dropped too: its times changed, to what is not known here."""
+        now = time.monotonic()
+        self._cache.changed(path, None, now)
+        self._cache.changed(paths.parent(path), None, now)
+
+    # -------------------------------------------------------------- calls
+
+    def _change(self, method: str, request: Any, path: bytes, *, again: bool = False) -> Any:
+        """A call that changes `path`; if it fails, what is cached about the path is in doubt."""
+        try:
+            return self._call(method, request, again=again)
+        except BaseException:
+            self._gone(path)
+            raise
+
+    def _call(self, method: str, request: Any, *, again: bool = True) -> Any:
+        """Waits for a nameserver that is away. A call whose connection broke is sent again only with
+        `again`: it may have been carried out."""
+        call = self._calls.get(method) or self._connect(method)
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return call(request, timeout=max(left, 0.001), wait_for_ready=True)
+            except grpc.RpcError as error:
+                if not rpc.is_transport_failure(error):
+                    raise rpc.error_from(error, self._address) from None
+                if self._closed:
+                    raise FileClosed("the client is closed") from None
+                code = error.code()
+                if code == grpc.StatusCode.DEADLINE_EXCEEDED or left <= _RETRY_PAUSE_SECONDS:
+                    raise NameserverUnavailable(f"the nameserver at {self._address} did not answer within "
+                                                f"{self._timeout_seconds:g} s") from None
+                if not again:
+                    raise NameserverUnavailable(
+                        f"the connection to the nameserver at {self._address} broke; "
+                        f"{method} may or may not have been carried out") from None
+                time.sleep(_RETRY_PAUSE_SECONDS)
+            except ValueError:
+                raise FileClosed("the client is closed") from None
+
+    def _connect(self, method: str) -> Any:
+        with self._connecting:
+            if self._closed:
+                raise FileClosed("the client is closed")
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
+            reply_type = getattr(pb, f"{method}Reply")
+            call = self._channel.unary_unary(f"/{rpc.SERVICE}/{method}",
+                                             request_serializer=_serialise,
+                                             response_deserializer=reply_type.FromString)
+            self._calls[method] = call
+            return call
+
+
+def _serialise(request: Any) -> bytes:
+    data: bytes = request.SerializeToString()
+    return data
+
+
+def _message(kind: Callable[..., Any], **fields: Any) -> Any:
+    """A request, with a number that does not fit its field turned into InvalidArgument."""
+    try:
+        return kind(**fields)
+    except (ValueError, TypeError) as error:
+        for name, value in fields.items():
+            try:
+                kind(**{name: value})
+            except (ValueError, TypeError):
+                raise InvalidArgument(f"{name}: {value!r} is out of range") from error
+        raise

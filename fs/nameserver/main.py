@@ -15,7 +15,7 @@ from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.store import LevelDBStore
 
-STOP_GRACE_SECONDS = 1.0
+STOP_GRACE_SECONDS = 0.2
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -34,7 +34,8 @@ def place(candidates: Sequence[Candidate], replication: int, writer_host: str,
 
 def _next_replica(candidates: Sequence[Candidate], chosen: Sequence[Candidate],
                   generator: random.Random) -> Candidate:
-    free = [candidate for candidate in candidates if candidate not in chosen]
+    taken = {candidate.number for candidate in chosen}
+    free = [candidate for candidate in candidates if candidate.number not in taken]
     if len(chosen) == 1:
         neighbours = [candidate for candidate in free if candidate.rack == chosen[0].rack]
         return generator.choice(neighbours or free)
