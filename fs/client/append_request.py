@@ -1,6 +1,7 @@
 """One append after the other to a file's primary, and the publication of the length they reach."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
@@ -21,6 +22,10 @@ PATIENCE_SECONDS = 30.0
 """Longer than a primary may wait for the appends of others and for a replica that does not answer."""
 
 REFUSAL_SECONDS = 1.0
+SUCCESSION_SECONDS = 6.0
+"""How long to wait for the nameserver to notice that a primary is gone and to name another one."""
+
+SUCCESSION_INTERVAL_SECONDS = 0.25
 
 
 class AppendRequests:
@@ -38,19 +43,21 @@ class AppendRequests:
     def append(self, send: Callable[[Channel], None], length: int) -> int:
         """Have `length` bytes appended that `send` puts on the channel; returns their offset.
 
-        A primary that is gone or refuses is tried once more after a fresh look-up, as long as it cannot have
-        carried out the append: it has not been given the last byte, or it said that it did nothing.
+        As long as it is certain that nothing was done (the primary has not been given the last byte, or
+        refused), the append is tried once more after a fresh look-up; where the primary is gone, the look-up
+        is repeated until the nameserver names another one or this one is back.
         Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile.
         """
-        try:
-            return self._append_once(send, length)
-        except _NothingDone as first:
-            if not self._look_up_again() and not first.worth_repeating:
-                raise first.error from None
+        deadline = time.monotonic() + SUCCESSION_SECONDS
+        while True:
             try:
                 return self._append_once(send, length)
-            except _NothingDone as second:
-                raise second.error from None
+            except _NothingDone as failure:
+                successor = self._look_up_again()
+                if time.monotonic() > deadline or not (successor or failure.primary_gone):
+                    raise failure.error from None
+                if not successor:
+                    time.sleep(SUCCESSION_INTERVAL_SECONDS)
 
     def publish(self) -> None:
         """Commit the length reached at the nameserver, if it is not there yet.
@@ -99,8 +106,8 @@ class AppendRequests:
         self._context.metrics.add(replica_failures=1)
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
         if channel is None:
-            raise _NothingDone(NoReplicaAvailable(
-                f"the primary of {_shown(self._path)} takes no append: {where}: {error}"), repeat=True) from None
+            gone = NoReplicaAvailable(f"the primary of {_shown(self._path)} takes no append: {where}: {error}")
+            raise _NothingDone(gone, primary_gone=True) from None
         try:
             if not handed_over:
                 channel.set_timeout(REFUSAL_SECONDS)
@@ -115,7 +122,7 @@ class AppendRequests:
             raise AppendFailed(f"{where} did not acknowledge an append to {_shown(self._path)}, which it may have "
                                f"carried out: {error}") from None
         raise _NothingDone(AppendFailed(f"{where} failed during an append to {_shown(self._path)}: {error}"),
-                           repeat=True) from None
+                           primary_gone=True) from None
 
     def _targets(self) -> tuple[Replica, list[Replica]]:
         left = [replica for replica in self.attributes.replicas if replica.dataserver_id not in self._failed]
@@ -146,10 +153,10 @@ class AppendRequests:
 class _NothingDone(Exception):
     """The append failed and is certain to have no effect."""
 
-    def __init__(self, error: SpeedwellError, repeat: bool = False) -> None:
+    def __init__(self, error: SpeedwellError, primary_gone: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
-        self.worth_repeating = repeat
+        self.primary_gone = primary_gone
 
 
 def _refusal(primary: Replica, reply: DataReply, path: bytes) -> SpeedwellError:

@@ -51,7 +51,7 @@ class Reader:
 
     @property
     def last_read(self) -> SteeredRead | None:
-        """Where the newest stream or request came from; None before the first."""
+        """Where the newest stream came from, or the first request if there was no stream; None before."""
         return self._last_read
 
     def read(self, offset: int, size: int) -> bytes:
@@ -156,6 +156,6 @@ class Reader:
             received = receiver.receive_all(view)
         finally:
             receiver.close()
-        self._last_read = receiver.current or self._last_read
+        self._last_read = self._last_read or receiver.current
         self._size = max(self._size, receiver.file_size)
         return received

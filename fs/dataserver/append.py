@@ -114,7 +114,7 @@ class Appends:
     def _file_in_turn(self, operation: AppendOperation) -> Iterator[StoredFile]:
         primary = not operation.HasField("offset")
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
-                                           operation.chunk_size, primary) as file:
+                                           operation.chunk_size) as file:
             if not file.turn.acquire(timeout=TURN_SECONDS if primary else RELAYED_TURN_SECONDS):
                 raise Refused(BUSY, "other appends to the file take too long", file.length)
             try:
@@ -147,7 +147,8 @@ class Appends:
             if not committed:
                 relay.abort()
                 writer.abort()
-        self._store.note_growth(file)
+        if not operation.HasField("offset"):
+            self._store.note_growth(file)
         return DataReply(status=OK, file_size=file.length, offset=writer.offset, failed_replicas=relay.failed)
 
     def _await_commit(self, channel: Channel, file: StoredFile, writer: AppendWriter, relay: Relay) -> None:

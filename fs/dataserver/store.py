@@ -51,7 +51,6 @@ class StoredFile:
     inode: int
     path: bytes
     chunk_size: int
-    primary: bool
     length: int = 0
     users: int = 0
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -105,8 +104,10 @@ class FileStore:
         self._claim(dataserver_id)
 
     def close(self) -> None:
-        """Let another process use the directory."""
-        os.close(self._owner)
+        """Let another process use the directory. Safe to call again."""
+        owner, self._owner = self._owner, -1
+        if owner >= 0:
+            os.close(owner)
 
     # ------------------------------------------------------------------ files
 
@@ -125,8 +126,8 @@ class FileStore:
             self._release(file)
 
     @contextlib.contextmanager
-    def opened_for_append(self, file_id: str, inode: int, path: bytes, chunk_size: int,
-                          primary: bool) -> Iterator[StoredFile]:
+    def opened_for_append(self, file_id: str, inode: int, path: bytes,
+                          chunk_size: int) -> Iterator[StoredFile]:
         """Like `opened`, but an unknown file is made, and gone again if nothing is ever committed to it.
 
         Raises NoSuchFile for a file that was deleted, NoSpace, InvalidArgument (`chunk_size` differs).
@@ -137,7 +138,7 @@ class FileStore:
                 raise NoSuchFile(f"the file {file_id} was deleted")
             file = self._files.get(file_id) or self._load(file_id)
             if file is None:
-                file = self._make(StoredFile(file_id, self._place(file_id), inode, path, chunk_size, primary))
+                file = self._make(StoredFile(file_id, self._place(file_id), inode, path, chunk_size))
             if file.chunk_size != chunk_size:
                 raise InvalidArgument(f"chunk_size: {chunk_size}, but {file_id} has {file.chunk_size}")
             self._hold(file)
@@ -174,8 +175,8 @@ class FileStore:
     # ------------------------------------------------------------------ lengths to report
 
     def note_growth(self, file: StoredFile) -> None:
-        """Have the length reported with the next heartbeat if this server is the file's primary."""
-        if file.primary and file.length:
+        """Have the file's length reported with the next heartbeat."""
+        if file.length:
             with self._lock:
                 self._grown[file.file_id] = FileLength(file_id=file.file_id, size=file.length, inode=file.inode)
 
@@ -240,13 +241,13 @@ class FileStore:
         try:
             length, rest = int(text[:_LENGTH_DIGITS]), json.loads(text[_LENGTH_DIGITS:])
             return StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]),
-                              int(rest["chunk_size"]), bool(rest["primary"]), length)
+                              int(rest["chunk_size"]), length)
         except (ValueError, KeyError, TypeError) as error:
             raise StorageFailed(f"meta of {file_id} is damaged: {error}") from None
 
     def _make(self, file: StoredFile) -> StoredFile:
         description = json.dumps({"file_id": file.file_id, "inode": file.inode, "path": os.fsdecode(file.path),
-                                  "chunk_size": file.chunk_size, "primary": file.primary})
+                                  "chunk_size": file.chunk_size})
         unfinished = file.directory / "meta.new"
         try:
             file.directory.mkdir(parents=True, exist_ok=True)

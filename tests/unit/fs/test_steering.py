@@ -1,0 +1,201 @@
+"""A controller that is missing, slow or wrong costs a bounded time and never a read."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from fs.client.metrics import Metrics
+from fs.client.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
+from fs.errors import InvalidArgument
+from fs.proto.speedwell_pb2 import Replica
+from tests.waiting import wait_until
+
+REPLICAS = [Replica(dataserver_id="d0", host="10.0.0.1", port=7000),
+            Replica(dataserver_id="d1", host="10.0.0.2", port=7000)]
+
+Answer = Callable[[dict[str, Any]], tuple[int, Any]]
+
+
+class ScriptedController:
+    """An HTTP server that answers `POST /v1/reads` as a test says and records what is asked."""
+
+    def __init__(self) -> None:
+        self.posts: list[dict[str, Any]] = []
+        self.deleted: list[str] = []
+        self.answer: Answer = placed_on("10.0.0.2")
+        controller = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                controller.posts.append({"path": self.path, **body})
+                self.reply(*controller.answer(body))
+
+            def do_DELETE(self) -> None:
+                controller.deleted.append(self.path)
+                self.reply(204, None)
+
+            def reply(self, status: int, answer: Any) -> None:
+                text = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+def placed_on(*hosts: str, **changes: Any) -> Answer:
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        size = body["size_bytes"] // len(hosts)
+        parts = [{"replica": {"host": host, "port": 7000}, "client_port": body["client_ports"][0],
+                  "offset_bytes": index * size, "size_bytes": size, "path": [host, "0" * 15 + "1", "10.0.0.9"],
+                  "path_names": [host, "edge-p0r0", "10.0.0.9"], "estimated_bps": 8e7, "cost_seconds": 1.5,
+                  **changes} for index, host in enumerate(hosts)]
+        return 201, {"id": "r7", "parts": parts, "replica_policy": "mayflower", "path_policy": "mayflower"}
+    return answer
+
+
+@pytest.fixture
+def controller() -> Iterator[ScriptedController]:
+    controller = ScriptedController()
+    yield controller
+    controller.server.shutdown()
+    controller.server.server_close()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def steering(controller: ScriptedController, metrics: Metrics) -> Iterator[Steering]:
+    steering = Steering(controller.url, metrics, replica_policy="sinbad-r")
+    yield steering
+    steering.close()
+
+
+def place(steering: Steering, size: int = 1000) -> Any:
+    return steering.place("10.0.0.9", 40000, REPLICAS, 500, size, "file")
+
+
+def test_the_controllers_choice_is_taken(steering: Steering, controller: ScriptedController,
+                                         metrics: Metrics) -> None:
+    placement = place(steering)
+    assert placement.read_id == "r7"
+    (part,) = placement.parts
+    assert (part.replica_id, part.offset_bytes, part.size_bytes, part.client_port) == ("d1", 500, 1000, 40000)
+    assert part.path == ("10.0.0.2", "edge-p0r0", "10.0.0.9") and part.chosen_by == "controller"
+    assert controller.posts == [{
+        "path": "/v1/reads", "client": "10.0.0.9", "client_ports": [40000], "size_bytes": 1000,
+        "file_id": "file", "replica_policy": "sinbad-r",
+        "replicas": [{"host": "10.0.0.1", "port": 7000}, {"host": "10.0.0.2", "port": 7000}]}]
+    assert metrics.controller_fallbacks == 0
+
+
+def test_parts_come_in_file_offsets_and_in_order(steering: Steering, controller: ScriptedController) -> None:
+    forward = placed_on("10.0.0.2", "10.0.0.1")
+
+    def backward(body: dict[str, Any]) -> tuple[int, Any]:
+        status, answer = forward(body)
+        answer["parts"].reverse()
+        return status, answer
+
+    controller.answer = backward
+    assert [(part.replica_id, part.offset_bytes, part.size_bytes) for part in place(steering).parts] == [
+        ("d1", 500, 500), ("d0", 1000, 500)]
+
+
+def test_the_end_of_a_read_is_told(steering: Steering, controller: ScriptedController) -> None:
+    steering.finished(place(steering).read_id)
+    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the read was not deleted")
+
+
+@pytest.mark.parametrize("answer", [
+    lambda body: (404, {"title": "Unknown host", "detail": "10.0.0.9"}),
+    lambda body: (503, None),
+    lambda body: (201, None),
+    lambda body: (201, b"this is not JSON"),
+    lambda body: (201, [1, 2]),
+    lambda body: (201, {"id": "r7"}),
+    lambda body: (201, {"id": "r7", "parts": []}),
+    lambda body: (201, {"id": "r7", "parts": [None]}),
+    placed_on("10.9.9.9"),
+    placed_on("10.0.0.1", size_bytes=999),
+    placed_on("10.0.0.1", size_bytes="many"),
+    placed_on("10.0.0.1", offset_bytes=1),
+    placed_on("10.0.0.1", client_port=1),
+    placed_on("10.0.0.1", "10.0.0.2", size_bytes=-500),
+])
+def test_an_answer_that_does_not_fit_is_a_counted_fallback(
+        steering: Steering, controller: ScriptedController, metrics: Metrics, answer: Answer) -> None:
+    controller.answer = answer
+    assert place(steering) is None
+    assert metrics.controller_fallbacks == 1
+    controller.answer = placed_on("10.0.0.1")
+    assert place(steering) is not None, "an answer, even a wrong one, shows that the controller lives"
+
+
+def test_a_slow_controller_is_not_waited_for_and_its_late_placement_is_ended(
+        steering: Steering, controller: ScriptedController, metrics: Metrics) -> None:
+    release = threading.Event()
+
+    def slow(body: dict[str, Any]) -> tuple[int, Any]:
+        release.wait(5)
+        return placed_on("10.0.0.1")(body)
+
+    controller.answer = slow
+    began = time.monotonic()
+    assert place(steering) is None
+    assert 0.15 < time.monotonic() - began < 0.5
+    assert metrics.controller_fallbacks == 1
+    release.set()
+    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the late placement was not ended")
+
+
+def test_a_missing_controller_is_not_asked_for_every_read(metrics: Metrics) -> None:
+    steering = Steering("http://127.0.0.1:1", metrics)
+    began = time.monotonic()
+    assert [place(steering) for _ in range(50)] == [None] * 50
+    assert time.monotonic() - began < 0.5
+    assert (metrics.controller_requests, metrics.controller_fallbacks) == (1, 50)
+    steering.close()
+
+
+def test_a_controller_that_comes_back_is_asked_again(
+        controller: ScriptedController, steering: Steering, metrics: Metrics) -> None:
+    controller.answer = lambda body: (time.sleep(0.3), placed_on("10.0.0.1")(body))[1]
+    assert place(steering) is None
+    controller.answer = placed_on("10.0.0.1")
+    assert place(steering) is None
+    wait_until(lambda: place(steering), PAUSE_AFTER_FAILURE_SECONDS + 2, "the controller is not asked again")
+
+
+def test_a_connection_that_the_controller_closed_is_opened_again(
+        steering: Steering, controller: ScriptedController) -> None:
+    assert place(steering) is not None
+    for connection in steering._idle:
+        assert connection.sock is not None
+        connection.sock.shutdown(socket.SHUT_RDWR)
+    assert place(steering) is not None
+
+
+@pytest.mark.parametrize("url", ["", "10.0.0.1:8080", "https://c", "http://", "http://c:x", "http://c:99999",
+                                 "http://c/path"])
+def test_a_url_that_cannot_be_a_controller_is_refused(url: str, metrics: Metrics) -> None:
+    with pytest.raises(InvalidArgument, match="controller"):
+        Steering(url, metrics)
