@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 from webob import Request
 
 from controller.rest import openapi
+from controller.rest.metrics import HttpMetrics, new_registry
 from controller.rest.problems import (
     MEDIA_TYPE,
     BadRequest,
@@ -46,6 +48,8 @@ class RestApplication:
         self._by_url: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         self._encoders: dict[Route, TypeAdapter[Any]] = {}
         self._document: dict[str, Any] | None = None
+        self.metrics = new_registry()
+        self._http_metrics = HttpMetrics(self.metrics)
         self.register(self)
 
     @property
@@ -71,20 +75,27 @@ class RestApplication:
             self._document = openapi.document(self._routes)
         return self._document
 
+    @route("GET", "/metrics", summary="Counters for Prometheus", tag="controller",
+           response=PlainText(CONTENT_TYPE_LATEST))
+    def prometheus_metrics(self) -> bytes:
+        return generate_latest(self.metrics)
+
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         request = Request(environ)
+        declaration = None
         try:
-            status, headers, body = self._answer(request)
+            declaration, arguments = self._match(request)
+            status, headers, body = self._answer(request, declaration, arguments)
         except Exception as error:
             status, headers, body = self._refuse(request, error)
+        self._http_metrics.requests.labels(*_labels(declaration), status).inc()
         # The WSGI server adds no length to an answer without a body, and keep-alive needs one.
         if status != HTTPStatus.NO_CONTENT:
             headers.append(("Content-Length", str(len(body))))
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [b"" if request.method == "HEAD" else body]
 
-    def _answer(self, request: Request) -> Answer:
-        declaration, arguments = self._match(request)
+    def _answer(self, request: Request, declaration: Route, arguments: dict[str, Any]) -> Answer:
         if declaration.request is not None:
             try:
                 arguments["body"] = declaration.request.model_validate_json(read_body(request))
@@ -133,6 +144,11 @@ class RestApplication:
         if isinstance(error, HttpProblem):
             headers += error.headers
         return details.status, headers, details.model_dump_json().encode()
+
+
+def _labels(declaration: Route | None) -> tuple[str, str]:
+    """Method and route for the metrics: never what a client made up, or their number would grow without bound."""
+    return (declaration.method, declaration.path) if declaration else ("other", "other")
 
 
 def _parameters(declaration: Route, given: dict[str, str]) -> dict[str, Any]:

@@ -32,9 +32,9 @@ class FieldError(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """The body of every error answer (RFC 9457)."""
+    """The body of every error answer (RFC 9457). Some kinds have more members, for example `dpid`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     type: str = Field(description="Names the kind of problem, for programs.")
     title: str = Field(description="The kind of problem, for people.")
@@ -119,7 +119,8 @@ def describe(error: Exception) -> ProblemDetails:
     if not isinstance(error, ProblemClass):
         error = InternalError("The controller failed to answer; its log says why.")
     return ProblemDetails(type=problem_type(error), title=error.title, status=error.status,
-                          detail=str(error), errors=getattr(error, "errors", []))
+                          detail=str(error), errors=getattr(error, "errors", []),
+                          **getattr(error, "extensions", {}))
 
 
 def field_name(location: Sequence[str | int]) -> str:

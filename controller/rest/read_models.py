@@ -5,13 +5,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from controller.rest.fields import Input, Ipv4, Node, NodeName, Output, Port
+from controller.settings import PathPolicy, ReplicaPolicy
 
 MAX_READ_BYTES = 1 << 50
 MAX_REPLICAS = 64
 MAX_CLIENT_PORTS = 64
-
-ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random"]
-PathPolicy = Literal["ecmp", "mayflower"]
 
 
 class ReplicaAddress(Input):

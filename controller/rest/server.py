@@ -16,7 +16,7 @@ REQUEST_TIMEOUT_SECONDS = 20.0
 MAX_CONNECTIONS = 1024
 
 
-class HttpProtocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
+class HttpProtocol(eventlet.wsgi.HttpProtocol):
     """eventlet's protocol with problem documents for what never becomes a request."""
 
     def get_environ(self) -> dict[str, Any]:

@@ -1,0 +1,356 @@
+"""The Flowserver: chooses replica and path of each read and keeps the reads in flight (Mayflower, section 3.3.3).
+
+A read is decided and accounted for without giving up the processor, so that two requests at once see each other;
+only then its entries are installed, and what could not be installed is taken back. `/v1/reads` is in
+`controller.rest.reads_api`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+import uuid
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from ryu.base.app_manager import RyuApp, lookup_service_brick
+from ryu.controller import ofp_event
+from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
+from ryu.lib import hub
+from ryu.ofproto import ofproto_v1_3
+
+from controller.apps.monitor import EventMeasured
+from controller.confirm import confirmed
+from controller.errors import ControllerError, NoSuchPath, UnknownHost
+from controller.events import EventHostChanged, EventPathsChanged
+from controller.measurements import Measurements, link_rate
+from controller.network_state import NetworkState
+from controller.openflow import COOKIE_READS, cookie
+from controller.policy.errors import NoPath, UnknownLink, UnknownNode
+from controller.policy.five_tuple import TCP, FiveTuple
+from controller.policy.link_load import Flow
+from controller.policy.network import Path
+from controller.policy.selection import ReadRequest, Replica, Selection, Selector
+from controller.reads import Part, Read, ReadBook, UnknownRead, Wanted
+from controller.rest import RestApplication
+from controller.rest.metrics import FlowserverMetrics
+from controller.rest.reads_api import ReadsApi
+
+LOCATE_SECONDS = 1.0
+"""How long an unknown host may take to answer to ARP."""
+PLACEMENT_ATTEMPTS = 3
+"""Decisions for one read, if a chosen path dies before its entry is in."""
+LOCAL_READ_SECONDS = 600.0
+"""After this, a read without an entry is forgotten: nothing tells when it ends if the client does not."""
+STALE_ROUNDS = 3
+"""Polls in a row that find an entry no read owns before it is removed."""
+EXPIRY_SLACK_SECONDS = 5.0
+"""How long after its idle timeout an entry's end may stay untold."""
+
+
+class Flowserver(RyuApp):
+    """Places reads, feeds the policy with measurements, re-routes and ends reads. Reads `Measurements`."""
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "reads": ReadBook, "rest": RestApplication}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state: NetworkState = kwargs["state"]
+        self._measurements: Measurements = kwargs["measurements"]
+        self.reads: ReadBook = kwargs["reads"]
+        self.metrics = FlowserverMetrics(kwargs["rest"].metrics)
+        settings = self._state.settings
+        self._idle_timeout_seconds = settings.read_idle_timeout_seconds
+        self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
+        # A restarted controller must not take an entry of its former life for one of its own.
+        self._cookies = itertools.count(secrets.randbits(16) << 32)
+        self._searches: dict[str, Any] = {}
+        self._unowned: dict[int, int] = {}
+        self.hosts: Any = None
+        self.forwarding: Any = None
+        kwargs["rest"].register(ReadsApi(self, self._state))
+
+    def start(self) -> None:
+        super().start()
+        self.hosts = lookup_service_brick("Hosts")
+        self.forwarding = lookup_service_brick("Forwarding")
+
+    # --- placing a read ---
+
+    def place(self, wanted: Wanted) -> Read:
+        """Choose replica and path, and install them, confirmed by the switches.
+
+        Raises UnknownHost, NoSuchPath, SwitchRefused, SwitchTimedOut or SwitchGone; then nothing of the read remains.
+        """
+        begin = time.monotonic()
+        try:
+            replicas = self._locate(wanted)
+            for attempt in range(1, PLACEMENT_ATTEMPTS + 1):
+                read = self._decide(wanted, replicas)
+                try:
+                    self._install(read.flows)
+                    break
+                except NoSuchPath:
+                    self._abandon(read)
+                    if attempt == PLACEMENT_ATTEMPTS:
+                        raise
+                except BaseException:
+                    self._abandon(read)
+                    raise
+        except ControllerError as error:
+            self.metrics.refused.labels(error.slug).inc()
+            raise
+        self.metrics.placement_seconds.observe(time.monotonic() - begin)
+        self.metrics.reads.labels(read.replica_policy, read.path_policy).inc()
+        self.metrics.local_parts.inc(len(read.parts) - len(read.flows))
+        return read
+
+    def _locate(self, wanted: Wanted) -> list[Replica]:
+        """The replicas whose place is known; the others are searched for, and waited for only if none is known."""
+        self.hosts.locate(wanted.client, LOCATE_SECONDS)
+        # A policy knows hosts, not ports: of several dataservers on one host the first is meant.
+        by_host = {replica.host: replica for replica in reversed(wanted.replicas)}
+        found = hub.Queue()
+        for host in by_host:
+            if host in self._state.hosts:
+                found.put(host)
+            else:
+                self._search(host).link(lambda _, host=host: found.put(host))
+        for _ in by_host:
+            if found.get() in self._state.hosts:
+                return [by_host[host] for host in reversed(by_host) if host in self._state.hosts]
+        raise UnknownHost(" or ".join(reversed(by_host)))
+
+    def _search(self, host: str) -> Any:
+        """The green thread that searches for a host; requests that want the same host share it."""
+
+        def search() -> None:
+            try:
+                self.hosts.locate(host, LOCATE_SECONDS)
+            except ControllerError:
+                pass
+            finally:
+                del self._searches[host]
+
+        if host not in self._searches:
+            self._searches[host] = hub.spawn(search)
+        return self._searches[host]
+
+    def _decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
+        """Select and account for it in one go: nothing here may let another green thread run."""
+        now = time.monotonic()
+        client_port = wanted.client_ports[0]
+        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, client_port)
+        with self.metrics.decision_seconds.time():
+            selection = self._select(request, now, wanted.replica_policy, wanted.path_policy)
+        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id,
+                    wanted.replica_policy or self._selector.replica_policy,
+                    wanted.path_policy or self._selector.path_policy, now)
+        connection = FiveTuple(selection.replica.host, wanted.client, TCP, selection.replica.port, client_port)
+        local = not selection.path.links
+        number = None if local else cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1)
+        part = Part(read.id, connection, selection.path, 0, wanted.size_bytes, selection.estimated_bps,
+                    selection.cost_seconds, number, now)
+        read.parts.append(part)
+        if not local:
+            # The client has bound this port anew, so whatever used the same connection before is over.
+            former = self.reads.part_on(connection)
+            if former is not None:
+                self._end_part(former, "superseded")
+            self._selector.flow_added(part.flow_id, part.path, 8.0 * part.size_bytes, now)
+        self.reads.add(read)
+        return read
+
+    def _select(self, request: ReadRequest, now: float, replica_policy: str | None,
+                path_policy: str | None) -> Selection:
+        try:
+            return self._selector.select(request, now, replica_policy, path_policy)
+        except NoPath as error:
+            raise NoSuchPath(str(error)) from None
+        except UnknownNode as error:
+            raise NoSuchPath(f"{error.node} is attached to a switch that is not connected") from None
+
+    def _install(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            try:
+                self.forwarding.install_path(part.five_tuple, part.path, part.cookie, self._idle_timeout_seconds)
+            except ControllerError as error:
+                self.metrics.installs_refused.labels(error.slug).inc()
+                raise
+
+    def _abandon(self, read: Read) -> None:
+        """Take back a read that could not be installed."""
+        for part in self._forget(read):
+            self.metrics.parts_ended.labels("not-installed").inc()
+            self._remove_entry(part)
+
+    # --- ending reads ---
+
+    def end(self, read_id: str) -> None:
+        """End a read at its client's word, confirmed by the switches.
+
+        Raises UnknownRead, SwitchRefused or SwitchTimedOut; the read is forgotten all the same, and a remaining entry
+        goes by its idle timeout.
+        """
+        read = self.reads.get(read_id)
+        if read is None:
+            raise UnknownRead(read_id)
+        for part in self._forget(read):
+            self.metrics.parts_ended.labels("deleted").inc()
+            self.forwarding.remove_path(part.five_tuple)
+
+    def _forget(self, read: Read) -> list[Part]:
+        """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
+        left = [part for part in self.reads.remove(read) if part.is_flow]
+        for part in left:
+            self._selector.flow_dropped(part.flow_id, time.monotonic())
+        return left
+
+    def _end_part(self, part: Part, reason: str) -> bool:
+        if not self.reads.end_part(part):
+            return False
+        self._selector.flow_dropped(part.flow_id, time.monotonic())
+        self.metrics.parts_ended.labels(reason).inc()
+        return True
+
+    def _remove_entry(self, part: Part) -> None:
+        """Take an entry out that nobody waits for."""
+        if self.reads.part_on(part.five_tuple) is not None:
+            return
+        try:
+            self.forwarding.remove_path(part.five_tuple)
+        except ControllerError as error:
+            self.logger.warning("an entry goes by its idle timeout only: %s", error)
+
+    @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
+    def _entry_removed(self, event: Any) -> None:
+        """A dead client's entry idled out, or somebody else deleted it: the flow is on the default paths then."""
+        message = event.msg
+        part = self.reads.part_with_cookie(message.cookie)
+        if part is not None:
+            idle = message.reason == message.datapath.ofproto.OFPRR_IDLE_TIMEOUT
+            self._end_part(part, "idle" if idle else "entry-removed")
+
+    @set_ev_cls(EventHostChanged)
+    def _host_changed(self, event: EventHostChanged) -> None:
+        if event.previous is None or event.previous == event.location:
+            return
+        for part in self.reads.flows():
+            ends = (part.five_tuple.source, part.five_tuple.destination)
+            if event.ip in ends and self._end_part(part, "host-moved"):
+                hub.spawn(self._remove_entry, part)
+
+    # --- measurements ---
+
+    @set_ev_cls(EventMeasured)
+    def _measured(self, event: EventMeasured) -> None:
+        now = time.monotonic()
+        for number in event.flows:
+            self._take_in_flow(number, now)
+        self._take_in_links(event, now)
+        self._expire(now)
+        self._find_stale_entries(event)
+        stranded = [part for part in self.reads.flows() if part.stranded]
+        if stranded:
+            hub.spawn(self.reroute, stranded)
+
+    def _take_in_flow(self, number: int, now: float) -> None:
+        part = self.reads.part_with_cookie(number)
+        counters = self._measurements.flows.get(number)
+        if part is None or counters is None:
+            return
+        if counters.transferred_bytes > part.transferred_bytes:
+            part.transferred_bytes = counters.transferred_bytes
+            part.moved_at = now
+        part.measured_bps = counters.rate_bps
+        if part.measured_bps is not None:
+            self._selector.flow_measured(part.flow_id, part.transferred_bytes, part.measured_bps, now)
+
+    def _take_in_links(self, event: EventMeasured, now: float) -> None:
+        for link in list(self._state.network.links):
+            rate_bps = link_rate(self._state, self._measurements, link, event.ports)
+            if rate_bps is not None:
+                self._selector.link_measured(link, rate_bps, now)
+
+    def _expire(self, now: float) -> None:
+        """What nobody will tell the end of: local reads, and entries whose removal was not heard of."""
+        for read in self.reads:
+            if not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
+                self.reads.remove(read)
+        for part in self.reads.flows():
+            silent_seconds = now - part.moved_at
+            if (silent_seconds > self._idle_timeout_seconds + EXPIRY_SLACK_SECONDS
+                    and self._end_part(part, "expired")):
+                hub.spawn(self._remove_entry, part)
+
+    def _find_stale_entries(self, event: EventMeasured) -> None:
+        """Entries of a former life of the controller: their flows go back to the default paths."""
+        seen = {number: self._unowned.get(number, 0) + 1 for number in event.flows
+                if self.reads.part_with_cookie(number) is None}
+        self._unowned = seen
+        for number, rounds in seen.items():
+            if rounds >= STALE_ROUNDS:
+                hub.spawn(self._remove_stale_entry, event.flows[number], number)
+
+    def _remove_stale_entry(self, dpid: str, number: int) -> None:
+        datapath = self._state.datapaths.get(dpid)
+        if datapath is None:
+            return
+        ofproto = datapath.ofproto
+        message = datapath.ofproto_parser.OFPFlowMod(
+            datapath, cookie=number, cookie_mask=(1 << 64) - 1, table_id=ofproto.OFPTT_ALL,
+            command=ofproto.OFPFC_DELETE, out_port=ofproto.OFPP_ANY, out_group=ofproto.OFPG_ANY)
+        try:
+            confirmed(self._state, datapath, [message])
+            self.metrics.stale_entries.inc()
+        except ControllerError as error:
+            self.logger.warning("a stale entry stays for now: %s", error)
+
+    # --- re-routing ---
+
+    @set_ev_cls(EventPathsChanged)
+    def _paths_changed(self, event: EventPathsChanged) -> None:
+        parts = [self.reads.part_with_cookie(affected.cookie) for affected in event.affected]
+        hub.spawn(self.reroute, [part for part in parts if part is not None])
+
+    def reroute(self, parts: list[Part]) -> None:
+        """Give running parts new paths from the same replica. All are decided first, then moved at once."""
+        moved = [(part, path) for part in parts if (path := self._decide_again(part)) is not None]
+        hub.joinall([hub.spawn(self._move, part, path) for part, path in moved])
+
+    def _decide_again(self, part: Part) -> Path | None:
+        read = self.reads.get(part.read_id)
+        if read is None or self.reads.part_with_cookie(part.cookie or 0) is not part:
+            return None
+        connection, now = part.five_tuple, time.monotonic()
+        request = ReadRequest(connection.destination, (Replica(connection.source, connection.source_port),),
+                              8.0 * max(part.size_bytes - part.transferred_bytes, 0), connection.destination_port)
+        try:
+            path = self._select(request, now, read.replica_policy, read.path_policy).path
+            self._selector.flow_moved(part.flow_id, path, now)
+        except (NoSuchPath, UnknownLink):
+            part.stranded = True
+            self.metrics.reroutes.labels("no-path").inc()
+            return None
+        return path
+
+    def _move(self, part: Part, path: Path) -> None:
+        try:
+            self.forwarding.move_path(part.five_tuple, path)
+        except ControllerError as error:
+            part.stranded = True
+            self.metrics.reroutes.labels(error.slug).inc()
+            self.logger.warning("a running read stays on the default paths for now: %s", error)
+            return
+        part.path, part.stranded = path, False
+        part.reroutes += 1
+        self.metrics.reroutes.labels("moved").inc()
+
+    # --- look-ups ---
+
+    def model(self) -> dict[str, Flow]:
+        """The policy's view of each flow, by `Part.flow_id`."""
+        return {flow.flow_id: flow for flow in self._selector.flows()}

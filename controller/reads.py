@@ -1,0 +1,142 @@
+"""The reads in flight and their parts, found by read, by cookie or by connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from controller.errors import ControllerError
+from controller.policy.five_tuple import FiveTuple
+from controller.policy.network import Path
+from controller.policy.read_request import Replica
+
+
+class UnknownRead(ControllerError):
+    """No read with this id is in flight."""
+
+    status = 404
+    slug = "unknown-read"
+    title = "Unknown read"
+
+    def __init__(self, read_id: str) -> None:
+        super().__init__(f"no read {read_id} is in flight: it ended, or never was")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A read as a client asks for it. Policies may be None: as the controller is set."""
+
+    client: str
+    client_ports: Sequence[int]
+    replicas: Sequence[Replica]
+    size_bytes: int
+    file_id: str | None = None
+    replica_policy: str | None = None
+    path_policy: str | None = None
+
+
+@dataclass(eq=False)
+class Part:
+    """One connection of a read. `cookie` is None if replica and client are one host: then nothing is installed."""
+
+    read_id: str
+    five_tuple: FiveTuple
+    path: Path
+    offset_bytes: int
+    size_bytes: int
+    estimated_bps: float
+    cost_seconds: float
+    cookie: int | None
+    moved_at: float
+    """When its counter last grew, or when it was placed."""
+    transferred_bytes: int = 0
+    measured_bps: float | None = None
+    reroutes: int = 0
+    stranded: bool = False
+    """Whether it lost its path and has no new one: it runs over the default paths, if there are any."""
+
+    @property
+    def flow_id(self) -> str:
+        """What the policy calls it; only parts with a cookie are flows."""
+        return f"{self.cookie:016x}"
+
+    @property
+    def is_flow(self) -> bool:
+        return self.cookie is not None
+
+
+@dataclass(eq=False)
+class Read:
+    """A read that has not ended."""
+
+    id: str
+    client: str
+    size_bytes: int
+    file_id: str | None
+    replica_policy: str
+    path_policy: str
+    started_at: float
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def flows(self) -> list[Part]:
+        return [part for part in self.parts if part.is_flow]
+
+
+class ReadBook:
+    """Every read in flight. Knows nothing of switches or policies."""
+
+    def __init__(self) -> None:
+        self._reads: dict[str, Read] = {}
+        self._by_cookie: dict[int, Part] = {}
+        self._by_connection: dict[FiveTuple, Part] = {}
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def __iter__(self) -> Iterator[Read]:
+        """A snapshot: reads may come and go while it is walked through."""
+        return iter(list(self._reads.values()))
+
+    def add(self, read: Read) -> None:
+        self._reads[read.id] = read
+        for part in read.flows:
+            assert part.cookie is not None
+            self._by_cookie[part.cookie] = part
+            self._by_connection[part.five_tuple] = part
+
+    def get(self, read_id: str) -> Read | None:
+        return self._reads.get(read_id)
+
+    def part_with_cookie(self, cookie: int) -> Part | None:
+        return self._by_cookie.get(cookie)
+
+    def part_on(self, connection: FiveTuple) -> Part | None:
+        """The part that a connection carries."""
+        return self._by_connection.get(connection)
+
+    def flows(self) -> list[Part]:
+        """Every part that has an entry, oldest first."""
+        return list(self._by_cookie.values())
+
+    def remove(self, read: Read) -> list[Part]:
+        """Take a read out. Returns those of its parts that had not ended."""
+        if self._reads.pop(read.id, None) is None:
+            return []
+        return [part for part in read.parts if not part.is_flow or self._remove(part)]
+
+    def end_part(self, part: Part) -> bool:
+        """A part is over; the read with it when it was the last one. False if it was over before."""
+        if not self._remove(part):
+            return False
+        read = self._reads.get(part.read_id)
+        if read is not None and not any(other.cookie in self._by_cookie for other in read.flows):
+            del self._reads[read.id]
+        return True
+
+    def _remove(self, part: Part) -> bool:
+        if part.cookie is None or self._by_cookie.pop(part.cookie, None) is None:
+            return False
+        if self._by_connection.get(part.five_tuple) is part:
+            del self._by_connection[part.five_tuple]
+        return True

@@ -1,0 +1,122 @@
+"""`/v1/reads` and `/v1/flows`: the flowserver's work in the words of the interface."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
+
+from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
+from controller.network_state import NetworkState
+from controller.policy.link_load import Flow
+from controller.policy.read_request import Replica
+from controller.reads import Part, Read, ReadBook, UnknownRead, Wanted
+from controller.rest import read_models as models
+from controller.rest.routes import route
+
+ReadId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/reads gave it.")]
+
+
+class ReadService(Protocol):
+    """What these routes need of the flowserver."""
+
+    reads: ReadBook
+
+    def place(self, wanted: Wanted) -> Read: ...
+
+    def end(self, read_id: str) -> None: ...
+
+    def model(self) -> dict[str, Flow]: ...
+
+
+class ReadsApi:
+    def __init__(self, service: ReadService, state: NetworkState) -> None:
+        self._service = service
+        self._state = state
+
+    @route("POST", "/v1/reads", summary="Choose replica and path for a read", tag="reads",
+           request=models.ReadRequest, response=models.Read, status=201,
+           problems=[UnknownHost, NoSuchPath, SwitchRefused, SwitchGone, SwitchTimedOut])
+    def create_read(self, body: models.ReadRequest) -> models.Read:
+        """The switches have confirmed the path when this answers. The client connects from `client_port` to the
+        replica, and deletes the read when it is done. Replicas that no switch has seen are left out."""
+        read = self._service.place(Wanted(
+            body.client, body.client_ports, [Replica(replica.host, replica.port) for replica in body.replicas],
+            body.size_bytes, body.file_id, body.replica_policy, body.path_policy))
+        return models.Read(id=read.id, parts=[models.ReadPart(**self._part(part)) for part in read.parts],
+                           **_policies(read))
+
+    @route("DELETE", "/v1/reads/{id}", summary="End a read", tag="reads", status=204,
+           problems=[UnknownRead, SwitchRefused, SwitchTimedOut])
+    def delete_read(self, id: ReadId) -> None:  # noqa: A002
+        """Its entries are out of the switches when this answers."""
+        self._service.end(id)
+
+    @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.Reads)
+    def list_reads(self) -> models.Reads:
+        flows, now = self._service.model(), time.monotonic()
+        return models.Reads(reads=[self._read_state(read, flows, now) for read in self._service.reads])
+
+    @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
+           problems=[UnknownRead])
+    def get_read(self, id: ReadId) -> models.ReadState:  # noqa: A002
+        read = self._service.reads.get(id)
+        if read is None:
+            raise UnknownRead(id)
+        return self._read_state(read, self._service.model(), time.monotonic())
+
+    @route("GET", "/v1/flows", summary="The flows that the controller placed", tag="network",
+           response=models.Flows)
+    def list_flows(self) -> models.Flows:
+        """Parts of reads that have an entry of their own, with the rates that the switches measured."""
+        flows, now = self._service.model(), time.monotonic()
+        return models.Flows(flows=[self._flow(part, flows, now) for part in self._service.reads.flows()])
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        connection = part.five_tuple
+        return {
+            "replica": models.ReplicaAddress(host=connection.source, port=connection.source_port),
+            "client_port": connection.destination_port,
+            "offset_bytes": part.offset_bytes,
+            "size_bytes": part.size_bytes,
+            **self._path(part),
+            "estimated_bps": part.estimated_bps if math.isfinite(part.estimated_bps) else None,
+            "cost_seconds": part.cost_seconds if part.is_flow else None,
+        }
+
+    def _path(self, part: Part) -> dict[str, Any]:
+        nodes = part.path.nodes if part.is_flow else ()
+        return {"path": list(nodes), "path_names": [self._state.name_of(node) for node in nodes]}
+
+    def _read_state(self, read: Read, flows: dict[str, Flow], now: float) -> models.ReadState:
+        return models.ReadState(
+            id=read.id, client=read.client, size_bytes=read.size_bytes, file_id=read.file_id,
+            age_seconds=now - read.started_at, **_policies(read),
+            parts=[self._part_state(part, flows, now) for part in read.parts])
+
+    def _part_state(self, part: Part, flows: dict[str, Flow], now: float) -> models.ReadPartState:
+        remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
+        return models.ReadPartState(**self._part(part), transferred_bytes=part.transferred_bytes,
+                                    remaining_bytes=remaining_bytes, measured_bps=part.measured_bps,
+                                    reroutes=part.reroutes, **_share(part, flows, now))
+
+    def _flow(self, part: Part, flows: dict[str, Flow], now: float) -> models.Flow:
+        connection = part.five_tuple
+        return models.Flow(
+            id=part.flow_id, read_id=part.read_id, source=connection.source, source_port=connection.source_port,
+            destination=connection.destination, destination_port=connection.destination_port, protocol="tcp",
+            size_bytes=part.size_bytes, transferred_bytes=part.transferred_bytes, rate_bps=part.measured_bps,
+            **self._path(part), **_share(part, flows, now))
+
+
+def _policies(read: Read) -> dict[str, Any]:
+    return {"replica_policy": read.replica_policy, "path_policy": read.path_policy}
+
+
+def _share(part: Part, flows: dict[str, Flow], now: float) -> dict[str, Any]:
+    flow = flows.get(part.flow_id) if part.is_flow else None
+    if flow is None:
+        return {"share_bps": None, "frozen": False}
+    return {"share_bps": flow.bandwidth_bps, "frozen": flow.frozen and now <= flow.frozen_until}

@@ -1,0 +1,82 @@
+"""Rates from counters: over the switch's clock, through resets, gaps and restarts."""
+
+import pytest
+
+from controller.measurements import HEADER_BYTES, Counter, FlowCounters, Measurements
+
+
+def read_all(counter: Counter, readings: list[tuple[float, int]]) -> Counter:
+    for duration, value in readings:
+        counter.read(value, duration)
+    return counter
+
+
+def test_one_reading_of_a_port_gives_no_rate() -> None:
+    assert read_all(Counter(), [(100.0, 5_000_000)]).rate_bps is None
+
+
+def test_rate_is_bits_over_the_switchs_own_seconds() -> None:
+    assert read_all(Counter(), [(100.0, 1_000_000), (100.5, 1_500_000)]).rate_bps == pytest.approx(8_000_000)
+
+
+def test_rate_forgets_what_lies_before_the_window() -> None:
+    counter = read_all(Counter(), [(float(second), 1000 * second) for second in range(10)])
+    assert counter.rate_bps == pytest.approx(8000)
+    for second in range(10, 13):
+        counter.read(9000, float(second))
+    assert counter.rate_bps == 0
+
+
+def test_rate_over_lost_replies_is_the_average() -> None:
+    assert read_all(Counter(), [(0.0, 0), (1.0, 1000), (9.0, 9000)]).rate_bps == pytest.approx(8000)
+
+
+def test_counter_reset_restarts_the_rate_and_never_goes_negative() -> None:
+    counter = read_all(Counter(), [(50.0, 10 ** 9), (51.0, 10 ** 9 + 1000), (1.0, 500)])
+    assert counter.rate_bps is None
+    counter.read(1500, 2.0)
+    assert counter.rate_bps == pytest.approx(8000)
+
+
+def test_smaller_value_with_a_growing_clock_is_a_reset_too() -> None:
+    assert read_all(Counter(), [(50.0, 1000), (51.0, 10)]).rate_bps is None
+
+
+def test_same_reading_twice_changes_nothing() -> None:
+    counter = read_all(Counter(), [(1.0, 0), (2.0, 1000), (2.0, 1000)])
+    assert counter.rate_bps == pytest.approx(8000)
+
+
+def test_first_reading_of_a_flow_counts_from_its_installation() -> None:
+    counters = FlowCounters()
+    counters.read(1_000_000, 1000, 0.5)
+    assert counters.rate_bps == pytest.approx(16_000_000)
+    assert counters.transferred_bytes == 1_000_000 - 1000 * HEADER_BYTES
+
+
+def test_flow_that_was_installed_anew_keeps_what_it_had_transferred() -> None:
+    counters = FlowCounters()
+    counters.read(1_000_000, 100, 10.0)
+    counters.read(200_000, 20, 2.0)
+    assert counters.transferred_bytes == 1_200_000 - 120 * HEADER_BYTES
+    assert counters.rate_bps == pytest.approx(800_000)
+
+
+def test_transferred_bytes_are_never_negative() -> None:
+    counters = FlowCounters()
+    counters.read(60, 2, 0.1)
+    assert counters.transferred_bytes == 0
+
+
+def test_ports_and_flows_that_are_gone_are_forgotten() -> None:
+    measurements = Measurements()
+    for port_no in (1, 2):
+        for duration in (1.0, 2.0):
+            measurements.read_port(("a", port_no), int(duration) * 100, int(duration) * 200, duration)
+    for cookie in (7, 8):
+        measurements.read_flow(cookie, 1000, 1, 1.0)
+    measurements.keep([("a", 2)], [8])
+    assert set(measurements.flows) == {8}
+    assert measurements.sent_bps(("a", 1)) is None
+    assert measurements.received_bps(("a", 2)) == pytest.approx(800)
+    assert measurements.sent_bps(("a", 2)) == pytest.approx(1600)
