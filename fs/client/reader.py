@@ -87,6 +87,10 @@ class Reader:
                     return length
         return self._read_direct(offset, view)
 
+    def grown_to(self, size: int) -> None:
+        """Read up to this committed length from now on, if it is more than the reader knows of."""
+        self._size = max(self._size, size)
+
     def close(self) -> None:
         """Stop the stream and release everything. Never raises."""
         self._closed = True
