@@ -49,14 +49,30 @@ def libfuse_version(library: ModuleType) -> tuple[int, int]:
     return getattr(library, "fuse_version_major", 2), getattr(library, "fuse_version_minor", 9)
 
 
-def mount_options(library: ModuleType, *, source: str, allow_other: bool) -> dict[str, Any]:
-    """Options for libfuse. `source` is what the first column of `df` shows."""
+def attribute_dropper(library: ModuleType) -> Callable[[bytes], None] | None:
+    """A function for use in a request that makes the kernel ask again about a path; libfuse 2 has none."""
+    if libfuse_version(library) < (3, 2):
+        return None
+    libfuse = library._libfuse
+    invalidate = libfuse.fuse_invalidate_path
+    invalidate.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    context = libfuse.fuse_get_context
+
+    def drop(path: bytes) -> None:
+        invalidate(context().contents.fuse, path)  # a path that the kernel does not know is fine too
+
+    return drop
+
+
+def mount_options(library: ModuleType, *, source: str, allow_other: bool,
+                  kernel_cache_seconds: float) -> dict[str, Any]:
+    """Options for libfuse. `source` is what the first column of `df` shows; `kernel_cache_seconds` is how long
+    the kernel keeps names and attributes."""
     options: dict[str, Any] = {
         "foreground": True,  # becoming a daemon is done before, where errors can still be told
         "raw_fi": True, "fsname": source, "subtype": "speedwell", "default_permissions": True,
         "allow_other": allow_other,
-        # Names and attributes are cached by the client library, which knows when they change.
-        "attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0,
+        "attr_timeout": kernel_cache_seconds, "entry_timeout": kernel_cache_seconds, "negative_timeout": 0,
         # An open file that is removed lives on in its handle, not under a hidden name.
         "hard_remove": True, "use_ino": True,
     }

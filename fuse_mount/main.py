@@ -17,6 +17,9 @@ from fuse_mount.errors import MountError
 
 log = logging.getLogger(__name__)
 
+# Names and attributes are cached by the client library, which knows when they change. The kernel keeps them
+# just long enough not to ask for the same ones several times within one system call.
+KERNEL_CACHE_SECONDS = 0.01
 # A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
 THREAD_SWITCH_SECONDS = 0.001
 
@@ -108,10 +111,13 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
     threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
+    drop_attributes = binding.attribute_dropper(library)
+    kernel_cache_seconds = min(KERNEL_CACHE_SECONDS, settings.cache_seconds) if drop_attributes else 0.0
     options = binding.mount_options(library, source=f"speedwell@{settings.nameserver}",
-                                    allow_other=settings.allow_other)
+                                    allow_other=settings.allow_other, kernel_cache_seconds=kernel_cache_seconds)
     try:
-        operations = SpeedwellOperations(client, library.fuse_get_context, mounted.set)
+        operations = SpeedwellOperations(client, library.fuse_get_context, drop_attributes or _nothing_to_drop,
+                                         mounted.set)
         binding.serve(library, operations, str(settings.mountpoint), options)
     except RuntimeError as error:
         if not mounted.is_set():
@@ -125,6 +131,10 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
         client.close()
     log.info("unmounted %s", settings.mountpoint)
     return 0
+
+
+def _nothing_to_drop(path: bytes) -> None:
+    """Where the kernel keeps no attributes."""
 
 
 def _announce(settings: Settings, mounted: threading.Event, report: Report) -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from fs.client import Client, Reader
 from fs.errors import IsADirectory, SpeedwellError
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
+from fuse_mount.kernel_cache import AttributesTold, PageVersions
 from fuse_mount.open_files import FileInfo, Handle, OpenFile, OpenFiles
-from fuse_mount.page_cache import PageCacheVersions
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +56,23 @@ def _answers_errno(door: Door) -> Door:
 class SpeedwellOperations:
     """One mounted filesystem.
 
-    `caller` returns the (uid, gid, pid) of the program whose request is being served. Paths arrive as bytes,
-    or as text from a library that decodes them; `info` is libfuse's `fuse_file_info`.
+    `caller` returns the (uid, gid, pid) of the program whose request is being served, `drop_attributes` makes
+    the kernel ask again for what it knows about a path. Paths arrive as bytes, or as text from a library that
+    decodes them; `info` is libfuse's `fuse_file_info`.
     """
 
     use_ns = True
 
     def __init__(self, client: Client, caller: Callable[[], tuple[int, int, int]],
+                 drop_attributes: Callable[[bytes], None] = lambda path: None,
                  on_mounted: Callable[[], None] = lambda: None) -> None:
         self._client = client
         self._caller = caller
+        self._drop_attributes = drop_attributes
         self._on_mounted = on_mounted
         self._files = OpenFiles(client)
-        self._pages = PageCacheVersions()
+        self._pages = PageVersions()
+        self._told = AttributesTold()
 
     # ------------------------------------------------------------------ the mount itself
 
@@ -113,7 +117,10 @@ class SpeedwellOperations:
                     attributes = found
         size = attributes.size
         if file is not None and file.attributes.file_id == attributes.file_id:
+            if size > file.attributes.size:
+                file.refresh(attributes)  # what the kernel is told, handles that are open have to read
             size = max(size, file.size)
+        self._told.tell(attributes.inode, size, attributes.mtime_ns)
         return _stat_fields(attributes, size, 0 if file is not None and file.unlinked else None)
 
     @_answers_errno
@@ -235,6 +242,7 @@ class SpeedwellOperations:
         # The kernel thought the name was free, but another mount may have been quicker.
         if info.flags & os.O_TRUNC and attributes.size:
             attributes = self._client.truncate(path)
+        self._told.tell(attributes.inode, attributes.size, attributes.mtime_ns)  # libfuse asks right after this
         return self._opened(path, attributes, info)
 
     @_answers_errno
@@ -255,6 +263,7 @@ class SpeedwellOperations:
             # Both handles would fill and read the same pages with different contents.
             info.direct_io = 1
             self._pages.forget(path)
+        self._catch_up(path, attributes, attributes.size)
         return 0
 
     def _opened(self, path: bytes, attributes: Attributes, info: FileInfo) -> int:
@@ -263,7 +272,13 @@ class SpeedwellOperations:
         # The kernel would put the bytes of an append into pages at the offset it believes in, which is wrong
         # as soon as another mount appends too.
         info.direct_io = 1
+        self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
+
+    def _catch_up(self, path: bytes, attributes: Attributes, size_bytes: int) -> None:
+        """Whoever opens a file sees what was written and closed before: also in the next fstat(2)."""
+        if not self._told.is_current(attributes.inode, size_bytes, attributes.mtime_ns):
+            self._drop_attributes(path)
 
     @_answers_errno
     def read(self, path: Path | None, size: int, offset: int, info: FileInfo) -> bytes:
@@ -282,6 +297,8 @@ class SpeedwellOperations:
         reader = handle.reader
         if reader is None or (handle.writable and reader.attributes.file_id != file.attributes.file_id):
             return self._reopened(handle, path)
+        if reader.size < file.attributes.size:
+            reader.grown_to(file.attributes.size)
         return reader
 
     def _reopened(self, handle: Handle, path: Path | None) -> Reader:

@@ -1,9 +1,9 @@
-"""Which content the kernel's cached pages of a path belong to."""
+"""What the kernel may hold in its caches, so that an open knows what in them is out of date."""
 
 import threading
 
 
-class PageCacheVersions:
+class PageVersions:
     """Remembers per path the content (file id) that was read last.
 
     The kernel keeps pages by path, not by inode, and cannot know that another mount put a different file
@@ -30,3 +30,23 @@ class PageCacheVersions:
         with self._lock:
             for path in paths:
                 self._file_ids.pop(path, None)
+
+
+class AttributesTold:
+    """Remembers the length and time that the kernel was last told per inode.
+
+    The kernel keeps attributes for a few milliseconds only, so that one system call does not ask for the same
+    ones several times; whoever is not remembered here may have been told anything.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._told: dict[int, tuple[int, int]] = {}
+        self._limit = limit
+
+    def tell(self, inode: int, size_bytes: int, mtime_ns: int) -> None:
+        if len(self._told) >= self._limit:
+            self._told.clear()
+        self._told[inode] = (size_bytes, mtime_ns)
+
+    def is_current(self, inode: int, size_bytes: int, mtime_ns: int) -> bool:
+        return self._told.get(inode) == (size_bytes, mtime_ns)
