@@ -36,8 +36,18 @@ DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
 INTERRUPTED = 130
 
 
+class Interrupted(Exception):
+    """Ctrl-C. Click would turn KeyboardInterrupt into an abort with an empty line of its own."""
+
+
 class LazyGroup(click.Group):
     """A click group that imports a command's module when the command is used."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -76,7 +86,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = speedwell.main(arguments, prog_name="speedwell", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (click.Abort, KeyboardInterrupt):
+    except (Interrupted, click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
     except click.UsageError as error:
         place = error.ctx.command_path if error.ctx else "speedwell"

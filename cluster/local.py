@@ -57,7 +57,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
     Stored files are kept. Raises InvalidSetting (nothing was touched), AlreadyRunning (another command is
     at work on it, or it runs with other settings), StartFailed (what this call started is stopped again).
     """
-    directory = mounts.locate(settings.directory)
+    directory = locate(settings.directory)
     processes = _open(directory)
     with processes.exclusive("`speedwell up`"):
         chosen = _choose(settings, directory, processes)
@@ -86,7 +86,7 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
     `force` unmounts a busy mount lazily. Raises NotRunning if `directory` holds no installation,
     StopFailed if the mount is busy (then nothing was stopped) or a process survives.
     """
-    directory = mounts.locate(directory)
+    directory = locate(directory)
     processes = Processes(directory)
     if processes.settings.get("kind") != "local":
         raise NotRunning(f"{directory} holds no local Speedwell installation")
@@ -97,12 +97,12 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
             stopped.append("mount")
         _stop(processes, stopped, force, progress)
         processes.forget_dead()
-    return stopped
+    return sorted(stopped)
 
 
 def describe(directory: Path) -> current.Current:
     """The installation in `directory`, running or not. Raises NotRunning if it holds none."""
-    directory = mounts.locate(directory)
+    directory = locate(directory)
     settings = Processes(directory).settings
     if settings.get("kind") != "local" or "nameserver" not in settings["addresses"]:
         raise NotRunning(f"{directory} holds no local Speedwell installation")
@@ -112,6 +112,11 @@ def describe(directory: Path) -> current.Current:
 def _current(directory: Path, settings: dict[str, Any]) -> current.Current:
     return current.Current("local", str(directory), settings["addresses"]["nameserver"],
                            mounts=[settings["mount"]] if settings["mount"] else [])
+
+
+def locate(directory: Path) -> Path:
+    """The one name of an installation's directory, whatever links led to it."""
+    return Path(os.path.realpath(directory))
 
 
 # ------------------------------------------------------------------ settings
@@ -212,6 +217,21 @@ def _start_nameserver(processes: Processes, started: list[str], progress: Progre
     started.append("nameserver")
     addresses["nameserver"] = _address(record.address, "nameserver")
     processes.save()
+    _own_root_directory(addresses["nameserver"])
+
+
+def _own_root_directory(nameserver: str) -> None:
+    """Give an ordinary user's installation a root directory that is theirs: a new one belongs to root."""
+    if os.geteuid() == 0:
+        return
+    from fs.client.metadata import MetadataClient
+
+    client = MetadataClient(nameserver)
+    try:
+        if client.lookup("/").uid == 0:
+            client.set_attributes("/", uid=os.geteuid(), gid=os.getegid())
+    finally:
+        client.close()
 
 
 def _start_dataservers(processes: Processes, names: list[str], started: list[str],

@@ -44,15 +44,21 @@ def resolve(nameserver: str | None, controller: str | None, local_host: str | No
     A nameserver that was named does not get the controller of the last installation.
     """
     if nameserver is None:
-        last = current.read()
-        if last is None:
-            raise NotRunning("no installation was started here: run `speedwell up`, or name one with "
-                             "--nameserver HOST:PORT or SPEEDWELL_NAMESERVER")
+        last = last_started()
         nameserver = last.nameserver
         controller = controller or last.controller
     if controller == NO_CONTROLLER:
         controller = None
     return Target(nameserver, controller, local_host, replica_policy, path_policy)
+
+
+def last_started() -> current.Current:
+    """The default installation. Raises NotRunning, saying how to get or name one."""
+    last = current.read()
+    if last is None:
+        raise NotRunning("no installation was started here: run `speedwell up`, or name one with "
+                         "--nameserver HOST:PORT or SPEEDWELL_NAMESERVER")
+    return last
 
 
 def connection_options(function: F) -> F:

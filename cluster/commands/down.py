@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from cluster import current, mounts
+from cluster import current
 from cluster.commands.output import echo
+from cluster.errors import NotRunning
 
 
 @click.command()
@@ -31,16 +32,19 @@ def down(directory: Path | None, force: bool) -> None:
     from cluster import local
 
     stopped = local.down(directory, force=force, progress=_say)
-    current.clear(mounts.locate(directory))
+    current.clear(local.locate(directory))
     echo(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {directory}")
 
 
 def _fabric(directory: str) -> None:
     from cluster import supervisor
 
-    supervisor.down()
+    try:
+        supervisor.down()
+        echo("stopped the installation on the emulated fabric")
+    except NotRunning as error:
+        echo(f"nothing to stop: {error}")
     current.clear(directory)
-    echo("stopped the installation on the emulated fabric")
 
 
 def _say(message: str) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import Target, resolve
+from cluster.commands.connection import last_started
 from cluster.commands.output import bytes_for_people, console, echo, echo_json, replica_document
 from cluster.processes import Processes, is_running, resident_bytes
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import StatisticsReply
+
+NAMESERVER_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass
@@ -53,13 +55,11 @@ def _gather(nameserver: str | None, directory: Path | None) -> Status:
     if nameserver is not None and directory is None:
         state = Status(nameserver)
     else:
-        installation = _local(directory) if directory is not None else current.read()
-        if installation is None:
-            resolve(None, None)  # raises: nothing was started
-            raise AssertionError
+        installation = _local(directory) if directory is not None else last_started()
         state = Status(installation.nameserver, installation)
         _add_processes(state, installation)
-    _add_statistics(state)
+    if not any(process["name"] == "nameserver" and not process["alive"] for process in state.processes):
+        _add_statistics(state)
     return state
 
 
@@ -88,14 +88,17 @@ def _add_processes(state: Status, installation: current.Current) -> None:
 
 
 def _add_statistics(state: Status) -> None:
-    from fs.errors import SpeedwellError
+    from fs.client.metadata import MetadataClient
+    from fs.errors import NameserverUnavailable
 
+    client = MetadataClient(state.nameserver, call_timeout_seconds=NAMESERVER_TIMEOUT_SECONDS)
     try:
-        with Target(state.nameserver).connect() as client:
-            reply = client.statistics()
-    except SpeedwellError as error:
+        reply = client.statistics()
+    except NameserverUnavailable as error:
         state.problems.append(str(error))
         return
+    finally:
+        client.close()
     state.statistics = _document(reply)
     state.problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
                        f"{server['last_heartbeat_seconds_ago']:.0f} s"

@@ -11,7 +11,7 @@ from cluster import current
 from cluster.commands.output import echo, echo_json
 
 
-class Size(click.ParamType[int]):
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
     """A number of bytes, plain or with a unit: 1048576, 1MiB, 64K."""
 
     name = "BYTES"
@@ -30,7 +30,8 @@ class Size(click.ParamType[int]):
 
 @click.command()
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
-              help="Start on this machine's loopback; data, logs and state go below DIR.")
+              help="Start on this machine's loopback; data, logs and state go below DIR. Default: the local "
+                   "installation that was started last, if it was not stopped.")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
@@ -41,11 +42,14 @@ def up(directory: Path | None, mount: Path | None, dataservers: int | None, repl
     """Start an installation.
 
     With --local: a nameserver, dataservers and a mount on this machine, without root and without a
-    controller. `up` again on the same DIR starts what does not run, with the settings of before and the
+    controller. `up` again (on the same DIR) starts what does not run, with the settings of before and the
     files that are stored; a running installation is left as it is.
     """
     if directory is None:
-        raise click.UsageError("say what to start: --local DIR", click.get_current_context())
+        last = current.read()
+        if last is None or last.kind != "local":
+            raise click.UsageError("say what to start: --local DIR", click.get_current_context())
+        directory = Path(last.directory)
     _local(directory, mount, dataservers, replication, chunk_size, as_json)
 
 

@@ -1,0 +1,178 @@
+"""A local installation without a mount: started, broken, started again, stopped."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from cluster.processes import Processes, exclusive, is_running
+from tests.integration.cluster.speedwell import Speedwell, error_line
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """A running installation and its directory."""
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    speedwell.ok("up", "--local", directory)
+    yield speedwell, directory
+    speedwell.ok("down", "--local", directory, "--force")
+
+
+def pids(directory: Path) -> dict[str, int]:
+    return {record.name: record.pid for record in Processes(directory).running()}
+
+
+def kill(directory: Path, *names: str) -> None:
+    for name in names:
+        record = Processes(directory).find(name)
+        assert record is not None
+        os.kill(record.pid, signal.SIGKILL)
+        wait_until(lambda record=record: not is_running(record), 5, f"{name} is dead")
+
+
+def test_a_second_up_says_so_and_changes_nothing(installation):
+    speedwell, directory = installation
+    before = pids(directory)
+    assert set(before) == {"nameserver", "d0", "d1", "d2"}
+    assert f"already running in {directory}" in speedwell.ok("up", "--local", directory)
+    assert pids(directory) == before
+    assert json.loads(speedwell.ok("up", "--local", directory, "--json"))["started"] == []
+
+
+def test_commands_at_the_same_time_are_refused_and_name_the_one_at_work(installation):
+    speedwell, directory = installation
+    with exclusive(directory / "lock", "`speedwell up`"):
+        for command in ("up", "down"):
+            refused = speedwell.run(command, "--local", directory)
+            assert refused.returncode == 1
+            assert f"`speedwell up` (pid {os.getpid()}) is already at work" in error_line(refused)
+
+
+def test_killed_servers_are_named_by_status_and_started_again_by_up_with_the_data(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    before = pids(directory)
+    kill(directory, "nameserver", "d1")
+    status = speedwell.run("status")
+    assert status.returncode == 1
+    assert b"nameserver is not running" in status.stderr
+    assert b"d1 is not running" in status.stderr
+    speedwell.ok("up")
+    after = pids(directory)
+    assert {name for name in before if before[name] == after[name]} == {"d0", "d2"}
+    assert speedwell.ok("cat", "/x") == "precious"
+    speedwell.ok("append", "/x", stdin=b" and more")
+    assert speedwell.ok("cat", "/x") == "precious and more"
+
+
+def test_after_everything_was_killed_up_needs_only_the_directory(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    kill(directory, "d0", "d1", "d2", "nameserver")
+    speedwell.ok("up", "--local", directory)
+    assert speedwell.ok("cat", "/x") == "precious"
+
+
+def test_after_the_machine_was_started_anew_old_pids_mean_nothing(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    kill(directory, "d0", "d1", "d2", "nameserver")
+    state = json.loads((directory / "state.json").read_text())
+    state["boot_id"] = "before"
+    for process in state["processes"]:  # pids that now belong to somebody else
+        process["pid"] = os.getpid()
+    (directory / "state.json").write_text(json.dumps(state))
+    assert speedwell.run("status").returncode == 1
+    speedwell.ok("up", "--local", directory)
+    assert speedwell.ok("cat", "/x") == "precious"
+
+
+def test_a_port_taken_by_somebody_else_meanwhile_is_no_obstacle(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    address = Processes(directory).settings["addresses"]["nameserver"]
+    kill(directory, "nameserver")
+    host, port = address.split(":")
+    with socket.create_server((host, int(port))):
+        speedwell.ok("up", "--local", directory)
+        assert Processes(directory).settings["addresses"]["nameserver"] != address
+        assert speedwell.ok("cat", "/x") == "precious"
+
+
+def test_more_dataservers_join_a_stopped_installation(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    speedwell.ok("down")
+    speedwell.ok("up", "--local", directory, "--dataservers", "4")
+    assert set(pids(directory)) == {"nameserver", "d0", "d1", "d2", "d3"}
+    assert speedwell.ok("cat", "/x") == "precious"
+
+
+def test_when_a_server_cannot_start_everything_stops_and_its_log_is_shown(tmp_path):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    speedwell.ok("up", "--local", directory)
+    speedwell.ok("down")
+    data = directory / "dataservers" / "d1"
+    data.rename(tmp_path / "aside")
+    data.write_text("not a directory")
+    failed = speedwell.run("up", "--local", directory)
+    assert failed.returncode == 1
+    assert b"speedwell: d1 stopped (exit code" in failed.stderr
+    assert b"Traceback" not in failed.stderr
+    assert pids(directory) == {}
+    data.unlink()
+    (tmp_path / "aside").rename(data)
+    speedwell.ok("up", "--local", directory)
+    speedwell.ok("down")
+
+
+def test_down_leaves_no_process_and_a_second_down_is_no_error(tmp_path):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    speedwell.ok("up", "--local", directory, "--dataservers", "1")
+    records = Processes(directory).running()
+    assert len(records) == 2
+    assert "stopped" in speedwell.ok("down")
+    assert [record for record in records if is_running(record)] == []
+    assert "nothing to stop" in speedwell.ok("down")
+    assert "nothing was running" in speedwell.ok("down", "--local", directory)
+    assert speedwell.run("ls").returncode == 1
+
+
+def test_an_interrupted_up_leaves_nothing_running(tmp_path):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    process = speedwell.start("up", "--local", directory)
+    wait_until(lambda: (directory / "logs" / "nameserver.log").exists(), 10, "up has begun")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert pids(directory) == {}
+    speedwell.ok("up", "--local", directory)
+    speedwell.ok("down")
+
+
+def test_a_nameserver_that_is_not_there_is_named_and_waited_for_with_a_limit(tmp_path):
+    speedwell = Speedwell(tmp_path / "state")
+    result = speedwell.run("ls", "--nameserver", "127.0.0.1:1")
+    assert result.returncode == 1
+    assert "127.0.0.1:1" in error_line(result)
+    result = speedwell.run("status", "--json", "--nameserver", "127.0.0.1:1")
+    assert result.returncode == 1
+    document = json.loads(result.stdout)
+    assert document["statistics"] is None
+    assert "127.0.0.1:1" in document["problems"][0]
+
+
+def test_two_installations_run_side_by_side_and_the_last_is_the_default(tmp_path):
+    speedwell = Speedwell(tmp_path / "state")
+    for name in ("one", "two"):
+        speedwell.ok("up", "--local", tmp_path / name, "--dataservers", "1")
+        speedwell.ok("put", "-", f"/{name}", stdin=b"1")
+    assert speedwell.ok("ls") == "two\n"
+    first = json.loads(speedwell.ok("status", "--json", "--local", tmp_path / "one"))["nameserver"]
+    assert speedwell.ok("ls", "--nameserver", first) == "one\n"
+    speedwell.ok("down")
+    speedwell.ok("down", "--local", tmp_path / "one")

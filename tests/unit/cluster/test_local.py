@@ -1,0 +1,103 @@
+"""Settings of a local installation: what is refused before anything is started."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cluster import local
+from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
+from cluster.local import LocalSettings
+from cluster.processes import Processes, ProcessRecord, start_ticks
+
+RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
+            "addresses": {"nameserver": "127.0.0.1:4000"}}
+
+
+def installation(directory: Path, **changes: object) -> Processes:
+    processes = Processes(directory)
+    processes.settings = {**RECORDED, **changes}
+    processes.save()
+    return processes
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"dataservers": 65}, "--dataservers: 65 is not between 1 and 64"),
+    ({"replication": 4}, r"--replication: 4 is not between 1 and the number of dataservers \(3\)"),
+    ({"dataservers": 2, "replication": 3}, "--replication: 3 is not between"),
+    ({"chunk_size_bytes": 100}, "--chunk-size: 100 bytes is not between"),
+    ({"chunk_size_bytes": 1 << 50}, "--chunk-size"),
+])
+def test_settings_out_of_range_are_refused_by_name(settings, message, tmp_path):
+    with pytest.raises(InvalidSetting, match=message):
+        local.up(LocalSettings(tmp_path / "c", **settings))
+    assert Processes(tmp_path / "c").records == []
+
+
+def test_fewer_dataservers_than_the_stored_files_are_on_are_refused(tmp_path):
+    installation(tmp_path)
+    with pytest.raises(InvalidSetting, match="was made with 3; the files on the others would lose replicas"):
+        local.up(LocalSettings(tmp_path, dataservers=2))
+
+
+def test_settings_not_given_are_those_of_the_last_time(tmp_path):
+    processes = installation(tmp_path)
+    chosen = local._choose(LocalSettings(tmp_path), tmp_path, processes)
+    assert chosen == RECORDED
+
+
+def test_two_dataservers_mean_two_replicas_unless_said_otherwise(tmp_path):
+    chosen = local._choose(LocalSettings(tmp_path, dataservers=2), tmp_path, Processes(tmp_path))
+    assert (chosen["dataservers"], chosen["replication"]) == (2, 2)
+
+
+def test_other_settings_for_a_running_installation_are_refused(tmp_path):
+    processes = installation(tmp_path)
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    processes.records = [ProcessRecord("nameserver", os.getpid(), ticks, 0, ["x"], "x.log")]
+    processes.save()
+    with pytest.raises(AlreadyRunning, match="runs with --replication 2; stop it with `speedwell down"):
+        local.up(LocalSettings(tmp_path, replication=3))
+    with pytest.raises(AlreadyRunning, match="runs with --chunk-size 1048576"):
+        local.up(LocalSettings(tmp_path, chunk_size_bytes=1 << 21))
+
+
+def test_a_mount_inside_the_data_or_around_it_is_refused(tmp_path):
+    for directory, mount in (("c", "c/mnt"), ("m/c", "m"), ("c", "c")):
+        with pytest.raises(InvalidSetting, match="must not lie inside each other"):
+            local.up(LocalSettings(tmp_path / directory, mount=tmp_path / mount))
+
+
+def test_an_installation_of_another_kind_is_left_alone(tmp_path):
+    installation(tmp_path, kind="fabric")
+    with pytest.raises(InvalidState, match="another kind"):
+        local.up(LocalSettings(tmp_path))
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidSetting, match="is not a directory"):
+        local.up(LocalSettings(tmp_path / "file"))
+
+
+def test_down_of_a_directory_without_an_installation_is_refused(tmp_path):
+    with pytest.raises(NotRunning, match="holds no local Speedwell installation"):
+        local.down(tmp_path)
+    with pytest.raises(NotRunning):
+        local.down(tmp_path / "not there")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_down_of_a_stopped_installation_stops_nothing(tmp_path):
+    installation(tmp_path)
+    assert local.down(tmp_path) == []
+
+
+def test_the_port_of_last_time_is_taken_again_only_while_it_is_free():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert local._listen_address(address) == "127.0.0.1:0"
+    assert local._listen_address(address) == address
+    assert local._listen_address(None) == "127.0.0.1:0"
