@@ -41,6 +41,10 @@ class DuplicateFlow(PolicyError):
     """A flow identifier that is already in use."""
 
 
+class InvalidMeasurement(PolicyError):
+    """A measured rate that no link can have."""
+
+
 class UnknownPath(PolicyError):
     """A path that has been given no label."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
+from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
 from controller.policy.link_load import Flow, LinkLoad
 from controller.policy.maxmin import raised_shares
 from controller.policy.network import Link, Network, Path
@@ -202,8 +202,10 @@ class Mayflower:
     def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
         """Take in a flow's counters: bytes since it started, rate since the last poll.
 
-        Counters of a flow that was dropped while the poll ran are passed over.
+        Counters of a flow that was dropped while the poll ran are passed over. Raises InvalidMeasurement
+        for a rate that is not a number of bits per second from 0 up.
         """
+        _require_rate(rate_bps)
         flow = self._flows.get(flow_id)
         if flow is not None:
             flow.remaining_bits = max(flow.size_bits - 8 * transferred_bytes, 0.0)
@@ -216,8 +218,10 @@ class Mayflower:
 
         What the known flows do not explain is background, one flow that demands the difference. Flows
         dropped since the last poll explain their part of the interval. Until the next poll it gives way to
-        new flows and takes back what it lost as any flow does. Raises UnknownLink.
+        new flows and takes back what it lost as any flow does. Raises UnknownLink, or InvalidMeasurement for
+        a rate that is not a number of bits per second from 0 up.
         """
+        _require_rate(rate_bps)
         self._follow_network()
         load = self._loads[self._network.link_index(link)]
         explained_bps = sum(flow.measured_bps for flow in load.flows.values())
@@ -286,3 +290,8 @@ def _at_bottleneck(lists: list[list[tuple[Flow, float]]]) -> Iterable[tuple[Flow
             if share < merged.get(flow, math.inf):
                 merged[flow] = share
     return merged.items()
+
+
+def _require_rate(rate_bps: float) -> None:
+    if not (math.isfinite(rate_bps) and rate_bps >= 0):
+        raise InvalidMeasurement(f"a measured rate is a number of bits per second from 0 up, not {rate_bps!r}")

@@ -118,11 +118,14 @@ class Selector:
         return self._mayflower.flow_dropped(flow_id, now)
 
     def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
-        """A flow's counters: bytes since it started, rate since the last poll. Unknown flows are passed over."""
+        """A flow's counters: bytes since it started, rate since the last poll. Unknown flows are passed over.
+
+        Raises InvalidMeasurement for a rate that is negative or not finite.
+        """
         self._mayflower.flow_measured(flow_id, transferred_bytes, rate_bps, now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
-        """A link's rate since the last poll, all traffic counted. Raises UnknownLink."""
+        """A link's rate since the last poll, all traffic counted. Raises UnknownLink or InvalidMeasurement."""
         self._mayflower.link_measured(link, rate_bps, now)
         self._sinbad_r.link_measured(link, rate_bps, now)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.policy.errors import DuplicateFlow, NoPath, UnknownLink, UnknownNode
+from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownLink, UnknownNode
 from controller.policy.link_load import Flow
 from controller.policy.mayflower import Mayflower
 from controller.policy.network import Network, Path
@@ -288,6 +288,17 @@ def test_background_that_gave_way_comes_back_as_far_as_it_was_measured(mayflower
     assert shares(mayflower) == pytest.approx({"two": 5 * MBIT})
     mayflower.flow_dropped("two", 1.0)
     assert mayflower.background_bps(("s", "t")) == pytest.approx(7 * MBIT)
+
+
+@pytest.mark.parametrize("rate_bps", [-1.0, float("nan"), float("inf")])
+def test_a_rate_that_no_link_can_have_is_refused(mayflower: Mayflower, rate_bps: float) -> None:
+    mayflower.flow_added("one", X_TO_Z, 10 * MBIT, 0.0)
+    with pytest.raises(InvalidMeasurement):
+        mayflower.flow_measured("one", 0, rate_bps, LONG_AFTER)
+    with pytest.raises(InvalidMeasurement):
+        mayflower.link_measured(("s", "t"), rate_bps, LONG_AFTER)
+    assert shares(mayflower) == {"one": 10 * MBIT}
+    assert mayflower.background_bps(("s", "t")) == 0.0
 
 
 # --- which replica, which path ---
