@@ -160,7 +160,10 @@ class NetworkState:
             self.network.set_capacity((dpid, peer[0]), port.capacity_bps)
         for host in self.hosts_at(dpid):
             if host.port_no == port.port_no:
-                self._attach(host)
+                if port.up:
+                    self._attach(host)
+                else:
+                    self._detach(host)
 
     def remove_port(self, key: PortKey) -> None:
         self.ports.pop(key, None)
@@ -216,7 +219,7 @@ class NetworkState:
 
     def _attach(self, host: HostLocation) -> None:
         port = self.ports.get(host.port_key)
-        if port is None or host.dpid not in self.network:
+        if port is None or not port.up or host.dpid not in self.network:
             return
         self.network.add_host(host.ip)
         self.network.add_link(host.ip, host.dpid, port.capacity_bps)

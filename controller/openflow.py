@@ -288,7 +288,9 @@ def _decode_actions(actions: Iterable[Any]) -> tuple[Any, ...]:
         elif kind == "OFPActionPopMpls":
             decoded.append(PopLabel())
         elif kind == "NXActionRegMove":
-            decoded.append(CopyField(action.src_field, action.dst_field, action.n_bits))
+            # Ryu names the fields of the same header after their Nicira codes on the way back.
+            source, destination = (name.removesuffix("_nxm") for name in (action.src_field, action.dst_field))
+            decoded.append(CopyField(source, destination, action.n_bits))
         elif kind == "OFPActionSetField" and decoded and isinstance(decoded[-1], PushLabel) \
                 and action.key in ("mpls_label", "mpls_tc"):
             pushed = decoded[-1]

@@ -50,11 +50,6 @@ def changes(installed: SwitchTables, desired: SwitchTables) -> Changes:
     return result
 
 
-def without_deletes(change: Changes) -> Changes:
-    """The same without what it takes away."""
-    return Changes(change.arrivals, change.new_groups, [], change.departures)
-
-
 def arrival_messages(datapath: Any, change: Changes) -> list[Any]:
     return [openflow.flow_add(datapath, entry) for entry in change.arrivals]
 
@@ -76,12 +71,19 @@ def _barrier(datapath: Any, before: list[Any], after: list[Any]) -> list[Any]:
     return [datapath.ofproto_parser.OFPBarrierRequest(datapath)] if before and after else []
 
 
-def apply(installed: SwitchTables, change: Changes) -> None:
-    """Note in `installed` that a change was sent."""
+def apply_arrivals(installed: SwitchTables, change: Changes) -> None:
+    """Note in `installed` that the arrival messages were sent."""
     installed.add(change.arrivals)
+
+
+def apply_departures(installed: SwitchTables, change: Changes) -> None:
+    """Note in `installed` that the departure messages were sent."""
     installed.add(change.departures)
-    for group in (*change.new_groups, *change.changed_groups):
-        installed.groups[group.group_id] = group
+    installed.groups.update((group.group_id, group) for group in (*change.new_groups, *change.changed_groups))
+
+
+def apply_stale(installed: SwitchTables, change: Changes) -> None:
+    """Note in `installed` that the stale messages were sent."""
     for key in change.stale_flows:
         installed.flows.pop(key, None)
     for group_id in change.stale_groups:

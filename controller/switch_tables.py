@@ -139,17 +139,21 @@ class Planner:
         """The neighbour that a switch sends a label to; None at its destination and where it is not seen."""
         return self._label_hops.get(dpid, {}).get(label)
 
+    def label_key(self, label: int) -> FlowKey:
+        """The key of a label's entry, the same at every switch."""
+        return Table.LABELS, Priority.CLASS, match(eth_type=ETH_MPLS, mpls_label=label)
+
     def _label_entries(self, dpid: str) -> Iterable[FlowEntry]:
         for label, neighbour in self._label_hops.get(dpid, {}).items():
-            matching = match(eth_type=ETH_MPLS, mpls_label=label)
+            key = self.label_key(label)
             if neighbour is None:
-                yield FlowEntry(Table.LABELS, Priority.CLASS, matching, (PopLabel(),), Table.DELIVERY, COOKIE_LABELS)
+                yield FlowEntry(*key, (PopLabel(),), Table.DELIVERY, COOKIE_LABELS)
                 continue
             try:
                 port_no = self.state.port_toward(dpid, neighbour)
             except NoSuchPath:
                 continue
-            yield FlowEntry(Table.LABELS, Priority.CLASS, matching, (Output(port_no),), None, COOKIE_LABELS)
+            yield FlowEntry(*key, (Output(port_no),), None, COOKIE_LABELS)
 
     def _host_entries(self, dpid: str, host: HostLocation, groups: dict[int, SelectGroup]) -> Iterable[FlowEntry]:
         to_host = match(eth_type=ETH_IPV4, ipv4_dst=host.ip)
@@ -237,6 +241,14 @@ def _local_host_entries(host: HostLocation) -> Iterable[FlowEntry]:
                     (), Table.NEIGHBOURS, COOKIE_HOSTS)
     yield FlowEntry(Table.DELIVERY, Priority.HOST, match(eth_type=ETH_IPV4, ipv4_dst=host.ip),
                     (Output(host.port_no),), None, COOKIE_HOSTS)
+
+
+def known_hosts(tables: SwitchTables) -> Iterable[tuple[int, str, str]]:
+    """(port number, MAC, address) of each host that a switch holds entries for."""
+    for entry in tables.flows.values():
+        fields = dict(entry.match)
+        if entry.table == Table.SOURCES and "ipv4_src" in fields:
+            yield fields["in_port"], fields["eth_src"], fields["ipv4_src"]
 
 
 def explicit_match(five_tuple: FiveTuple) -> Match:

@@ -53,11 +53,16 @@ class Discovery(RyuApp):
         self._capacities: dict[PortKey, float] = {}
         self._being_checked: set[PortKey] = set()
         self._capacities_due: dict[str, float] = {}
+        self._loops: list[Any] = []
 
     def start(self) -> None:
         super().start()
-        self.threads.append(hub.spawn(self._probe_loop))
-        self.threads.append(hub.spawn(self._capacity_loop))
+        self._loops = [hub.spawn(self._probe_loop), hub.spawn(self._capacity_loop)]
+
+    def stop(self) -> None:
+        for loop in self._loops:
+            hub.kill(loop)
+        super().stop()
 
     # --- switches ---
 

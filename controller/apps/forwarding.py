@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from ryu.base.app_manager import RyuApp
+from ryu.base.app_manager import RyuApp, lookup_service_brick
+from ryu.controller import ofp_event
+from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
+from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3
 
-from controller.events import EventPathsChanged
-from controller.network_state import NetworkState
+from controller import openflow, reconcile
+from controller.confirm import asked, confirmed, confirmed_on_all
+from controller.errors import ControllerError, NoSuchPath, SwitchGone
+from controller.events import (
+    AffectedPath,
+    EventHostChanged,
+    EventLinkChanged,
+    EventPathsChanged,
+    EventPortChanged,
+    EventSwitchChanged,
+)
+from controller.explicit_paths import ExplicitPath, ExplicitPaths
+from controller.network_state import HostLocation, NetworkState, dpid_hex
+from controller.openflow import FlowEntry, SelectGroup
+from controller.policy.errors import LabelsExhausted
 from controller.policy.five_tuple import FiveTuple
-from controller.policy.network import Path
+from controller.policy.network import Link, Path
+from controller.settling import Settling
+from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
 
-
-@dataclass(frozen=True, slots=True)
-class ExplicitPath:
-    """One flow on its own path. `path` begins and ends with a host; `diverted` says that a link of it was lost and
-    the flow runs over the default paths."""
-
-    five_tuple: FiveTuple
-    path: Path
-    cookie: int
-    idle_timeout_seconds: int
-    traffic_class: int = 0
-    diverted: bool = False
+COALESCE_SECONDS = 0.02
+"""Changes come in showers; this long they are gathered before tables are planned anew."""
+URGENT_COALESCE_SECONDS = 0.002
+SETTLE_CHECK_SECONDS = 0.1
+SYNC_TIMEOUT_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+AUDIT_INTERVAL_SECONDS = 60.0
+"""How often the tables of every switch are read and compared with what they should hold."""
 
 
 class Forwarding(RyuApp):
@@ -41,7 +57,34 @@ class Forwarding(RyuApp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.state: NetworkState = kwargs["state"]
-        self.explicit_paths: dict[FiveTuple, ExplicitPath] = {}
+        self.planner = Planner(self.state)
+        self.explicit_paths = ExplicitPaths(self.planner)
+        self._installed: dict[str, SwitchTables] = {}
+        """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
+        self._sent: dict[str, int] = {}
+        """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
+        self._found: dict[str, list[FlowEntry]] = {}
+        """Explicit entries read from switches, to be compared with what should be there."""
+        self._reading: set[str] = set()
+        self._settling = Settling(self.state)
+        self._dirty = hub.Event()
+        self._synced = hub.Event()
+        self._syncing = False
+        self._pruning = False
+        self._announced_links: frozenset[Link] = frozenset()
+        self._affected: list[AffectedPath] = []
+        self._loops: list[Any] = []
+
+    def start(self) -> None:
+        super().start()
+        self._loops = [hub.spawn(self._sync_loop), hub.spawn(self._audit_loop)]
+
+    def stop(self) -> None:
+        for loop in self._loops:
+            hub.kill(loop)
+        super().stop()
+
+    # --- explicit paths: for others ---
 
     def install_path(
         self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int, traffic_class: int = 0
@@ -54,7 +97,18 @@ class Forwarding(RyuApp):
         Raises NoSuchPath if a link of the path is not live, SwitchRefused, SwitchTimedOut or SwitchGone; after any of
         these the flow has no entry of its own.
         """
-        raise NotImplementedError
+        wanted = ExplicitPath(five_tuple, path, cookie, idle_timeout_seconds, traffic_class)
+        entry = self._entry_once_ready(wanted)
+        datapath = self.state.datapath(wanted.first_switch)
+        self.explicit_paths.add(wanted)
+        try:
+            self._confirmed(datapath, [openflow.flow_add(datapath, entry)])
+        except ControllerError as error:
+            self.explicit_paths.discard(wanted)
+            if not isinstance(error, SwitchGone):
+                datapath.send_msg(openflow.flow_delete(datapath, entry.key))
+            raise
+        return wanted
 
     def move_path(self, five_tuple: FiveTuple, path: Path) -> ExplicitPath:
         """Give a flow that `install_path` placed another path: one modify, its counters run on.
@@ -62,11 +116,286 @@ class Forwarding(RyuApp):
         Raises as `install_path`, and NoSuchPath if the flow has no entry (any more). On an error the flow stays as
         it was.
         """
-        raise NotImplementedError
+        former = self.explicit_paths.get(five_tuple)
+        if former is None:
+            raise NoSuchPath(f"{five_tuple} has no entry of its own")
+        if path.nodes[1] != former.first_switch:
+            moved = self.install_path(five_tuple, path, former.cookie, former.idle_timeout_seconds,
+                                      former.traffic_class)
+            self._remove_entry(former)
+            return moved
+        wanted = replace(former, path=path, diverted=False)
+        entry = self._entry_once_ready(wanted)
+        datapath = self.state.datapath(wanted.first_switch)
+        self.explicit_paths.add(wanted)
+        try:
+            self._confirmed(datapath, [openflow.flow_modify(datapath, entry)])
+        except ControllerError:
+            if self.explicit_paths.get(five_tuple) is wanted:
+                self.explicit_paths.add(former)
+            raise
+        return wanted
 
     def remove_path(self, five_tuple: FiveTuple) -> None:
         """Take a flow's own entry out, confirmed. Unknown flows and switches that are gone are fine.
 
         Raises SwitchRefused or SwitchTimedOut; the entry then goes by its idle timeout.
         """
-        raise NotImplementedError
+        former = self.explicit_paths.get(five_tuple)
+        if former is not None:
+            self.explicit_paths.discard(former)
+            self._remove_entry(former)
+
+    def _remove_entry(self, path: ExplicitPath) -> None:
+        datapath = self.state.datapaths.get(path.first_switch)
+        if datapath is None:
+            return
+        try:
+            self._confirmed(datapath, [openflow.flow_delete(datapath, path.key)])
+        except SwitchGone:
+            return
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are changes that the switches do not carry yet."""
+        return self._dirty.is_set() or self._syncing
+
+    def wait_until_synced(self, timeout_seconds: float) -> bool:
+        """Block the calling green thread until the switches carry what is known now; False if that took too long."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.is_busy:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._synced.clear()
+            self._synced.wait(left)
+        return True
+
+    def _entry_once_ready(self, wanted: ExplicitPath) -> FlowEntry:
+        """The entry for a path. While switches are being brought up to date, waits until its labels are in place."""
+        deadline = time.monotonic() + self.state.settings.confirm_timeout_seconds
+        while True:
+            try:
+                entry = self.explicit_paths.entry(wanted)
+                if self._labels_installed(wanted.path):
+                    return entry
+                problem = NoSuchPath("the labels of the path are not installed yet")
+            except NoSuchPath as error:
+                problem = error
+            left = deadline - time.monotonic()
+            if not self.is_busy or left <= 0:
+                raise problem
+            self._synced.clear()
+            self._synced.wait(left)
+
+    def _labels_installed(self, path: Path) -> bool:
+        switches = Path(path.nodes[1:-1])
+        if len(switches.nodes) == 1:
+            return True
+        key = self.planner.label_key(self.planner.label_of(switches))
+        return all(dpid in self._installed and key in self._installed[dpid].flows for dpid in switches.nodes[1:])
+
+    def _confirmed(self, datapath: Any, messages: list[Any]) -> None:
+        confirmed(self.state, datapath, messages, self.state.settings.confirm_timeout_seconds)
+
+    @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
+    def entry_removed(self, event: Any) -> None:
+        message = event.msg
+        if message.cookie & openflow.COOKIE_MASK == openflow.COOKIE_READS:
+            self.explicit_paths.entry_gone(message.cookie, dpid_hex(message.datapath.id))
+
+    # --- what happened ---
+
+    @set_ev_cls(EventSwitchChanged)
+    def switch_changed(self, event: EventSwitchChanged) -> None:
+        self._installed.pop(event.dpid, None)
+        self._found.pop(event.dpid, None)
+        self._something_changed()
+        if event.connected:
+            hub.spawn(self._read_back, event.dpid)
+
+    @set_ev_cls(EventLinkChanged)
+    def link_changed(self, event: EventLinkChanged) -> None:
+        self._something_changed()
+        if not event.live and not self._pruning:
+            self._pruning = True
+            hub.spawn_after(URGENT_COALESCE_SECONDS, self._prune)
+
+    @set_ev_cls([EventPortChanged])
+    def port_changed(self, event: EventPortChanged) -> None:
+        self._something_changed()
+
+    @set_ev_cls(EventHostChanged)
+    def host_changed(self, event: EventHostChanged) -> None:
+        self._dirty.set()
+
+    def _something_changed(self) -> None:
+        self._settling.changed(time.monotonic())
+        self._dirty.set()
+
+    # --- links that go ---
+
+    def _prune(self) -> None:
+        """At once: no group leads over a link that went, and flows that had it in their path take the default."""
+        self._pruning = False
+        messages: dict[Any, list[Any]] = {}
+        for dpid, installed in self._installed.items():
+            datapath = self.state.datapaths.get(dpid)
+            if datapath is None:
+                continue
+            live = self.planner.groups(dpid)
+            for group_id, group in list(installed.groups.items()):
+                remaining = live[group_id].buckets if group_id in live else ()
+                kept = tuple(bucket for bucket in group.buckets if bucket in remaining)
+                if kept and len(kept) < len(group.buckets):
+                    installed.groups[group_id] = SelectGroup(group_id, kept)
+                    messages.setdefault(datapath, []).append(
+                        openflow.group_modify(datapath, installed.groups[group_id]))
+                    self._count_change(dpid)
+        for path, entry in self.explicit_paths.divert_dead():
+            self._affected.append(AffectedPath(path.five_tuple, path.path, path.cookie))
+            datapath = self.state.datapaths.get(path.first_switch)
+            if datapath is not None:
+                messages.setdefault(datapath, []).append(openflow.flow_modify(datapath, entry))
+        self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
+        self._dirty.set()
+
+    # --- bringing switches up to date ---
+
+    def _sync_loop(self) -> None:
+        while self.is_active:
+            self._dirty.wait()
+            hub.sleep(COALESCE_SECONDS)
+            if not self._settling.is_over(time.monotonic()):
+                hub.sleep(SETTLE_CHECK_SECONDS)
+                continue
+            self._dirty.clear()
+            self._syncing = True
+            try:
+                self._sync()
+            except LabelsExhausted as error:
+                self.logger.error("no paths are given out: %s", error)
+            finally:
+                self._syncing = False
+            if not self._dirty.is_set():
+                self._announce()
+            self._synced.set()
+
+    def _sync(self) -> None:
+        """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
+        self.planner.assign_labels()
+        todo = {}
+        for dpid in list(self._installed):
+            if dpid in self.state.datapaths:
+                change = reconcile.changes(self._installed[dpid], self.planner.tables(dpid))
+                if change:
+                    todo[dpid] = change
+            # With many hosts a plan takes its time; echo replies must not wait for all of them.
+            hub.sleep(0)
+        for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
+                           (reconcile.departure_messages, reconcile.apply_departures),
+                           (reconcile.stale_messages, reconcile.apply_stale)):
+            messages = {}
+            for dpid, change in todo.items():
+                datapath = self.state.datapaths.get(dpid)
+                if datapath is None or dpid not in self._installed:
+                    continue
+                if batch := make(datapath, change):
+                    messages[datapath] = batch
+                    note(self._installed[dpid], change)
+                    self._count_change(dpid)
+            self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
+        for dpid in list(self._found):
+            self._check_explicit(dpid)
+
+    def _note_failures(self, failures: Mapping[Any, ControllerError]) -> None:
+        for datapath, error in failures.items():
+            dpid = dpid_hex(datapath.id)
+            if isinstance(error, SwitchGone):
+                continue
+            self.logger.error("%s; its tables are read and compared again", error)
+            self._installed.pop(dpid, None)
+            hub.spawn_after(RETRY_SECONDS, self._read_back, dpid)
+
+    def _count_change(self, dpid: str) -> None:
+        self._sent[dpid] = self._sent.get(dpid, 0) + 1
+
+    def _announce(self) -> None:
+        hosts = self.state.network.hosts
+        links = frozenset(link for link in self.state.network.links if hosts.isdisjoint(link))
+        lost, gained = self._announced_links - links, links - self._announced_links
+        affected, self._affected = tuple(self._affected), []
+        self._announced_links = links
+        if lost or gained or affected:
+            self.send_event_to_observers(EventPathsChanged(lost, gained, affected))
+
+    # --- what switches hold ---
+
+    def _read_back(self, dpid: str) -> None:
+        """Find out what a switch holds: it may have restarted, or served an earlier controller."""
+        datapath = self.state.datapaths.get(dpid)
+        if datapath is None or dpid in self._reading:
+            return
+        self._reading.add(dpid)
+        try:
+            # Probes are of no use before the switch hands them up.
+            confirmed(self.state, datapath, [openflow.flow_add(datapath, entry) for entry in STATIC_ENTRIES],
+                      SYNC_TIMEOUT_SECONDS)
+            tables, explicit = self._read(datapath)
+        except ControllerError as error:
+            self.logger.warning("cannot read the tables of %s: %s", self.state.name_of(dpid), error)
+            if self.state.datapaths.get(dpid) is datapath:
+                hub.spawn_after(RETRY_SECONDS, self._read_back, dpid)
+            return
+        finally:
+            self._reading.discard(dpid)
+        if self.state.datapaths.get(dpid) is not datapath:
+            return
+        self._installed[dpid] = tables
+        self._found[dpid] = explicit
+        self._settling.found(dpid, tables)
+        for port_no, mac, ip in known_hosts(tables):
+            lookup_service_brick("Hosts").recovered(HostLocation(ip, mac, dpid, port_no))
+        self._dirty.set()
+
+    def _read(self, datapath: Any) -> tuple[SwitchTables, list[FlowEntry]]:
+        flows = asked(self.state, datapath, openflow.flow_stats_request(datapath), SYNC_TIMEOUT_SECONDS)
+        groups = asked(self.state, datapath, datapath.ofproto_parser.OFPGroupDescStatsRequest(datapath, 0),
+                       SYNC_TIMEOUT_SECONDS)
+        return reconcile.sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups))
+
+    def _check_explicit(self, dpid: str) -> None:
+        """Put back what a switch lost of its explicit paths, and take out what would send packets astray."""
+        found, datapath = self._found.pop(dpid), self.state.datapaths.get(dpid)
+        if datapath is None:
+            return
+        missing, astray = self.explicit_paths.compare(dpid, found)
+        messages = [openflow.flow_delete(datapath, key) for key in astray]
+        messages += [openflow.flow_add(datapath, entry) for entry in missing]
+        if messages:
+            self._note_failures(confirmed_on_all(self.state, {datapath: messages}, SYNC_TIMEOUT_SECONDS))
+
+    def _audit_loop(self) -> None:
+        """Compare what switches hold with what was sent, one after the other, all of them in one interval."""
+        while self.is_active:
+            for dpid in sorted(self._installed):
+                hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self._installed), 1))
+                self._audit(dpid)
+            if not self._installed:
+                hub.sleep(AUDIT_INTERVAL_SECONDS / 10)
+
+    def _audit(self, dpid: str) -> None:
+        datapath, before = self.state.datapaths.get(dpid), self._sent.get(dpid)
+        if datapath is None or dpid not in self._installed or self.is_busy:
+            return
+        try:
+            tables, _ = self._read(datapath)
+        except ControllerError as error:
+            self.logger.warning("cannot read the tables of %s: %s", self.state.name_of(dpid), error)
+            return
+        if self._sent.get(dpid) != before or self.state.datapaths.get(dpid) is not datapath:
+            return
+        if dpid in self._installed and tables != self._installed[dpid]:
+            self.logger.warning("the tables of %s are not as planned; they are put right", self.state.name_of(dpid))
+            self._installed[dpid] = tables
+            self._dirty.set()

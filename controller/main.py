@@ -1,0 +1,99 @@
+"""The `speedwell-controller` command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.errors import InvalidSettings
+from controller.settings import Settings, load_settings
+
+APPS = ("discovery", "hosts", "forwarding", "monitor", "flowserver", "rest_api")
+STOP_SECONDS = 1.0
+
+
+@click.command(context_settings={"auto_envvar_prefix": "SPEEDWELL_CONTROLLER", "show_default": True})
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
+@click.option("--openflow-host", metavar="ADDRESS", help="Address that switches connect to.  [default: 127.0.0.1]")
+@click.option("--openflow-port", type=int, help="0 means any free port.  [default: 6653]")
+@click.option("--rest-host", metavar="ADDRESS", help="Address of the REST interface.  [default: 127.0.0.1]")
+@click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
+@click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
+@click.option("--replica-policy", metavar="POLICY", help="mayflower (default), nearest, sinbad-r or random.")
+@click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
+def main(config: Path | None, **given: Any) -> None:
+    """Run the SDN controller until it gets SIGTERM or SIGINT.
+
+    Every option may also be given in the environment (SPEEDWELL_CONTROLLER_REST_PORT) or in the file of --config
+    (rest_port = 8080), which takes the settings that have no option too.
+    """
+    try:
+        settings = load_settings(config, **given)
+    except InvalidSettings as error:
+        sys.exit(f"speedwell-controller: {error}")
+    _run(settings)
+
+
+def _run(settings: Settings) -> None:
+    _patch()
+    # Ryu and the applications may only be imported once the standard library is patched.
+    from controller.openflow_server import AddressTaken, Controller
+
+    stop = _stop_signal()
+    try:
+        controller = Controller(settings, [f"controller.apps.{name}" for name in APPS])
+    except AddressTaken as error:
+        sys.exit(f"speedwell-controller: {error}")
+    click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
+    stop.wait()
+    controller.stop(STOP_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Green threads that are stuck in a system call must not keep the process.
+    os._exit(0)
+
+
+def _patch() -> None:
+    """Make the standard library's sockets green. Threads stay as they are: there is only one."""
+    with warnings.catch_warnings():
+        # eventlet announces at each start that it is no longer developed further.
+        warnings.simplefilter("ignore")
+        import eventlet
+
+    eventlet.monkey_patch(thread=False)
+    import controller.apps  # noqa: F401  (it makes Ryu importable)
+
+
+def _stop_signal() -> Any:
+    """An event that SIGTERM and SIGINT send. A pipe wakes the hub, which a signal handler alone would not."""
+    import eventlet
+    from eventlet.event import Event
+    from eventlet.green import socket
+
+    stop = Event()
+    awakened, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+    def wait() -> None:
+        with wake, awakened:
+            while True:
+                numbers = awakened.recv(16)
+                if not stop.ready() and {signal.SIGTERM, signal.SIGINT}.intersection(numbers):
+                    stop.send()
+
+    eventlet.spawn(wait)
+    return stop
+
+
+if __name__ == "__main__":
+    main()
