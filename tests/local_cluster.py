@@ -4,7 +4,6 @@
         client = cluster.client()
 """
 
-import contextlib
 import os
 import selectors
 import signal
@@ -157,18 +156,29 @@ class LocalCluster:
         for client in self._clients:
             client.close()
         self._clients.clear()
-        for daemon in [*self.dataservers, self.nameserver]:
-            with contextlib.suppress(ProcessLookupError, AssertionError):
+        daemons = [*self.dataservers, self.nameserver]
+        for daemon in daemons:
+            if daemon.process is not None:
                 daemon.resume()
+                daemon.process.terminate()
+        for daemon in daemons:
             daemon.stop()
 
     def restart(self) -> None:
         """kill -9 everything at once, and start it again on the same ports."""
         for daemon in [self.nameserver, *self.dataservers]:
             daemon.kill()
-        for daemon in [self.nameserver, *self.dataservers]:
-            daemon.start()
-        self.wait_alive({daemon.name for daemon in self.dataservers})
+        self.revive()
+
+    def revive(self) -> None:
+        """Start again, on their old ports, the processes that were killed."""
+        dead = [daemon for daemon in [self.nameserver, *self.dataservers] if daemon.process is None]
+        for daemon in dead:
+            daemon.launch()
+        for daemon in dead:
+            daemon.wait_ready()
+        if dead:
+            self.wait_alive({daemon.name for daemon in self.dataservers})
 
     # ------------------------------------------------------------------ looking in
 
