@@ -38,7 +38,7 @@ class Flow:
         self.remaining_bits = size_bits
         self.settled_at = now
         self.bandwidth_bps = 0.0
-        self.measured_bps = 0.0
+        self.measured_bps: float | None = None
         self.frozen = False
         self.frozen_until = now
 
@@ -65,6 +65,7 @@ class LinkLoad:
         "_demand_bps",
         "_share_bps",
         "background",
+        "background_demand_bps",
         "capacity_bps",
         "departed_bits",
         "flows",
@@ -76,12 +77,41 @@ class LinkLoad:
         self.capacity_bps = capacity_bps
         self.flows: dict[str, Flow] = {}
         self.background = Flow("background", Path(()), (index,), 0.0, 0.0)
+        self.background_demand_bps = 0.0
         self.measured_at: float | None = None
         self.departed_bits = 0.0
         self.stale = True
         self._ascending: list[Flow] = []
         self._demand_bps = 0.0
         self._share_bps = capacity_bps
+
+    def link_measured(self, rate_bps: float, now: float) -> None:
+        """Set the background to what the known flows do not explain of the rate since the last poll.
+
+        Dropped flows explain the part of the interval in which they ran; flows that no poll has shown yet
+        are taken to have run at their estimate since they were added.
+        """
+        interval_seconds = 0.0 if self.measured_at is None else now - self.measured_at
+        explained_bps = self.departed_bits / interval_seconds if interval_seconds > 0 else 0.0
+        for flow in self.flows.values():
+            if flow.measured_bps is not None:
+                explained_bps += flow.measured_bps
+            else:
+                running_seconds = now - flow.on_path_since
+                part = running_seconds / interval_seconds if running_seconds < interval_seconds else 1.0
+                explained_bps += flow.bandwidth_bps * part
+        self.background_demand_bps = max(rate_bps - explained_bps, 0.0)
+        self.background.bandwidth_bps = self.background_demand_bps
+        self.departed_bits = 0.0
+        self.measured_at = now
+        self.stale = True
+
+    def flow_left(self, flow: Flow, now: float) -> None:
+        """Take a flow off the link, and remember what it moved since the last poll."""
+        del self.flows[flow.flow_id]
+        self.stale = True
+        if self.measured_at is not None:
+            self.departed_bits += flow.bandwidth_bps * (now - max(self.measured_at, flow.on_path_since))
 
     def spare_bps(self) -> float:
         """Capacity that neither a flow nor the background asks for; 0 if the demands exceed it."""

@@ -167,11 +167,7 @@ class Mayflower:
     def _remove(self, flow: Flow, now: float) -> None:
         del self._flows[flow.flow_id]
         for link in flow.links:
-            load = self._loads[link]
-            del load.flows[flow.flow_id]
-            load.stale = True
-            if load.measured_at is not None:
-                load.departed_bits += flow.bandwidth_bps * (now - max(load.measured_at, flow.on_path_since))
+            self._loads[link].flow_left(flow, now)
         self._share_out(flow.links, now)
 
     def _share_out(self, links: tuple[int, ...], now: float) -> None:
@@ -181,7 +177,7 @@ class Mayflower:
         spare_bps: dict[int, float] = {}
         for link in links:
             background = loads[link].background
-            unmet_bps = background.measured_bps - background.bandwidth_bps
+            unmet_bps = loads[link].background_demand_bps - background.bandwidth_bps
             if unmet_bps > 0:
                 # Background wants no more than was measured: as if it crossed one more link with that to spare.
                 limit = -1 - link
@@ -216,21 +212,13 @@ class Mayflower:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
 
-        What the known flows do not explain is background, one flow that demands the difference. Flows
-        dropped since the last poll explain their part of the interval. Until the next poll it gives way to
-        new flows and takes back what it lost as any flow does. Raises UnknownLink, or InvalidMeasurement for
-        a rate that is not a number of bits per second from 0 up.
+        What the known flows do not explain is background, one flow that demands the difference. Until the
+        next poll it gives way to new flows and takes back what it lost as any flow does. Raises UnknownLink,
+        or InvalidMeasurement for a rate that is not a number of bits per second from 0 up.
         """
         _require_rate(rate_bps)
         self._follow_network()
-        load = self._loads[self._network.link_index(link)]
-        explained_bps = sum(flow.measured_bps for flow in load.flows.values())
-        if load.measured_at is not None and now > load.measured_at:
-            explained_bps += load.departed_bits / (now - load.measured_at)
-        load.background.measured_bps = max(rate_bps - explained_bps, 0.0)
-        self._set(load.background, load.background.measured_bps)
-        load.departed_bits = 0.0
-        load.measured_at = now
+        self._loads[self._network.link_index(link)].link_measured(rate_bps, now)
 
     def update_bandwidth(self, flow: Flow, bandwidth_bps: float, now: float) -> None:
         """UPDATEBW: take a measured bandwidth, unless the flow is in the update-freeze state (T <= f.T)."""

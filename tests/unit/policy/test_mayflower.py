@@ -271,6 +271,23 @@ def test_a_flow_that_was_dropped_since_the_last_poll_is_not_taken_for_background
     assert mayflower.background_bps(("s", "t")) == 7 * MBIT
 
 
+def test_a_flow_that_no_poll_has_shown_yet_is_not_taken_for_background(mayflower: Mayflower) -> None:
+    mayflower.link_measured(("s", "t"), 0.0, 5.0)
+    mayflower.flow_added("ours", X_TO_Z, 100 * MBIT, 5.4)
+    mayflower.link_measured(("s", "t"), 7 * MBIT, 6.0)
+    assert mayflower.background_bps(("s", "t")) == pytest.approx(1 * MBIT)
+    mayflower.flow_measured("ours", 10**6, 9 * MBIT, 7.0)
+    mayflower.link_measured(("s", "t"), 9.5 * MBIT, 7.0)
+    assert mayflower.background_bps(("s", "t")) == pytest.approx(0.5 * MBIT)
+
+
+def test_a_link_may_be_measured_twice_at_one_moment(mayflower: Mayflower) -> None:
+    mayflower.flow_added("ours", X_TO_Z, 100 * MBIT, 4.0)
+    for _ in range(2):
+        mayflower.link_measured(("s", "t"), 12 * MBIT, 5.0)
+    assert mayflower.background_bps(("s", "t")) == 2 * MBIT
+
+
 def test_known_flows_that_explain_a_links_rate_leave_no_background(mayflower: Mayflower) -> None:
     mayflower.flow_added("ours", X_TO_Z, 100 * MBIT, 0.0)
     mayflower.flow_measured("ours", 10**6, 8 * MBIT, 1.0)
