@@ -146,6 +146,8 @@ class NameserverService:
         rack, pod = requests.text(server.rack, "server.rack"), requests.text(server.pod, "server.pod")
         capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
         available = requests.number(request.available_bytes, "available_bytes", capacity)
+        deleted = [requests.file_id(value, f"deleted[{index}]")
+                   for index, value in enumerate(request.deleted)]
         with self._lock:
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
@@ -153,8 +155,6 @@ class NameserverService:
             now_ns = self._clock_ns()
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
-            deleted = [requests.file_id(value, f"deleted[{index}]")
-                       for index, value in enumerate(request.deleted)]
             due = deletions.due(self._store, dataserver.number, now_ns, deleted)
         return pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due])
 

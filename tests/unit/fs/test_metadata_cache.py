@@ -1,0 +1,154 @@
+"""What a client remembers about files, and for how long; time is passed in."""
+
+from fs.client.attribute_cache import MAX_CHANGED_DIRECTORIES, AttributeCache
+from fs.client.stat_ahead import FIRST_PAGE, LARGEST_PAGE, MAX_DIRECTORIES, Page, StatAhead
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
+
+
+def file(inode: int, **fields: int) -> Attributes:
+    return Attributes(inode=inode, type=REGULAR, **fields)  # type: ignore[arg-type]
+
+
+def filled(*paths: bytes, seconds: float = 1.0, capacity: int = 100) -> AttributeCache:
+    cache = AttributeCache(seconds, capacity)
+    for inode, path in enumerate(paths, start=2):
+        put(cache, path, file(inode))
+    return cache
+
+
+def put(cache: AttributeCache, path: bytes, attributes: Attributes, now: float = 0.0) -> None:
+    directory = path.rpartition(b"/")[0] or b"/"
+    cache.fill(directory, cache.moment(directory), [(path, attributes)], now)
+
+
+def test_an_entry_is_served_until_it_expires() -> None:
+    cache = filled(b"/d/f")
+    assert cache.get(b"/d/f", 0.99) == file(2)
+    assert cache.get(b"/d/f", 1.0) is None
+    assert len(cache) == 0
+
+
+def test_the_least_recently_used_entry_leaves_first() -> None:
+    cache = filled(b"/a", b"/b", b"/c", capacity=3)
+    cache.get(b"/a", 0)
+    put(cache, b"/d", file(9))
+    assert [path for path in (b"/a", b"/b", b"/c", b"/d") if cache.get(path, 0)] == [b"/a", b"/c", b"/d"]
+
+
+def test_an_own_change_is_seen_at_once() -> None:
+    cache = filled(b"/d/f", b"/d/g")
+    cache.changed(b"/d/f", None, 0)
+    cache.changed(b"/d/g", file(3, size=7), 0)
+    assert cache.get(b"/d/f", 0) is None
+    assert cache.get(b"/d/g", 0) == file(3, size=7)
+
+
+def test_an_answer_that_was_on_its_way_during_a_change_is_not_stored() -> None:
+    cache = filled()
+    moment, elsewhere = cache.moment(b"/d"), cache.moment(b"/e")
+    cache.changed(b"/d/f", None, 0)
+    cache.fill(b"/d", moment, [(b"/d/f", file(2)), (b"/d/g", file(3))], 0)
+    cache.fill(b"/e", elsewhere, [(b"/e/f", file(4))], 0)
+    assert cache.get(b"/d/f", 0) is None
+    assert cache.get(b"/d/g", 0) is None
+    assert cache.get(b"/e/f", 0) == file(4)
+
+
+def test_a_moved_directory_takes_all_below_it_out_of_the_cache() -> None:
+    cache = filled(b"/d", b"/d/f", b"/d/s/g", b"/dd", b"/e/f")
+    moment = cache.moment(b"/d/s")
+    cache.changed_tree(b"/d")
+    cache.fill(b"/d/s", moment, [(b"/d/s/late", file(50))], 0)
+    assert [path for path in (b"/d", b"/d/f", b"/d/s/g", b"/d/s/late", b"/dd", b"/e/f")
+            if cache.get(path, 0)] == [b"/dd", b"/e/f"]
+
+
+def test_a_commit_renews_the_file_under_the_path_it_is_known_by() -> None:
+    cache = filled(b"/d/f")
+    cache.changed_inode(file(2, size=5), 0.5)
+    assert cache.get(b"/d/f", 1.4) == file(2, size=5)
+
+
+def test_a_commit_of_a_file_not_cached_keeps_older_answers_out() -> None:
+    cache = filled()
+    moment = cache.moment(b"/d")
+    cache.changed_inode(file(2, size=5), 0)
+    cache.fill(b"/d", moment, [(b"/d/f", file(2))], 0)
+    assert cache.get(b"/d/f", 0) is None
+
+
+def test_a_new_entry_renews_its_directory() -> None:
+    cache = AttributeCache(1.0, 10)
+    before = Attributes(inode=5, type=DIRECTORY, mtime_ns=1, ctime_ns=1, link_count=2)
+    put(cache, b"/d", before)
+    cache.entry_added(b"/d", file(6, ctime_ns=9), is_directory=True)
+    cache.entry_added(b"/unknown", file(7, ctime_ns=9), is_directory=False)
+    renewed = cache.get(b"/d", 0)
+    assert renewed is not None
+    assert (renewed.mtime_ns, renewed.ctime_ns, renewed.link_count) == (9, 9, 3)
+    assert (before.mtime_ns, before.link_count) == (1, 2)  # what callers hold does not change
+
+
+def test_changes_in_many_directories_are_remembered_in_bounded_space() -> None:
+    cache = filled(b"/keep")
+    moment = cache.moment(b"/d0")
+    for number in range(MAX_CHANGED_DIRECTORIES * 2):
+        cache.changed(b"/d%d/f" % number, None, 0)
+    assert len(cache._changes) <= MAX_CHANGED_DIRECTORIES
+    cache.fill(b"/d0", moment, [(b"/d0/f", file(2))], 0)
+    assert cache.get(b"/d0/f", 0) is None
+    assert cache.get(b"/keep", 0) is not None
+
+
+# ------------------------------------------------------------------ stat-ahead
+
+
+def walk(ahead: StatAhead, directory: bytes, names: list[bytes]) -> list[Page | None]:
+    return [ahead.missed(directory, name) for name in names]
+
+
+def test_the_third_look_up_in_a_directory_lists_on_from_there() -> None:
+    assert walk(StatAhead(), b"/d", [b"a", b"b", b"c"]) == [None, None, Page(b"c", FIRST_PAGE)]
+
+
+def test_look_ups_in_different_directories_are_no_walk() -> None:
+    ahead = StatAhead()
+    for number in range(50):
+        assert ahead.missed(b"/d%d" % number, b"a") is None
+
+
+def test_a_walk_in_another_order_lists_from_the_beginning() -> None:
+    assert walk(StatAhead(), b"/d", [b"c", b"b", b"a"])[-1] == Page(b"", LARGEST_PAGE)
+
+
+def test_pages_grow_while_they_are_used() -> None:
+    ahead = StatAhead()
+    walk(ahead, b"/d", [b"a", b"b", b"c"])
+    sizes = []
+    for number in range(6):
+        ahead.listed(b"/d", FIRST_PAGE)
+        ahead.hits += FIRST_PAGE
+        page = ahead.missed(b"/d", b"d%d" % number)
+        assert page is not None
+        sizes.append(page.limit)
+    assert sizes == [128, 256, 512, 1000, 1000, 1000]
+
+
+def test_a_listing_that_spared_nothing_makes_the_next_one_come_later() -> None:
+    ahead = StatAhead()
+    waits = []
+    misses = 0
+    for number in range(400):
+        misses += 1
+        if ahead.missed(b"/d", b"%06d" % number):
+            ahead.listed(b"/d", FIRST_PAGE)
+            waits.append(misses)
+            misses = 0
+    assert waits == [3, 12, 48, 192]
+
+
+def test_walks_are_remembered_for_a_bounded_number_of_directories() -> None:
+    ahead = StatAhead()
+    for number in range(MAX_DIRECTORIES * 2):
+        ahead.missed(b"/d%d" % number, b"a")
+    assert len(ahead._walks) == MAX_DIRECTORIES

@@ -1,0 +1,260 @@
+"""Requests in, replies or errors out, without a network; time is set by the tests."""
+
+import random
+from typing import Any
+
+import pytest
+
+from fs.errors import (
+    InvalidArgument,
+    InvalidName,
+    NameTooLong,
+    NoReplicaAvailable,
+    NoSpace,
+    NoSuchFile,
+    StaleFile,
+)
+from fs.nameserver.registry import SILENCE_SECONDS
+from fs.nameserver.service import NameserverService
+from fs.nameserver.settings import Settings
+from fs.proto import speedwell_pb2 as pb
+from fs.store import MemoryStore
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+class Bench:
+    """A service with clocks in the test's hands and some dataservers, two to a rack."""
+
+    def __init__(self, dataservers: int = 4) -> None:
+        self.store = MemoryStore()
+        self.now_seconds = 1000.0
+        self.service = NameserverService(
+            self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
+            clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
+        for number in range(dataservers):
+            self.beat(number)
+
+    def beat(self, number: int, **fields: Any) -> pb.HeartbeatReply:
+        fields.setdefault("capacity_bytes", 1000)
+        fields.setdefault("available_bytes", 500)
+        return self.service.heartbeat(pb.HeartbeatRequest(server=server(number), **fields))
+
+    def create(self, path: bytes = b"/f", **fields: Any) -> pb.Attributes:
+        return self.service.create(pb.CreateRequest(path=path, mode=0o644, **fields)).attributes
+
+    def lookup(self, path: bytes = b"/f") -> pb.Attributes:
+        return self.service.lookup(pb.LookupRequest(path=path)).attributes
+
+    def commit(self, attributes: pb.Attributes, size: int, **fields: Any) -> pb.Attributes:
+        return self.service.commit(pb.CommitRequest(inode=attributes.inode, file_id=attributes.file_id,
+                                                    size=size, **fields)).attributes
+
+
+def server(number: int) -> pb.Replica:
+    return pb.Replica(dataserver_id=f"d{number}", host=f"10.0.0.{number}", port=7000 + number,
+                      rack=f"r{number // 2}", pod="p0")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def ids(attributes: pb.Attributes) -> list[str]:
+    return [replica.dataserver_id for replica in attributes.replicas]
+
+
+def test_a_new_file_has_three_replicas_in_two_racks_near_its_writer(bench: Bench) -> None:
+    attributes = bench.create(client_host="10.0.0.2")
+    assert ids(attributes)[:2] == ["d2", "d3"]
+    assert attributes.replicas[2].rack == "r0"
+    assert all(replica.alive for replica in attributes.replicas)
+    assert attributes.replicas[0].port == 7002
+    assert (attributes.type, attributes.size, attributes.chunk_size) == (pb.REGULAR, 0, 256 << 20)
+    assert bench.lookup() == attributes
+
+
+def test_a_file_may_ask_for_its_own_replication_and_chunk_size(bench: Bench) -> None:
+    attributes = bench.create(replication=1, chunk_size=4096)
+    assert (len(attributes.replicas), attributes.chunk_size) == (1, 4096)
+
+
+def test_with_fewer_live_dataservers_there_are_fewer_replicas() -> None:
+    assert len(Bench(dataservers=2).create().replicas) == 2
+
+
+def test_with_no_live_dataserver_a_create_fails_and_leaves_nothing(bench: Bench) -> None:
+    bench.now_seconds += SILENCE_SECONDS + 1
+    with pytest.raises(NoReplicaAvailable, match="no dataserver is alive"):
+        bench.create()
+    with pytest.raises(NoSuchFile):
+        bench.lookup()
+
+
+def test_with_all_disks_full_a_create_is_refused_for_space(bench: Bench) -> None:
+    for number in range(4):
+        bench.beat(number, available_bytes=0)
+    with pytest.raises(NoSpace):
+        bench.create()
+
+
+def test_the_first_live_replica_comes_first(bench: Bench) -> None:
+    attributes = bench.create()
+    bench.now_seconds += SILENCE_SECONDS + 1
+    alive = ids(attributes)[1:]
+    for dataserver_id in alive:
+        bench.beat(int(dataserver_id[1:]))
+    seen = bench.lookup()
+    assert ids(seen) == [*alive, ids(attributes)[0]]
+    assert [replica.alive for replica in seen.replicas] == [True, True, False]
+
+
+def test_truncation_keeps_replication_and_chunk_size_of_the_file(bench: Bench) -> None:
+    made = bench.create(replication=2, chunk_size=4096)
+    bench.commit(made, 10)
+    truncated = bench.service.truncate(pb.TruncateRequest(path=b"/f")).attributes
+    assert (truncated.size, len(truncated.replicas), truncated.chunk_size) == (0, 2, 4096)
+    assert truncated.file_id != made.file_id
+    with pytest.raises(StaleFile):
+        bench.commit(made, 20)
+
+
+def test_a_commit_drops_failed_replicas(bench: Bench) -> None:
+    made = bench.create()
+    failed = ids(made)[0]
+    committed = bench.commit(made, 10, failed_replicas=[failed, "never-seen"])
+    assert ids(committed) == ids(made)[1:]
+    assert committed.size == 10
+
+
+def test_heartbeats_repair_lengths_that_no_client_committed(bench: Bench) -> None:
+    made = bench.create()
+    primary = int(ids(made)[0][1:])
+    bench.beat(primary, lengths=[pb.FileLength(file_id=made.file_id, inode=made.inode, size=77)])
+    assert bench.lookup().size == 77
+
+
+def test_a_heartbeat_with_a_length_that_makes_no_sense_still_counts(bench: Bench) -> None:
+    made = bench.create()
+    primary = int(ids(made)[0][1:])
+    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.beat(primary, lengths=[pb.FileLength(file_id="nonsense", inode=made.inode, size=5),
+                                 pb.FileLength(file_id=made.file_id, inode=0, size=5),
+                                 pb.FileLength(file_id=made.file_id, inode=made.inode, size=2**64 - 1),
+                                 pb.FileLength(file_id=made.file_id, inode=made.inode, size=7)])
+    assert bench.lookup().size == 7
+    assert bench.lookup().replicas[0].alive
+
+
+def test_a_removed_files_content_is_deleted_after_the_grace_period(bench: Bench) -> None:
+    made = bench.create()
+    holder = int(ids(made)[1][1:])
+    bench.service.remove(pb.RemoveRequest(path=b"/f"))
+    bench.now_seconds += 59
+    assert list(bench.beat(holder).delete) == []
+    bench.now_seconds += 2
+    assert list(bench.beat(holder).delete) == [made.file_id]
+    assert list(bench.beat(holder, deleted=[made.file_id]).delete) == []
+
+
+def test_statistics_count_files_and_live_capacity(bench: Bench) -> None:
+    bench.create(b"/f")
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
+    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.beat(1)
+    bench.beat(2)
+    reply = bench.service.statistics(pb.StatisticsRequest())
+    assert (reply.files, reply.directories) == (1, 2)
+    assert (reply.capacity_bytes, reply.available_bytes) == (2000, 1000)
+    assert [(status.server.dataserver_id, status.server.alive) for status in reply.dataservers] == [
+        ("d0", False), ("d1", True), ("d2", True), ("d3", False)]
+    assert reply.dataservers[0].last_heartbeat_seconds_ago == SILENCE_SECONDS + 1
+    assert (reply.replication, reply.chunk_size) == (3, 256 << 20)
+
+
+def test_listings_have_attributes_and_pages(bench: Bench) -> None:
+    for number in range(5):
+        bench.create(b"/f%d" % number)
+    reply = bench.service.list(pb.ListRequest(path=b"/", after=b"f1", limit=2))
+    assert [entry.name for entry in reply.entries] == [b"f2", b"f3"]
+    assert reply.more
+    assert reply.entries[0].attributes == bench.lookup(b"/f2")
+    assert reply.directory.inode == 1
+    assert len(bench.service.list(pb.ListRequest(path=b"/", limit=2**32 - 1)).entries) == 5
+
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("lookup", pb.LookupRequest(), InvalidArgument, "path"),
+    ("lookup", pb.LookupRequest(path=b"/f", inode=2), InvalidArgument, "path"),
+    ("lookup", pb.LookupRequest(path=b"f"), InvalidName, "path"),
+    ("lookup", pb.LookupRequest(path=b"/a/../f"), InvalidName, "path"),
+    ("lookup", pb.LookupRequest(path=b"/a\0"), InvalidName, "path"),
+    ("lookup", pb.LookupRequest(path=b"/" + b"n" * 300), NameTooLong, "path"),
+    ("lookup", pb.LookupRequest(path=b"/n" * 2049), NameTooLong, "path"),
+    ("list", pb.ListRequest(path=b""), InvalidName, "path"),
+    ("list", pb.ListRequest(path=b"/", after=b"a/b"), InvalidArgument, "after"),
+    ("list", pb.ListRequest(path=b"/", after=b"n" * 256), NameTooLong, "after"),
+    ("create", pb.CreateRequest(path=b"/x/"), InvalidName, "path"),
+    ("create", pb.CreateRequest(path=b"/x", mode=0o100644), InvalidArgument, "mode"),
+    ("create", pb.CreateRequest(path=b"/x", uid=2**32 - 1), InvalidArgument, "uid"),
+    ("create", pb.CreateRequest(path=b"/x", gid=2**32 - 1), InvalidArgument, "gid"),
+    ("create", pb.CreateRequest(path=b"/x", replication=17), InvalidArgument, "replication"),
+    ("create", pb.CreateRequest(path=b"/x", chunk_size=1), InvalidArgument, "chunk_size"),
+    ("create", pb.CreateRequest(path=b"/x", chunk_size=2**63), InvalidArgument, "chunk_size"),
+    ("create", pb.CreateRequest(path=b"/x", client_host="a\nb"), InvalidArgument, "client_host"),
+    ("create", pb.CreateRequest(path=b"/x", client_host="h" * 300), InvalidArgument, "client_host"),
+    ("make_directory", pb.MakeDirectoryRequest(path=b"/.."), InvalidName, "path"),
+    ("make_directory", pb.MakeDirectoryRequest(path=b"/x", mode=2**32 - 1), InvalidArgument, "mode"),
+    ("remove", pb.RemoveRequest(path=b"//"), InvalidName, "path"),
+    ("rename", pb.RenameRequest(source=b"/f", destination=b"g"), InvalidName, "destination"),
+    ("rename", pb.RenameRequest(source=b"", destination=b"/g"), InvalidName, "source"),
+    ("set_attributes", pb.SetAttributesRequest(path=b"/f", mode=0o10000), InvalidArgument, "mode"),
+    ("set_attributes", pb.SetAttributesRequest(path=b"/f", uid=2**32 - 1), InvalidArgument, "uid"),
+    ("truncate", pb.TruncateRequest(path=b"/f", client_host="\0"), InvalidArgument, "client_host"),
+    ("commit", pb.CommitRequest(inode=0, file_id=UUID), InvalidArgument, "inode"),
+    ("commit", pb.CommitRequest(inode=2, file_id="x"), InvalidArgument, "file_id"),
+    ("commit", pb.CommitRequest(inode=2, file_id=UUID.upper()), InvalidArgument, "file_id"),
+    ("commit", pb.CommitRequest(inode=2, file_id=UUID, size=2**63), InvalidArgument, "size"),
+    ("commit", pb.CommitRequest(inode=2, file_id=UUID, failed_replicas=["d0", "a b"]), InvalidArgument,
+     r"failed_replicas\[1\]"),
+    ("heartbeat", pb.HeartbeatRequest(), InvalidArgument, "server.dataserver_id"),
+    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", port=1)), InvalidArgument,
+     "server.host"),
+    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h")), InvalidArgument,
+     "server.port"),
+    ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d9", host="h", port=65536)),
+     InvalidArgument, "server.port"),
+    ("heartbeat", pb.HeartbeatRequest(server=server(1), capacity_bytes=1, available_bytes=2), InvalidArgument,
+     "available_bytes"),
+    ("heartbeat", pb.HeartbeatRequest(server=server(1), deleted=["x"]), InvalidArgument, r"deleted\[0\]"),
+]
+
+
+@pytest.mark.parametrize(("method", "request_message", "kind", "field"), BAD)
+def test_a_bad_request_is_refused_naming_the_field_and_changes_nothing(
+        bench: Bench, method: str, request_message: Any, kind: type[Exception], field: str) -> None:
+    bench.create()
+    before = list(bench.store.iterate(b""))
+    with pytest.raises(kind, match=f"^{field}: "):
+        getattr(bench.service, method)(request_message)
+    assert list(bench.store.iterate(b"")) == before
+
+
+@pytest.mark.parametrize("bad", [{"replication": 0}, {"replication": 17}, {"chunk_size_bytes": 0},
+                                 {"chunk_size_bytes": 1 << 41}, {"deletion_grace_seconds": -1},
+                                 {"deletion_grace_seconds": float("nan")}])
+def test_settings_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Settings(**bad)
+
+
+def test_a_restarted_nameserver_knows_files_dataservers_and_pending_deletions(bench: Bench) -> None:
+    kept, removed = bench.create(b"/kept"), bench.create(b"/removed")
+    bench.service.remove(pb.RemoveRequest(path=b"/removed"))
+    bench.service = NameserverService(
+        bench.store, Settings(), generator=random.Random(2), clock_ns=lambda: int(bench.now_seconds * 1e9),
+        clock_seconds=lambda: bench.now_seconds)
+    assert bench.lookup(b"/kept") == kept
+    bench.now_seconds += 61
+    assert list(bench.beat(int(ids(removed)[0][1:])).delete) == [removed.file_id]
