@@ -8,7 +8,8 @@ from topo.emulation.errors import (
     InvalidSettings,
     MissingRequirement,
 )
+from topo.emulation.reservation import remove_leftovers
 from topo.emulation.settings import Settings
 
 __all__ = ["AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
-           "MissingRequirement", "Settings"]
+           "MissingRequirement", "Settings", "remove_leftovers"]

@@ -46,8 +46,12 @@ class OpenVSwitch:
         Returns when the switch forwards by them; raises `EmulationError`.
         """
         self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True)
+        try:
+            if self._directory.exists():
+                shutil.rmtree(self._directory)
+            self._directory.mkdir(parents=True)
+        except OSError as error:
+            raise EmulationError(f"{self._name}: cannot use the directory {error.filename}: {error.strerror}") from None
         database = self._directory / "conf.db"
         processes.run(["ovsdb-tool", "create", str(database), str(switch_schema())], env=self._environment,
                       what=f"{self._name}: ovsdb-tool")

@@ -66,3 +66,8 @@ class Reservation:
         processes.kill_marked(marker)
         management.remove_bridge()
         self._record_path.unlink()
+
+
+def remove_leftovers() -> None:
+    """Remove what an emulation whose owner was killed left; raises `EmulationRunning` if one is alive."""
+    Reservation("clean-up").release()

@@ -1,0 +1,176 @@
+"""`speedwell fabric`: a network by itself, with a controller and Mininet's prompt."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from topo.emulation import Emulation, EmulationError
+from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
+from topo.fabric.addresses import MACHINE_ADDRESS
+
+_DIRECTORY = Path("/run/speedwell/fabric")
+_OPENFLOW_PORT = 6653
+_CONNECT_TIMEOUT_SECONDS = 60.0
+_CONTROLLER_STOP_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class _Options:
+    host_mbps: float
+    unshaped: bool
+    mtu: int
+    queue_packets: int
+    congestion_control: str | None
+    controller: tuple[str, int] | None
+    no_controller: bool
+    directory: Path
+    describe: bool
+
+
+class _Address(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, parameter: click.Parameter | None,
+                context: click.Context | None) -> tuple[str, int]:
+        host, separator, port = str(value).rpartition(":")
+        if not separator or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            self.fail(f"{value!r} is not HOST:PORT", parameter, context)
+        return host, int(port)
+
+
+_SHARED_OPTIONS = (
+    click.option("--host-mbps", type=float, default=80.0, show_default=True, help="Rate of a host's link, Mbit/s."),
+    click.option("--unshaped", is_flag=True, help="Do not limit the links to their rates."),
+    click.option("--mtu", type=int, default=9000, show_default=True, help="MTU of the hosts, bytes."),
+    click.option("--queue-packets", type=int, default=20, show_default=True, help="Length of each queue, packets."),
+    click.option("--congestion-control", metavar="NAME", help="TCP's, on the hosts [default: cubic where allowed]."),
+    click.option("--controller", type=_Address(), help="Use the controller there instead of starting one."),
+    click.option("--no-controller", is_flag=True, help="Start no controller: switches forward what you tell them."),
+    click.option("--directory", type=click.Path(path_type=Path), default=_DIRECTORY, show_default=True,
+                 help="Where files and logs of the switches and the controller go."),
+    click.option("--describe", is_flag=True, help="Print the fabric as JSON and build nothing."),
+)
+
+
+def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_SHARED_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.group()
+def fabric() -> None:
+    """Build a network fabric by itself, with a Mininet prompt.
+
+    Needs root and Open vSwitch. Ends with `exit`, and leaves nothing behind.
+    """
+
+
+@fabric.command("three-tier")
+@click.option("--pods", type=int, default=2, show_default=True)
+@click.option("--racks", type=int, default=2, show_default=True, help="Racks per pod.")
+@click.option("--hosts", type=int, default=4, show_default=True, help="Hosts per rack.")
+@click.option("--aggregations", type=int, default=2, show_default=True, help="Aggregation switches per pod.")
+@click.option("--cores", type=int, default=2, show_default=True, help="Core switches.")
+@click.option("--edge-ratio", type=float, default=2.0, show_default=True,
+              help="Over-subscription of the edge switches' uplinks.")
+@click.option("--aggregation-ratio", type=float, default=4.0, show_default=True,
+              help="Over-subscription of the aggregation switches' uplinks.")
+@_with_shared_options
+def three_tier_command(pods: int, racks: int, hosts: int, aggregations: int, cores: int, edge_ratio: float,
+                       aggregation_ratio: float, **shared: Any) -> None:
+    """Pods of racks below a core. The product of the two ratios is the core-to-rack over-subscription."""
+    options = _Options(**shared)
+    _run(three_tier(pods, racks, hosts, aggregations, cores, options.host_mbps * 1e6,
+                    {"edge": edge_ratio, "aggregation": aggregation_ratio}), options)
+
+
+@fabric.command("fat-tree")
+@click.option("-k", "k", type=int, default=4, show_default=True, help="Ports of each switch, an even number.")
+@click.option("--edge-ratio", type=float, default=1.0, show_default=True,
+              help="Over-subscription of the edge switches' uplinks.")
+@click.option("--aggregation-ratio", type=float, default=1.0, show_default=True,
+              help="Over-subscription of the aggregation switches' uplinks.")
+@_with_shared_options
+def fat_tree_command(k: int, edge_ratio: float, aggregation_ratio: float, **shared: Any) -> None:
+    """The k-ary fat-tree, with k**3/4 hosts."""
+    options = _Options(**shared)
+    _run(fat_tree(k, options.host_mbps * 1e6, {"edge": edge_ratio, "aggregation": aggregation_ratio}), options)
+
+
+@fabric.command("spine-leaf")
+@click.option("--leaves", type=int, default=4, show_default=True)
+@click.option("--spines", type=int, default=2, show_default=True)
+@click.option("--hosts", type=int, default=4, show_default=True, help="Hosts per leaf.")
+@click.option("--ratio", type=float, default=2.0, show_default=True, help="Over-subscription of the leaves' uplinks.")
+@_with_shared_options
+def spine_leaf_command(leaves: int, spines: int, hosts: int, ratio: float, **shared: Any) -> None:
+    """Leaves that all link to all spines."""
+    options = _Options(**shared)
+    _run(spine_leaf(leaves, spines, hosts, options.host_mbps * 1e6, ratio), options)
+
+
+def _run(description: Fabric, options: _Options) -> None:
+    if options.describe:
+        click.echo(description.to_json())
+        return
+    if options.controller and options.no_controller:
+        raise click.UsageError("--controller and --no-controller exclude each other")
+    target = None if options.no_controller else options.controller or (MACHINE_ADDRESS, _OPENFLOW_PORT)
+    emulation = Emulation(description, directory=options.directory, controller=target, mtu=options.mtu,
+                          queue_packets=options.queue_packets, shaped=not options.unshaped,
+                          congestion_control=options.congestion_control)
+    with ExitStack() as cleanup:
+        cleanup.callback(emulation.stop)
+        emulation.start(_say)
+        if target and not options.controller:
+            _start_controller(options.directory, cleanup)
+        # a second Ctrl-C must not end the clean-up half-way
+        cleanup.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        if target:
+            _say(f"waiting for {len(description.switches)} switches to find their controller")
+            emulation.wait_connected(_CONNECT_TIMEOUT_SECONDS)
+        _say(f"logs are in {options.directory}; `exit` stops everything")
+        _prompt(emulation)
+
+
+def _prompt(emulation: Emulation) -> None:
+    from topo.emulation.prompt import FabricCLI  # needs Mininet, which `Emulation.start` has checked for
+
+    FabricCLI(emulation.network)
+
+
+def _start_controller(directory: Path, cleanup: ExitStack) -> None:
+    beside = Path(sys.executable).with_name("speedwell-controller")
+    program = str(beside) if beside.exists() else shutil.which("speedwell-controller")
+    if program is None:
+        raise EmulationError("speedwell-controller is not installed: run scripts/setup, or use --no-controller")
+    log_path = directory / "controller.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [program, "--openflow-host", MACHINE_ADDRESS, "--openflow-port", str(_OPENFLOW_PORT),
+             "--rest-host", MACHINE_ADDRESS],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    cleanup.callback(_stop_controller, process)
+    _say(f"started the controller, its REST interface is http://{MACHINE_ADDRESS}:8080")
+
+
+def _stop_controller(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_CONTROLLER_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
