@@ -130,6 +130,16 @@ def test_a_damaged_meta_is_an_error(store: FileStore) -> None:
     again.close()
 
 
+def test_a_file_whose_making_was_cut_off_is_made_anew(store: FileStore) -> None:
+    directory = store.directory / "01" / FILE_ID
+    directory.mkdir(parents=True)
+    (directory / "meta").touch()
+    with pytest.raises(NoSuchFile):
+        content(store)
+    append(store, b"abc")
+    assert content(store) == b"abc"
+
+
 def test_a_deleted_file_is_gone_and_does_not_come_back_by_a_late_append(store: FileStore) -> None:
     append(store, b"abc")
     store.delete(FILE_ID)
