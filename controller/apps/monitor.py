@@ -69,6 +69,7 @@ class Monitor(RyuApp):
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
     _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
+    _EVENTS = [EventMeasured]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
