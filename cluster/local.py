@@ -63,9 +63,9 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
         chosen = _choose(settings, directory, processes)
         names = [f"d{number}" for number in range(chosen["dataservers"])]
         mountpoint = Path(chosen["mount"]) if chosen["mount"] else None
+        _stop_unconfirmed(processes)
         _prepare_mountpoint(mountpoint, directory, processes)
         started: list[str] = []
-        processes.forget_dead()
         recorded, processes.settings = processes.settings, chosen
         try:
             _start_nameserver(processes, started, progress)
@@ -125,14 +125,14 @@ def locate(directory: Path) -> Path:
 def _open(directory: Path) -> Processes:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        contents = sorted(path.name for path in directory.iterdir())
+        contents = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".state.json."))
     except FileExistsError:
         raise InvalidSetting(f"--local: {directory} is not a directory") from None
     except OSError as error:
         raise InvalidSetting(f"--local: {directory}: {error.strerror}") from error
     if not os.access(directory, os.W_OK):
         raise InvalidSetting(f"--local: {directory} is not writable for this user")
-    # An `up` that was killed in its first moments may have left its lock file and nothing else.
+    # An `up` that was killed in its first moments may have left these and nothing else.
     if "state.json" not in contents and set(contents) - {"lock", "logs"}:
         raise InvalidSetting(f"--local: {directory} is not empty and holds no Speedwell installation "
                              f"(it has {contents[0]}); name a new or empty directory")
@@ -199,10 +199,18 @@ def _ours(processes: Processes, mountpoint: Path) -> bool:
 # --------------------------------------------------------------------- start
 
 
+def _stop_unconfirmed(processes: Processes) -> None:
+    """Stop what an `up` that was killed had started and not yet seen ready."""
+    processes.stop(names=[record.name for record in processes.running() if not record.address])
+    processes.forget_dead()
+
+
 def _start_nameserver(processes: Processes, started: list[str], progress: Progress) -> None:
-    if processes.find("nameserver"):
-        return
     addresses = processes.settings["addresses"]
+    running = processes.find("nameserver")
+    if running:
+        addresses["nameserver"] = _address(running.address, "nameserver")
+        return
     before = addresses.get("nameserver")
     listen = _listen_address(before)
     if listen != before:

@@ -32,6 +32,9 @@ STATE_VERSION = 1
 LOG_LINES_IN_ERROR = 12
 POLL_SECONDS = 0.02
 KILL_WAIT_SECONDS = 5.0
+# The child becomes the daemon only once it is recorded: if the caller is killed before, it reads the end of
+# its input and leaves, so no process runs that no state file knows of.
+GATE = ("/bin/sh", "-c", 'read go && exec "$@" </dev/null', "sh")
 READY_LINE = re.compile(rb"^ready\b[ \t]*([^\r\n]*)\n", re.MULTILINE)
 
 
@@ -65,16 +68,19 @@ class ProcessRecord:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a running process in clock ticks since boot; None if there is none or it is a zombie."""
+    """Start time of a running process in clock ticks since boot; None if there is none or it has ended.
+
+    A killed process whose first thread is a zombie runs on until its last thread has ended: only then are its
+    ports and locks free.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command name is in parentheses and may itself hold spaces and parentheses.
     fields = stat[stat.rindex(b")") + 2:].split()
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return int(fields[19])
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return None if state in (b"Z", b"X") and threads <= 1 else started
 
 
 def boot_id() -> str:
@@ -278,10 +284,12 @@ class Processes:
         if log.exists():
             log.replace(log.with_name(log.name + ".1"))
         argv = [*command.prefix, *command.argv]
+        if shutil.which(argv[0]) is None:
+            raise StartFailed(f"cannot start {command.name}: {argv[0]} is not an executable program")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env}
         try:
             with log.open("ab") as output:
-                child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                child = subprocess.Popen([*GATE, *argv], stdin=subprocess.PIPE, stdout=output, stderr=output,
                                          cwd="/", env=environment, start_new_session=True)
         except OSError as error:
             raise StartFailed(f"cannot start {command.name}: {argv[0]}: {error.strerror}") from error
@@ -291,6 +299,9 @@ class Processes:
         record = ProcessRecord(command.name, child.pid, ticks, stage, list(argv), str(log))
         self.records.append(record)
         self.save()
+        assert child.stdin is not None
+        with suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(b"go\n")
         return len(self.records) - 1
 
     def _wait_ready(self, command: Command, record: ProcessRecord) -> str:

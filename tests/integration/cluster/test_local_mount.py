@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -122,19 +123,20 @@ def test_mount_and_umount_add_a_second_mount(place, tmp_path):
     assert "not of Speedwell" in error_line(speedwell.run("umount", "/proc"))
 
 
-def test_an_ordinary_user_starts_uses_and_stops_an_installation(tmp_path):
+@pytest.fixture
+def home():
+    """A directory that every user may enter; pytest's own are closed to others than the one who tests."""
+    with tempfile.TemporaryDirectory(prefix="speedwell-test-") as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+
+
+def test_an_ordinary_user_starts_uses_and_stops_an_installation(home, tmp_path):
     """In a mount namespace of its own, where /dev/fuse has the mode that Debian gives it (0666)."""
-    home = tmp_path / "home"
-    home.mkdir()
-    home.chmod(0o777)
-    for parent in tmp_path.parents:
-        if str(parent).startswith("/tmp/pytest-"):
-            parent.chmod(0o755)
-    tmp_path.chmod(0o755)
     as_nobody = "setpriv --reuid nobody --regid nogroup --clear-groups"
     if subprocess.run(["bash", "-c", f"{as_nobody} {SCRIPTS}/speedwell version && {as_nobody} test -w {home}"],
                       check=False, capture_output=True).returncode != 0:
-        pytest.skip("this checkout or the temporary directory cannot be read by an ordinary user")
+        pytest.skip("this checkout cannot be read by an ordinary user")
     script = f"""
         set -e
         mkdir {tmp_path}/dev

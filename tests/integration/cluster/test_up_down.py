@@ -166,6 +166,22 @@ def test_a_nameserver_that_is_not_there_is_named_and_waited_for_with_a_limit(tmp
     assert "127.0.0.1:1" in document["problems"][0]
 
 
+@pytest.mark.parametrize("moment", ["nameserver", "d1"])
+def test_after_an_up_that_was_killed_half_way_the_next_one_completes(tmp_path, moment):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    process = speedwell.start("up", "--local", directory)
+    wait_until(lambda: (directory / "logs" / f"{moment}.log").exists(), 10, f"up has reached {moment}")
+    process.kill()
+    process.communicate(timeout=20)
+    speedwell.ok("up", "--local", directory)
+    records = Processes(directory).running()
+    assert sorted(record.name for record in records) == ["d0", "d1", "d2", "nameserver"]
+    assert all(record.address for record in records)
+    speedwell.ok("put", "-", "/x", stdin=b"1")
+    speedwell.ok("down")
+    assert [record for record in records if is_running(record)] == []
+
+
 def test_two_installations_run_side_by_side_and_the_last_is_the_default(tmp_path):
     speedwell = Speedwell(tmp_path / "state")
     for name in ("one", "two"):

@@ -1,5 +1,6 @@
 """Processes of an installation, with small real programs in place of the daemons."""
 
+import contextlib
 import json
 import os
 import signal
@@ -94,8 +95,29 @@ def test_when_one_of_several_fails_all_of_them_stop_and_earlier_ones_stay(proces
 
 
 def test_a_program_that_does_not_exist_is_named(processes):
-    with pytest.raises(StartFailed, match="cannot start ghost: /no/such/program: No such file"):
+    with pytest.raises(StartFailed, match="cannot start ghost: /no/such/program is not an executable program"):
         processes.start(Command("ghost", ["/no/such/program"]))
+
+
+def test_a_caller_that_is_killed_before_it_recorded_a_daemon_leaves_none(tmp_path):
+    code = ("import os, signal, sys; from pathlib import Path; from cluster.processes import *\n"
+            "Processes.save = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+            f"server = Command('server', ['touch', {str(tmp_path / 'ran')!r}])\n"
+            f"Processes(Path({str(tmp_path)!r})).start(server)")
+    log = tmp_path / "logs" / "server.log"
+    killed = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    wait_until(lambda: not any(log.samefile(descriptor) for descriptor in open_files()), 5, "the child is gone")
+    assert not (tmp_path / "ran").exists()
+
+
+def open_files() -> list[Path]:
+    """Every open file of every process that may be looked at."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += [link for link in (process / "fd").iterdir() if link.exists()]
+    return found
 
 
 def test_the_same_name_twice_is_refused_and_the_first_stays(processes):
