@@ -38,7 +38,7 @@ def test_file_commands_do_not_import_rich_or_the_controllers_libraries():
     assert not imported_by(code).intersection({"rich", "ryu", "mininet", "networkx", "numpy", "pydantic"})
 
 
-@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "fabric"])
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_the_help_line_of_a_command_is_the_first_sentence_of_its_own_help(name):
     module, attribute, line = cli.COMMANDS[name]
     command = getattr(importlib.import_module(module), attribute)
@@ -48,8 +48,6 @@ def test_the_help_line_of_a_command_is_the_first_sentence_of_its_own_help(name):
 
 def test_every_option_of_every_command_says_what_it_does():
     for name, (module, attribute, _) in cli.COMMANDS.items():
-        if name == "fabric":
-            continue
         command = getattr(importlib.import_module(module), attribute)
         for parameter in command.params:
             if isinstance(parameter, click.Option):
