@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import requests
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster.errors import InvalidSetting, StartFailed
 from cluster.processes import Command, Processes, program
@@ -95,8 +95,6 @@ class FabricCluster:
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)
         self.processes.start_together([self._mount(*mount) for mount in self.settings.mounts.items()])
-        self.processes.settings = self.description()
-        self.processes.save()
 
     def stop(self) -> None:
         """Stop every service and take the fabric down; logs stay, stored data and mount points go."""
@@ -106,7 +104,10 @@ class FabricCluster:
             steps.callback(self.processes.stop)
 
     def description(self) -> dict[str, Any]:
-        """What a user needs to find the parts: addresses, mount points, hosts with the pid to enter them."""
+        """What a user needs to find the parts: addresses, mount points, hosts with the pid to enter them.
+
+        Only once the emulation has started.
+        """
         return {
             "kind": "fabric",
             "fabric": self.settings.fabric.name,
@@ -169,10 +170,9 @@ def read_settings(**values: Any) -> FabricSettings:
     """Validated settings. Raises InvalidSetting naming the field that is wrong."""
     try:
         return FabricSettings(**values)
-    except ValueError as error:
-        details = getattr(error, "errors", list)()
+    except ValidationError as error:
         reasons = [f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}".lstrip(": ")
-                   for detail in details] or [str(error)]
+                   for detail in error.errors()]
         raise InvalidSetting("; ".join(reasons)) from error
     except InvalidFabric as error:
         raise InvalidSetting(str(error)) from error

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cluster import current
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
 from cluster.fabric import FabricCluster, FabricSettings
 from cluster.processes import Processes, exclusive, log_tail, start_ticks, write_atomically
@@ -112,6 +113,7 @@ def _clear_leftovers() -> None:
         with contextlib.suppress(OSError):
             Path(mountpoint).rmdir()
     remove_leftovers()
+    current.clear(state["directory"])
     STATE_FILE.unlink(missing_ok=True)
 
 
@@ -146,8 +148,10 @@ def _supervise(cluster: FabricCluster) -> None:
     try:
         with _announced(cluster):
             cluster.start(lambda text: _say({"progress": text}))
-            _write_state(cluster)
-            _say({"ready": _description(cluster)})
+            description = _write_state(cluster, cluster.description())
+            current.write(current.Current("fabric", description["directory"], description["nameserver"],
+                                          description["controller"], list(description["mounts"].values())))
+            _say({"ready": description})
             _detach()
             while True:
                 signal.pause()
@@ -157,35 +161,32 @@ def _supervise(cluster: FabricCluster) -> None:
         _say({"error": str(error)})
     except Exception as error:
         traceback.print_exc()
-        _say({"error": f"unexpected {type(error).__name__}: {error}; see {cluster.settings.directory}/supervisor.log"})
+        log = cluster.settings.directory / "supervisor.log"
+        _say({"error": f"unexpected {type(error).__name__}: {error}; see {log}"})
 
 
 @contextlib.contextmanager
 def _announced(cluster: FabricCluster) -> Iterator[None]:
     """From the first moment the state file says what to clear if this process is killed."""
-    _write_state(cluster)
+    _write_state(cluster, {"kind": "fabric", "fabric": cluster.settings.fabric.name,
+                           "mounts": {host: str(path) for host, path in cluster.settings.mounts.items()}})
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         cluster.stop()
+        current.clear(cluster.settings.directory)
         STATE_FILE.unlink(missing_ok=True)
 
 
-def _write_state(cluster: FabricCluster) -> None:
-    STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    write_atomically(STATE_FILE, json.dumps(_description(cluster), indent=2) + "\n")
-
-
-def _description(cluster: FabricCluster) -> dict[str, Any]:
-    described = cluster.processes.settings or {
-        "kind": "fabric", "fabric": cluster.settings.fabric.name,
-        "mounts": {host: str(path) for host, path in cluster.settings.mounts.items()},
-    }
+def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[str, Any]:
     pid = os.getpid()
-    return {**described, "directory": str(cluster.settings.directory),
-            "supervisor": {"pid": pid, "start_ticks": start_ticks(pid)}}
+    state = {**description, "directory": str(cluster.settings.directory),
+             "supervisor": {"pid": pid, "start_ticks": start_ticks(pid)}}
+    STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    write_atomically(STATE_FILE, json.dumps(state, indent=2) + "\n")
+    return state
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -193,7 +194,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _say(message: dict[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):   # the caller was killed: go on, it can still find us by the state
+    with contextlib.suppress(BrokenPipeError):   # the caller was killed; `down` finds us by the state
         print(json.dumps(message), flush=True)
 
 

@@ -1,0 +1,62 @@
+"""Reads one file through the client library and reports how: `python -m cluster.timed_read --help`.
+
+Prints a JSON object a line: `{"bytes": N}` as it goes on, last the result. Run it inside an emulated host.
+"""
+
+import json
+import time
+
+import click
+
+from fs.client import Client
+from fs.errors import SpeedwellError
+
+PIECE_BYTES = 1 << 20
+REPORT_SECONDS = 0.2
+
+
+@click.command()
+@click.argument("path")
+@click.option("--nameserver", required=True)
+@click.option("--controller", required=True)
+@click.option("--local-host", required=True)
+@click.option("--replica-policy", required=True)
+@click.option("--path-policy", required=True)
+def main(path: str, nameserver: str, controller: str, local_host: str, replica_policy: str,
+         path_policy: str) -> None:
+    """Read PATH once, sequentially, steered by the named policies."""
+    client = Client(nameserver, controller=controller, local_host=local_host, replica_policy=replica_policy,
+                    path_policy=path_policy, controller_timeout_seconds=2.0)
+    try:
+        click.echo(json.dumps(_read(client, path)))
+    except SpeedwellError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        client.close()
+
+
+def _read(client: Client, path: str) -> dict[str, object]:
+    begin = time.monotonic()
+    reader = client.open_read(path)
+    try:
+        position, reported = 0, begin
+        while position < reader.size:
+            data = reader.read(position, min(PIECE_BYTES, reader.size - position))
+            if not data:
+                break
+            position += len(data)
+            if time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
+                click.echo(json.dumps({"bytes": position}))
+        seconds = time.monotonic() - begin
+        steered = reader.last_read
+    finally:
+        reader.close()
+    return {"bytes": position, "seconds": seconds,
+            "replica": steered.replica_id if steered else None,
+            "chosen_by": steered.chosen_by if steered else None,
+            "path": list(steered.path) if steered else []}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A cluster on an emulated fabric: starts whole, is refused twice, goes away whole, whatever killed it."""
+
+import contextlib
+import filecmp
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
+from cluster.fabric import read_settings
+from cluster.processes import start_ticks
+from cluster.supervisor import STATE_FILE, down, running, up
+from tests.machine_state import left_on_machine
+from tests.waiting import wait_until
+from topo.fabric import three_tier
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+SMALL = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=80e6)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    hosts = [host.name for host in SMALL.hosts]
+    return read_settings(fabric=SMALL, directory=tmp_path / "cluster", chunk_size_bytes=1 << 20,
+                         mounts={hosts[0]: tmp_path / "a", hosts[-1]: tmp_path / "b"})
+
+
+@pytest.fixture
+def cluster(settings):
+    before = left_on_machine()
+    try:
+        yield up(settings)
+    finally:
+        with contextlib.suppress(NotRunning):
+            down()
+        assert left_on_machine() == before
+
+
+def test_a_file_written_on_one_host_is_read_steered_on_another(cluster, tmp_path):
+    original = Path(sys.executable).resolve()
+    first, second = cluster["mounts"].values()
+    subprocess.run(["cp", original, f"{first}/python"], check=True)
+    assert filecmp.cmp(original, f"{second}/python", shallow=False)
+    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=5).text
+    decisions = [line for line in metrics.splitlines() if line.startswith("speedwell_reads_total")]
+    assert decisions and sum(float(line.rsplit(" ", 1)[1]) for line in decisions) >= 1
+
+    with pytest.raises(AlreadyRunning, match="runs already"):
+        up(read_settings(fabric=SMALL, directory=tmp_path / "second"))
+    assert not (tmp_path / "second").exists()
+    assert running()["supervisor"] == cluster["supervisor"]
+
+
+def test_a_cluster_whose_supervisor_was_killed_is_cleared_by_down(cluster):
+    os.kill(cluster["supervisor"]["pid"], signal.SIGKILL)
+    wait_until(lambda: start_ticks(cluster["supervisor"]["pid"]) is None, 10, "supervisor survives SIGKILL")
+    with pytest.raises(NotRunning):
+        running()
+    down()
+    assert not STATE_FILE.exists()
+
+
+def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
+    before = left_on_machine()
+    blocked = settings.model_copy(update={"mounts": {SMALL.hosts[0].name: Path("/proc/speedwell")}})
+    with pytest.raises(StartFailed):
+        up(blocked)
+    assert left_on_machine() == before
+
+
+def test_an_interrupted_start_leaves_nothing(settings, tmp_path):
+    before = left_on_machine()
+    document = tmp_path / "settings.json"
+    document.write_text(settings.model_dump_json())
+    program = ("import sys; from pathlib import Path\n"
+               "from cluster.fabric import FabricSettings; from cluster.supervisor import up\n"
+               "settings = FabricSettings.model_validate_json(Path(sys.argv[1]).read_text())\n"
+               "up(settings, lambda text: print(text, flush=True))")
+    with subprocess.Popen([sys.executable, "-c", program, document], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        for line in starter.stdout:
+            if "dataservers" in line:
+                starter.send_signal(signal.SIGINT)
+                break
+        starter.communicate(timeout=120)
+    assert starter.returncode != 0
+    assert left_on_machine() == before
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"mounts": {"nowhere": Path("/mnt/x")}}, "no host is named 'nowhere'"),
+    ({"mounts": {"p0r0h0": Path("relative")}}, "absolute path"),
+    ({"replication": 0}, "replication"),
+    ({"chunk_size_bytes": 1}, "chunk_size_bytes"),
+    ({"colour": "blue"}, "colour"),
+])
+def test_settings_are_checked_before_anything_is_built(values, message):
+    with pytest.raises(InvalidSetting, match=message):
+        read_settings(fabric=SMALL, **values)
+
+
+def test_the_settings_survive_their_json_form(settings):
+    assert type(settings).model_validate_json(settings.model_dump_json()) == settings
+    assert json.loads(settings.model_dump_json())["mounts"]
