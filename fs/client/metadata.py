@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -235,6 +236,13 @@ class MetadataClient:
             if self._channel is not None:
                 self._channel.close()
             self._calls.clear()
+
+    def __enter__(self) -> "MetadataClient":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
 
     # -------------------------------------------------------------- cache
 

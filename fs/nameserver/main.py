@@ -3,6 +3,7 @@
 import logging
 import random
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from fs.errors import InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
-from fs.nameserver.server import serve
+from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.store import LevelDBStore
@@ -22,7 +23,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """`HOST:PORT` or `[IPV6]:PORT`. Raises InvalidArgument."""
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidArgument(f"{address!r} is not HOST:PORT with a port from 0 to 65535")
+        raise InvalidArgument(f"--listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return host, int(port)
@@ -34,6 +35,7 @@ def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     host, port = parse_address(listen)
+    check_address(host, port)  # before anything is made on the disk
     store = LevelDBStore(directory, sync=sync)
     try:
         service = NameserverService(store, settings, generator=random.Random())
@@ -47,7 +49,7 @@ def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None
         store.close()
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("speedwell-nameserver", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--listen", default="127.0.0.1:7400", show_default=True, metavar="HOST:PORT",
               help="Address of the service; port 0 takes any free port.")
 @click.option("--directory", required=True, metavar="DIR", type=click.Path(path_type=Path),
@@ -63,15 +65,26 @@ def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None
               help="Force every change to the disk: survives a power failure, costs an fsync each.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
-def main(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float, sync: bool,
-         log_level: str) -> None:
+def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float, sync: bool,
+            log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
+                        format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    run(listen, directory, Settings(replication, chunk_size, deletion_grace), sync=sync)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a nameserver; returns the exit status: 0 stopped, 1 could not start, 2 bad flags."""
     try:
-        run(listen, directory, Settings(replication, chunk_size, deletion_grace), sync=sync)
+        command.main(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        print(f"speedwell-nameserver: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
     except SpeedwellError as error:
-        raise click.ClickException(str(error)) from error
+        print(f"speedwell-nameserver: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgument) else 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,7 +7,7 @@ One thread at a time (the service holds a lock).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fs import paths
 from fs.errors import (
@@ -51,26 +51,24 @@ class Namespace:
         """
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
-        value = store.get(records.SUPERBLOCK_KEY)
-        if value is not None:
-            self._superblock = Superblock.decode(value)
+        if store.get(records.SUPERBLOCK_KEY) is not None:
+            self._superblock()
             return
         if next(iter(store.iterate(b"")), None) is not None:
             raise StorageFailed("the database is not a namespace of Speedwell")
-        self._superblock = Superblock(ROOT_INODE + 1, files=0, directories=1)
         batch = Batch()
         root = Inode(ROOT_INODE, 0o755, 0, 0, now_ns, now_ns, now_ns, 2, None)
         self._put_inode(batch, root)
-        self._write(batch, self._superblock)
+        self._write(batch, Superblock(ROOT_INODE + 1, files=0, directories=1))
 
     @property
     def file_count(self) -> int:
-        return self._superblock.files
+        return self._superblock().files
 
     @property
     def directory_count(self) -> int:
         """Including the root."""
-        return self._superblock.directories
+        return self._superblock().directories
 
     # -------------------------------------------------------------- reading
 
@@ -116,9 +114,10 @@ class Namespace:
             if place.kind == DIRECTORY:
                 raise IsADirectory(f"{paths.display(path)} is a directory")
             return self._inode(place.inode), False
-        number = self._superblock.next_inode
-        inode = Inode(number, mode, uid, gid, now_ns, now_ns, now_ns, 1, new_content())
-        self._add(place, inode, now_ns)
+        superblock = self._superblock()
+        inode = Inode(superblock.next_inode, mode, uid, gid, now_ns, now_ns, now_ns, 1, new_content())
+        superblock.files += 1
+        self._add(place, inode, superblock, now_ns)
         return inode, True
 
     def make_directory(self, path: bytes, *, mode: int, uid: int, gid: int, now_ns: int) -> Inode:
@@ -126,18 +125,15 @@ class Namespace:
         place = self._find(path)
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(path)} exists")
-        number = self._superblock.next_inode
-        inode = Inode(number, mode, uid, gid, now_ns, now_ns, now_ns, 2, None)
-        self._add(place, inode, now_ns)
+        superblock = self._superblock()
+        inode = Inode(superblock.next_inode, mode, uid, gid, now_ns, now_ns, now_ns, 2, None)
+        superblock.directories += 1
+        self._add(place, inode, superblock, now_ns)
         return inode
 
-    def _add(self, place: _Place, inode: Inode, now_ns: int) -> None:
+    def _add(self, place: _Place, inode: Inode, superblock: Superblock, now_ns: int) -> None:
         batch = Batch()
-        superblock = replace(self._superblock, next_inode=inode.number + 1)
-        if inode.is_directory:
-            superblock.directories += 1
-        else:
-            superblock.files += 1
+        superblock.next_inode = inode.number + 1
         self._put_inode(batch, inode)
         batch.put(records.dentry_key(place.parent, place.name), records.encode_dentry(inode.kind, inode.number))
         self._touch_parent(batch, place.parent, now_ns, link_change=int(inode.is_directory))
@@ -155,7 +151,7 @@ class Namespace:
         if place.kind == DIRECTORY:
             raise IsADirectory(f"{paths.display(path)} is a directory")
         batch = Batch()
-        superblock = replace(self._superblock)
+        superblock = self._superblock()
         self._discard(batch, superblock, self._inode(number), now_ns)
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns)
@@ -171,7 +167,7 @@ class Namespace:
             raise NotADirectory(f"{paths.display(path)} is not a directory")
         self._check_empty(path, number)
         batch = Batch()
-        superblock = replace(self._superblock)
+        superblock = self._superblock()
         self._discard(batch, superblock, self._inode(number), now_ns)
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns, link_change=-1)
@@ -198,7 +194,7 @@ class Namespace:
             return
         self._check_replaceable(old, new)
         batch = Batch()
-        superblock = replace(self._superblock)
+        superblock = self._superblock()
         if new.inode is not None:
             self._discard(batch, superblock, self._inode(new.inode), now_ns)
         inode = self._inode(moved)
@@ -373,13 +369,17 @@ class Namespace:
         self._put_inode(batch, inode)
         self._write(batch)
 
+    def _superblock(self) -> Superblock:
+        """Read anew each time: after a failed write the store may hold more than was answered."""
+        value = self._store.get(records.SUPERBLOCK_KEY)
+        if value is None:
+            raise StorageFailed("the record with the namespace's counters is missing")
+        return Superblock.decode(value)
+
     def _write(self, batch: Batch, superblock: Superblock | None = None) -> None:
-        """Counters in memory follow only what the store has taken."""
         if superblock is not None:
             batch.put(records.SUPERBLOCK_KEY, superblock.encode())
         self._store.write(batch)
-        if superblock is not None:
-            self._superblock = superblock
 
 
 __all__ = ["DIRECTORY", "REGULAR", "ROOT_INODE", "Content", "Inode", "Namespace"]

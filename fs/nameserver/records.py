@@ -131,6 +131,10 @@ def inode_key(inode: int) -> bytes:
     return _DENTRY_KEY.pack(_INODE_PREFIX, inode)
 
 
+def dataserver_key(number: int) -> bytes:
+    return DATASERVER_PREFIX + number.to_bytes(2, "big")
+
+
 def deletion_key(dataserver: int, due_ns: int, file_id: bytes) -> bytes:
     return _DELETION_KEY.pack(_DELETION_PREFIX, dataserver, max(due_ns, 0), file_id)
 

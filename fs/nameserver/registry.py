@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from fs.errors import AlreadyExists, StorageFailed
 from fs.nameserver.placement import Candidate
-from fs.nameserver.records import DATASERVER_PREFIX
+from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
 from fs.store import Batch, Store, end_of_prefix
 
 SILENCE_SECONDS = 3.0
@@ -53,7 +53,7 @@ class Registry:
             try:
                 server = Dataserver(**json.loads(value))
             except (ValueError, TypeError) as error:
-                raise StorageFailed(f"the record of dataserver {key[1:]!r} is damaged") from error
+                raise StorageFailed(f"the record of dataserver {key[1:].hex()} is damaged") from error
             self._remember(server, Status(now_seconds))
 
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
@@ -73,7 +73,7 @@ class Registry:
                                 f"at {known.host}:{known.port}")
         if server != known:
             batch = Batch()
-            batch.put(DATASERVER_PREFIX + dataserver_id.encode(), json.dumps(asdict(server)).encode())
+            batch.put(dataserver_key(server.number), json.dumps(asdict(server)).encode())
             self._store.write(batch)
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes))
         return server

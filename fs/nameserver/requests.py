@@ -14,9 +14,9 @@ MAX_REPLICATION = 16
 MIN_CHUNK_BYTES = 1024
 MAX_CHUNK_BYTES = 1 << 40
 MAX_TEXT = 253  # the longest host name
+MAX_DATASERVER_ID = 200
 LIST_LIMIT = 1000
 
-_DATASERVER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -70,9 +70,9 @@ def text(value: str, field: str, *, required: bool = False) -> str:
 
 
 def dataserver_id(value: str, field: str) -> str:
-    if not _DATASERVER_ID.fullmatch(value):
-        raise InvalidArgument(f"{field}: {value[:200]!r} is not an id of a dataserver "
-                              "(up to 128 letters, digits, '.', '_', '-', beginning with a letter or digit)")
+    if not 1 <= len(value) <= MAX_DATASERVER_ID or not value.isprintable():
+        raise InvalidArgument(f"{field}: {value[:300]!r} is not an id of 1 to {MAX_DATASERVER_ID} printable "
+                              "characters")
     return value
 
 

@@ -32,20 +32,19 @@ class ListenFailed(SpeedwellError):
 
 def serve(service: NameserverService, host: str, port: int) -> tuple[Any, int]:
     """Start a gRPC server (port 0: any free one); returns it and its port. Raises ListenFailed."""
-    _check_address(host, port)
     server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"), options=_OPTIONS)
     server.add_generic_rpc_handlers((_handlers(service),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound_port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise ListenFailed(f"cannot listen on {address}: {error}") from error
+        raise ListenFailed(f"--listen: cannot listen on {address}: {error}") from error
     server.start()
     return server, bound_port
 
 
-def _check_address(host: str, port: int) -> None:
-    """gRPC does not say why it cannot listen; a socket does."""
+def check_address(host: str, port: int) -> None:
+    """Raises ListenFailed with the reason, which gRPC does not tell, if the address cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -54,7 +53,7 @@ def _check_address(host: str, port: int) -> None:
             probe.bind(address)
             probe.listen()
     except OSError as error:
-        raise ListenFailed(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ListenFailed(f"--listen: cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def _handlers(service: NameserverService) -> Any:

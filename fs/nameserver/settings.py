@@ -20,8 +20,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
-        requests.number(self.chunk_size_bytes, "chunk size", requests.MAX_CHUNK_BYTES,
+        requests.number(self.chunk_size_bytes, "chunk-size", requests.MAX_CHUNK_BYTES,
                         requests.MIN_CHUNK_BYTES)
         if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
-            raise InvalidArgument(f"deletion grace: {self.deletion_grace_seconds:g} s is not between 0 and "
+            raise InvalidArgument(f"deletion-grace: {self.deletion_grace_seconds:g} s is not between 0 and "
                                   "a year")

@@ -1,6 +1,8 @@
 """The store on disk: LevelDB, embedded in the process."""
 
+import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,13 @@ import plyvel
 from fs.errors import NoSpace, StorageFailed
 from fs.store.interface import Batch
 
+log = logging.getLogger(__name__)
+
 WRITE_BUFFER_BYTES = 8 << 20
 BLOCK_CACHE_BYTES = 24 << 20
 BLOOM_FILTER_BITS = 10
+RECOVERY_BYTES = 4 * WRITE_BUFFER_BYTES
+"""Free space that opening needs to bring the log into a table, with room to go on."""
 
 
 class LevelDBStore:
@@ -20,6 +26,10 @@ class LevelDBStore:
 
     A written batch is in the operating system's hands when `write` returns, so it survives kill -9;
     with `sync` it is on the disk and survives a power failure, at the price of one fsync per batch.
+
+    After a failed write (a full disk) nothing is written to the same log: LevelDB could not read what comes
+    after a torn record. The store serves reads, and the first write after there is space again opens the
+    database anew; that write fails too, as the caller's view may be older than the disk's.
     """
 
     def __init__(self, directory: Path, *, sync: bool = False) -> None:
@@ -32,9 +42,13 @@ class LevelDBStore:
             raise StorageFailed(f"cannot make the directory {directory}: {error.strerror}") from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise StorageFailed(f"the directory {directory} is not writable")
+        self._write_failed = False
+        self._database = self._open()
+
+    def _open(self) -> Any:
         try:
-            self._database: Any = plyvel.DB(
-                str(directory), create_if_missing=True, write_buffer_size=WRITE_BUFFER_BYTES,
+            return plyvel.DB(
+                str(self._directory), create_if_missing=True, write_buffer_size=WRITE_BUFFER_BYTES,
                 lru_cache_size=BLOCK_CACHE_BYTES, bloom_filter_bits=BLOOM_FILTER_BITS)
         except plyvel.Error as error:
             raise self._opening_failed(error) from error
@@ -67,6 +81,8 @@ class LevelDBStore:
                 raise self._failed("read", error) from error
 
     def write(self, batch: Batch) -> None:
+        if self._write_failed:
+            self._recover()
         try:
             with self._database.write_batch(transaction=True, sync=self._sync) as changes:
                 for key, value in batch.changes.items():
@@ -75,7 +91,21 @@ class LevelDBStore:
                     else:
                         changes.put(key, value)
         except (plyvel.Error, RuntimeError) as error:
+            self._write_failed = not self._database.closed
             raise self._failed("write", error) from error
+
+    def _recover(self) -> None:
+        """Open the database anew. Always raises: NoSpace while there is too little, StorageFailed then."""
+        free_bytes = shutil.disk_usage(self._directory).free
+        if free_bytes < RECOVERY_BYTES:
+            raise NoSpace(f"the disk of the database in {self._directory} is full: {free_bytes >> 20} MiB are "
+                          f"free, {RECOVERY_BYTES >> 20} are needed")
+        self._database.close()
+        self._database = self._open()
+        self._write_failed = False
+        log.warning("the database in %s was opened again after a failed write", self._directory)
+        raise StorageFailed(f"the database in {self._directory} has just recovered from a failed write: "
+                            "try again")
 
     def close(self) -> None:
         self._database.close()
