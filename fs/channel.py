@@ -17,6 +17,7 @@ from fs.errors import ProtocolError, SpeedwellError
 
 MAGIC = b"SPW1"
 MAX_FRAME_BYTES = 1 << 20
+MAX_APPEND_BYTES = 1 << 30
 HEADER = struct.Struct(">4sI")
 
 CONNECT_TIMEOUT_SECONDS = 1.0

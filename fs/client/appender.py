@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from fs.channel import Channel
+from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.client.append_request import AppendRequests
 from fs.client.context import ClientContext
-from fs.errors import FileClosed, SpeedwellError
+from fs.errors import FileClosed, InvalidArgument, SpeedwellError
 from fs.proto.speedwell_pb2 import Attributes
 
 PIECE_BYTES = 4 << 20
@@ -57,15 +57,18 @@ class Appender:
     def write(self, data: Data) -> int:
         """Buffer `data` for appending and return its length. Blocks while 16 MiB wait.
 
-        Raises what an earlier piece failed with: AppendFailed, NoSpace, NoReplicaAvailable; FileClosed.
+        Raises what an earlier piece failed with: AppendFailed, NoSpace, NoReplicaAvailable; FileClosed;
+        InvalidArgument for more than 1 GiB at once.
         """
-        length = memoryview(data).nbytes
+        length = _checked_length(data)
         with self._changed:
             self._check()
             while self._waiting_bytes and self._waiting_bytes + length > BUFFERED_BYTES:
                 self._queue_tail()
                 self._changed.wait()
                 self._check()
+            if length >= PIECE_BYTES:
+                self._queue_tail()
             if length:
                 self._add_to_tail(data, length)
             if self._tail_bytes >= PIECE_BYTES:
@@ -74,6 +77,7 @@ class Appender:
 
     def append_record(self, data: Data) -> int:
         """Append `data` now, after everything written before, and publish it; returns its offset."""
+        _checked_length(data)
         whole = bytes(data)
         self._drain()
         offset = self.append_with(lambda channel: channel.send_bytes([whole]), len(whole)) if whole else self.size
@@ -212,3 +216,10 @@ class Appender:
                 self._error = self._error or error
                 self._raised = True
             raise self._error from None
+
+
+def _checked_length(data: Data) -> int:
+    length = memoryview(data).nbytes
+    if length > MAX_APPEND_BYTES:
+        raise InvalidArgument(f"data: {length} bytes, at most {MAX_APPEND_BYTES} can be appended at once")
+    return length

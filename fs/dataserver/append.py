@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fs.channel import Channel
+from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.connections import ConnectionPool
 from fs.dataserver.relay import Relay
 from fs.dataserver.store import (
@@ -35,7 +35,6 @@ from fs.proto.speedwell_pb2 import (
 
 log = logging.getLogger(__name__)
 
-MAX_APPEND_BYTES = 1 << 30
 MAX_RELAYS = 16
 PIECE_BYTES = 256 * 1024
 TURN_SECONDS = 20.0

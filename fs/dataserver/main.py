@@ -15,6 +15,7 @@ from fs.errors import InvalidArgument, SpeedwellError
 from fs.proto.speedwell_pb2 import Replica
 
 STACK_BYTES = 256 * 1024
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def parse_address(text: str, field: str, port_zero: bool = False) -> tuple[str, int]:
@@ -72,9 +73,8 @@ def run(flags: argparse.Namespace) -> int:
     advertised = flags.advertise or host
     if advertised in ("0.0.0.0", "::"):
         raise InvalidArgument(f"--advertise: clients cannot connect to {advertised}, name an address")
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
     store = FileStore(flags.directory, flags.id)
     listener = listen(host, port)
@@ -87,7 +87,7 @@ def run(flags: argparse.Namespace) -> int:
     acceptor.start()
     heartbeats.start()
     print(f"ready {host}:{port}", flush=True)
-    stopped.wait()
+    signal.sigwait(STOP_SIGNALS)
     heartbeats.stop()
     server.stop()
     store.close()
