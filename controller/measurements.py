@@ -14,7 +14,7 @@ from controller.network_state import NetworkState, PortKey
 from controller.policy.network import Link
 
 WINDOW_SECONDS = 1.8
-"""How far back a rate looks, at least: Open vSwitch brings flow counters up to date every half second only."""
+"""How far back a shown rate looks: Open vSwitch brings flow counters up to date every half second only."""
 HISTORY = 16
 """Readings kept at most, however often a switch is polled."""
 HEADER_BYTES = 66
@@ -60,9 +60,17 @@ class Counter:
     @property
     def rate_bps(self) -> float | None:
         """Bits/s over the window, or since the counter began if that is later; None before two readings."""
+        return self._since(0)
+
+    @property
+    def latest_bps(self) -> float | None:
+        """Bits/s between the last two readings: less steady, but it tells of the last poll interval alone."""
+        return self._since(-2)
+
+    def _since(self, index: int) -> float | None:
         if len(self._readings) < 2:
             return None
-        (begin, before), (end, now) = self._readings[0], self._readings[-1]
+        (begin, before), (end, now) = self._readings[index], self._readings[-1]
         return 8 * (now - before) / (end - begin)
 
 
@@ -95,8 +103,13 @@ class FlowCounters:
 
     @property
     def rate_bps(self) -> float | None:
-        """Bits/s on the wire."""
+        """Bits/s on the wire over the window."""
         return self._bytes.rate_bps
+
+    @property
+    def latest_bps(self) -> float | None:
+        """Bits/s on the wire in the last poll interval."""
+        return self._bytes.latest_bps
 
 
 @dataclass
@@ -120,14 +133,6 @@ class Measurements:
         self.ports = {key: counters for key, counters in self.ports.items() if key in kept_ports}
         self.flows = {cookie: counters for cookie, counters in self.flows.items() if cookie in kept_flows}
 
-    def sent_bps(self, key: PortKey) -> float | None:
-        counters = self.ports.get(key)
-        return counters.sent.rate_bps if counters else None
-
-    def received_bps(self, key: PortKey) -> float | None:
-        counters = self.ports.get(key)
-        return counters.received.rate_bps if counters else None
-
 
 def ends_of(state: NetworkState, link: Link) -> tuple[PortKey | None, PortKey | None]:
     """The ports at both ends of a directed link; None at a host, and for what is not known (any more)."""
@@ -141,15 +146,15 @@ def ends_of(state: NetworkState, link: Link) -> tuple[PortKey | None, PortKey | 
     return port, state.links.get(port)
 
 
-def link_rate(state: NetworkState, measurements: Measurements, link: Link,
-              among: Container[PortKey] | None = None) -> float | None:
-    """A directed link's rate in bits/s as its switch measures it; None without one.
+def counter_of(state: NetworkState, measurements: Measurements, link: Link,
+               among: Container[PortKey] | None = None) -> Counter | None:
+    """The counter of what goes over a directed link, at the switch that has one; None if it was not read.
 
     `among` restricts it to ports of which new counters have come.
     """
     sender, receiver = ends_of(state, link)
-    if sender is not None:
-        return measurements.sent_bps(sender) if among is None or sender in among else None
-    if receiver is not None:
-        return measurements.received_bps(receiver) if among is None or receiver in among else None
-    return None
+    port = sender or receiver
+    if port is None or port not in measurements.ports or (among is not None and port not in among):
+        return None
+    counters = measurements.ports[port]
+    return counters.sent if sender else counters.received

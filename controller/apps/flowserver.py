@@ -25,7 +25,7 @@ from controller.apps.monitor import EventMeasured
 from controller.confirm import confirmed
 from controller.errors import ControllerError, NoSuchPath, UnknownHost
 from controller.events import EventHostChanged, EventPathsChanged
-from controller.measurements import Measurements, link_rate
+from controller.measurements import Measurements, counter_of
 from controller.network_state import NetworkState
 from controller.openflow import COOKIE_READS, cookie
 from controller.policy.errors import NoPath, UnknownLink, UnknownNode
@@ -266,14 +266,14 @@ class Flowserver(RyuApp):
             part.transferred_bytes = counters.transferred_bytes
             part.moved_at = now
         part.measured_bps = counters.rate_bps
-        if part.measured_bps is not None:
-            self._selector.flow_measured(part.flow_id, part.transferred_bytes, part.measured_bps, now)
+        if counters.latest_bps is not None:
+            self._selector.flow_measured(part.flow_id, part.transferred_bytes, counters.latest_bps, now)
 
     def _take_in_links(self, event: EventMeasured, now: float) -> None:
         for link in list(self._state.network.links):
-            rate_bps = link_rate(self._state, self._measurements, link, event.ports)
-            if rate_bps is not None:
-                self._selector.link_measured(link, rate_bps, now)
+            counter = counter_of(self._state, self._measurements, link, event.ports)
+            if counter is not None and counter.latest_bps is not None:
+                self._selector.link_measured(link, counter.latest_bps, now)
 
     def _expire(self, now: float) -> None:
         """What nobody will tell the end of: local reads, and entries whose removal was not heard of."""

@@ -6,7 +6,7 @@ import time
 from importlib.metadata import version
 
 from controller.errors import UnknownSwitch
-from controller.measurements import Measurements, ends_of, link_rate
+from controller.measurements import Measurements, counter_of, ends_of
 from controller.network_state import NetworkState, PortInfo
 from controller.policy.network import Link
 from controller.reads import ReadBook
@@ -105,7 +105,8 @@ class NetworkApi:
         source, destination = link
         source_port, destination_port = ends_of(self._state, link)
         capacity_bps = self._state.network.capacity_bps(link)
-        rate_bps = link_rate(self._state, self._measurements, link)
+        counter = counter_of(self._state, self._measurements, link)
+        rate_bps = counter.rate_bps if counter else None
         return models.Link(
             source=source, source_name=self._state.name_of(source),
             source_port=source_port[1] if source_port else None,

@@ -262,7 +262,7 @@ def test_counters_move_a_read_on(controller: Controller) -> None:
     measured(controller, (part, 3_000_000, 2.0))
     assert part.transferred_bytes == 3_000_000
     assert part.measured_bps == pytest.approx(12e6)
-    assert controller.flowserver.model()[part.flow_id].measured_bps == pytest.approx(12e6)
+    assert controller.flowserver.model()[part.flow_id].measured_bps == pytest.approx(16e6)
 
 
 def test_link_rate_beyond_the_known_flows_is_background(controller: Controller) -> None:

@@ -27,6 +27,12 @@ def test_rate_forgets_what_lies_before_the_window() -> None:
     assert counter.rate_bps == 0
 
 
+def test_latest_rate_tells_of_the_last_interval_alone() -> None:
+    counter = read_all(Counter(), [(0.0, 0), (1.0, 1000), (2.0, 1500)])
+    assert counter.latest_bps == pytest.approx(4000)
+    assert counter.rate_bps == pytest.approx(6000)
+
+
 def test_rate_over_lost_replies_is_the_average() -> None:
     assert read_all(Counter(), [(0.0, 0), (1.0, 1000), (9.0, 9000)]).rate_bps == pytest.approx(8000)
 
@@ -77,6 +83,6 @@ def test_ports_and_flows_that_are_gone_are_forgotten() -> None:
         measurements.read_flow(cookie, 1000, 1, 1.0)
     measurements.keep([("a", 2)], [8])
     assert set(measurements.flows) == {8}
-    assert measurements.sent_bps(("a", 1)) is None
-    assert measurements.received_bps(("a", 2)) == pytest.approx(800)
-    assert measurements.sent_bps(("a", 2)) == pytest.approx(1600)
+    assert set(measurements.ports) == {("a", 2)}
+    assert measurements.ports["a", 2].received.rate_bps == pytest.approx(800)
+    assert measurements.ports["a", 2].sent.rate_bps == pytest.approx(1600)
