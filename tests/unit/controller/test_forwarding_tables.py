@@ -1,0 +1,336 @@
+"""The planned tables, walked packet by packet through fabrics of fake switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller import openflow, reconcile
+from controller.errors import NoSuchPath
+from controller.explicit_paths import ExplicitPath, ExplicitPaths
+from controller.network_state import HostLocation, NetworkState
+from controller.openflow import COOKIE_READS, Output, PushLabel, Table
+from controller.policy.five_tuple import FiveTuple
+from controller.policy.network import Path
+from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
+from tests.unit.controller.fake_switch import FakeNetwork, Packet
+from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
+
+FABRICS: list[Fabric] = [
+    three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2),
+    three_tier(pods=3, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=2),
+    three_tier(pods=1, racks_per_pod=3, hosts_per_rack=1, aggregations_per_pod=3, cores=1),
+    spine_leaf(leaves=3, spines=3, hosts_per_leaf=1),
+    spine_leaf(leaves=1, spines=1, hosts_per_leaf=2),
+    fat_tree(k=4),
+]
+
+
+class Run:
+    """A fake network, its state and what was sent to it, kept in step as the forwarding application does."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.network = FakeNetwork(fabric)
+        self.state: NetworkState = self.network.state()
+        self.planner = Planner(self.state)
+        self.installed = {dpid: SwitchTables() for dpid in self.network.switches}
+
+    def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:
+        """Bring all switches up to date, step by step."""
+        self.planner.assign_labels()
+        todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid)) for dpid in self.installed}
+        for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
+                           (reconcile.departure_messages, reconcile.apply_departures),
+                           (reconcile.stale_messages, reconcile.apply_stale)):
+            for dpid, change in todo.items():
+                switch = self.network.switches[dpid]
+                switch.receive(make(switch.datapath, change))
+                note(self.installed[dpid], change)
+                between_steps()
+        for dpid, switch in self.network.switches.items():
+            planned, _ = reconcile.sort_read_back(switch.flows.values(), switch.groups.values())
+            assert planned == self.installed[dpid]
+
+    def fail(self, a: str, b: str) -> None:
+        self.network.dead.add(frozenset((a, b)))
+        self.state.remove_link(self.network.ends(a, b)[0])
+
+    def restore(self, a: str, b: str) -> None:
+        self.network.dead.discard(frozenset((a, b)))
+        self.state.add_link(*self.network.ends(a, b))
+
+    def connected(self, a: str, b: str) -> bool:
+        hosts = self.network.hosts
+        return bool(self.state.network.shortest_paths(hosts[a].ip, hosts[b].ip))
+
+    def assert_everybody_reaches_everybody(self) -> None:
+        for a, b in permutations(self.network.hosts, 2):
+            wheres = {arrival.where for arrival in self.network.send(a, self.network.tcp(a, b))}
+            assert wheres == ({self.network.hosts[b].ip} if self.connected(a, b) else {"nowhere"}), (a, b)
+
+
+def switch_links(fabric: Fabric) -> list[tuple[str, str]]:
+    names = {switch.name for switch in fabric.switches}
+    return [(link.a, link.b) for link in fabric.links if {link.a, link.b} <= names]
+
+
+@pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: f"{fabric.name}-{len(fabric.switches)}")
+def test_every_host_reaches_every_other_over_every_shortest_path_and_no_other(fabric: Fabric) -> None:
+    run = Run(fabric)
+    run.sync()
+    run.assert_everybody_reaches_everybody()
+    hosts = run.network.hosts
+    for a, b in permutations(hosts, 2):
+        taken = {arrival.switches for arrival in run.network.send(a, run.network.tcp(a, b))}
+        paths = run.state.network.shortest_paths(hosts[a].ip, hosts[b].ip)
+        assert taken == {path.nodes[1:-1] for path in paths}
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_packets_arrive_or_are_dropped_but_never_loop_whatever_links_fail_and_return(data: st.DataObject) -> None:
+    fabric = data.draw(st.sampled_from(FABRICS))
+    run = Run(fabric)
+    run.sync()
+    links = switch_links(fabric)
+    down: list[tuple[str, str]] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        if down and data.draw(st.booleans()):
+            run.restore(*down.pop(data.draw(st.integers(0, len(down) - 1))))
+        else:
+            alive = [link for link in links if link not in down]
+            if not alive:
+                continue
+            down.append(data.draw(st.sampled_from(alive)))
+            run.fail(*down[-1])
+        run.sync()
+        run.assert_everybody_reaches_everybody()
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_an_explicit_path_follows_exactly_the_chosen_switches(data: st.DataObject) -> None:
+    fabric = data.draw(st.sampled_from(FABRICS))
+    run = Run(fabric)
+    for link in data.draw(st.lists(st.sampled_from(switch_links(fabric)), unique=True, max_size=3)):
+        run.fail(*link)
+    run.sync()
+    a, b = data.draw(st.sampled_from(list(permutations(run.network.hosts, 2))))
+    source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
+    for path in run.state.network.shortest_paths(source, destination):
+        switch = run.network.switches[path.nodes[1]]
+        entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_READS | 7, 30)
+        switch.receive([openflow.flow_add(switch.datapath, entry)])
+        arrivals = run.network.send(a, run.network.tcp(a, b))
+        assert {(arrival.where, arrival.switches) for arrival in arrivals} == {(destination, path.nodes[1:-1])}
+        assert all(not arrival.packet.labels for arrival in arrivals)
+
+
+def test_an_explicit_path_carries_its_one_flow_alone() -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    a, b = "p0r0h0", "p1r1h0"
+    source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
+    path = run.state.network.shortest_paths(source, destination)[0]
+    switch = run.network.switches[path.nodes[1]]
+    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_READS | 7, 30, 2)
+    switch.receive([openflow.flow_add(switch.datapath, entry)])
+    assert len(run.network.send(a, run.network.tcp(a, b))) == 1
+    assert len(run.network.send(a, run.network.tcp(a, b, destination_port=6001))) == 8
+    assert isinstance(entry.actions[0], PushLabel) and entry.actions[0].traffic_class == 2
+    assert switch.flows[entry.key] == entry
+
+
+def test_no_packet_is_lost_between_the_steps_in_which_a_link_returns() -> None:
+    fabric = FABRICS[0]
+    for link in switch_links(fabric):
+        run = Run(fabric)
+        run.fail(*link)
+        run.sync()
+        run.restore(*link)
+        run.sync(between_steps=run.assert_everybody_reaches_everybody)
+
+
+def test_no_packet_is_lost_between_the_steps_after_groups_were_pruned_of_a_dead_link() -> None:
+    fabric = FABRICS[0]
+    for link in switch_links(fabric):
+        run = Run(fabric)
+        run.sync()
+        run.fail(*link)
+        for dpid, switch in run.network.switches.items():
+            for group in run.planner.groups(dpid).values():
+                if group != run.installed[dpid].groups[group.group_id]:
+                    switch.receive([openflow.group_modify(switch.datapath, group)])
+                    run.installed[dpid].groups[group.group_id] = group
+        run.assert_everybody_reaches_everybody()
+        run.sync(between_steps=run.assert_everybody_reaches_everybody)
+
+
+def test_a_link_that_goes_and_returns_leaves_the_tables_as_they_were() -> None:
+    run = Run(FABRICS[5])
+    run.sync()
+    before = {dpid: (dict(switch.flows), dict(switch.groups)) for dpid, switch in run.network.switches.items()}
+    for link in switch_links(FABRICS[5])[:6]:
+        run.fail(*link)
+        run.sync()
+        run.restore(*link)
+        run.sync()
+        old_labels = {key for flows, _ in before.values() for key in flows}
+        for dpid, switch in run.network.switches.items():
+            flows = {key: entry for key, entry in switch.flows.items() if key in old_labels}
+            assert (flows, switch.groups) == before[dpid]
+
+
+def test_a_controller_that_starts_anew_on_an_unchanged_fabric_changes_nothing() -> None:
+    first, second = Run(FABRICS[5]), Run(FABRICS[5])
+    first.sync()
+    second.planner.assign_labels()
+    for dpid, installed in first.installed.items():
+        assert not reconcile.changes(installed, second.planner.tables(dpid))
+
+
+def test_a_host_that_moves_is_reached_at_its_new_place_only() -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    mover, other = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
+    edge = run.network.fabric.edge_switch_of("p0r1h0").dpid_hex
+    run.state.set_host(HostLocation(mover.ip, mover.mac, edge, 9))
+    run.sync()
+    for dpid, switch in run.network.switches.items():
+        out = switch.execute(Packet.of(eth_type=0x0800, ipv4_dst=mover.ip, ipv4_src=other.ip, eth_src=other.mac), 1)
+        ports = {port_no for port_no, packet in out if not packet.labels and port_no < openflow.PORT_MAX}
+        assert ports == ({9} if dpid == edge else set())
+
+
+def test_switches_answer_arp_for_known_hosts_of_known_hosts() -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    asker, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
+    request = Packet.of(eth_type=0x0806, eth_src=asker.mac, eth_dst="ff:ff:ff:ff:ff:ff", arp_op=1, arp_sha=asker.mac,
+                        arp_spa=asker.ip, arp_tha="00:00:00:00:00:00", arp_tpa=target.ip)
+    (arrival,) = run.network.send("p0r0h0", request)
+    assert arrival.where == asker.ip
+    answer = dict(arrival.packet.fields)
+    assert (answer["arp_op"], answer["arp_sha"], answer["arp_spa"]) == (2, target.mac, target.ip)
+    assert (answer["arp_tha"], answer["arp_tpa"], answer["eth_dst"]) == (asker.mac, asker.ip, asker.mac)
+
+
+@pytest.mark.parametrize("change", [{"arp_spa": "10.9.9.9"}, {"arp_sha": "02:00:00:00:00:99"},
+                                    {"arp_tpa": "10.9.9.9"}, {"arp_op": 2}])
+def test_the_controller_sees_arp_that_tells_or_asks_something_new(change: dict[str, Any]) -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    asker, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
+    request = Packet.of(eth_type=0x0806, eth_src=asker.mac, arp_op=1, arp_sha=asker.mac, arp_spa=asker.ip,
+                        arp_tha="00:00:00:00:00:00", arp_tpa=target.ip).with_fields(**change)
+    assert {arrival.where for arrival in run.network.send("p0r0h0", request)} == {"controller"}
+
+
+def test_the_controller_sees_an_unknown_sender_whose_packet_goes_on() -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    packet = run.network.tcp("p0r0h0", "p0r1h0").with_fields(ipv4_src="10.9.9.9")
+    wheres = {arrival.where for arrival in run.network.send("p0r0h0", packet)}
+    assert wheres == {"controller", run.network.hosts["p0r1h0"].ip}
+
+
+@pytest.mark.parametrize(("fields", "where"), [
+    ({"ipv4_dst": "10.9.9.9"}, "controller"), ({"ipv4_dst": "224.0.0.251"}, "nowhere"),
+    ({"ipv4_dst": "255.255.255.255"}, "nowhere"), ({"eth_type": 0x86DD}, "nowhere"),
+    ({"eth_type": 0x88CC}, "controller"),
+])
+def test_other_packets_go_where_the_documentation_says(fields: dict[str, Any], where: str) -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    packet = run.network.tcp("p0r0h0", "p0r1h0").with_fields(**fields)
+    assert {arrival.where for arrival in run.network.send("p0r0h0", packet)} == {where}
+
+
+def test_what_switches_hold_tells_an_amnesiac_controller_where_hosts_are() -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    for dpid, tables in run.installed.items():
+        assert sorted(known_hosts(tables)) == sorted(
+            (host.port_no, host.mac, host.ip) for host in run.state.hosts_at(dpid))
+
+
+def test_entries_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
+    foreign = openflow.FlowEntry(Table.ROUTES, 7, (), cookie=0x1234)
+    read = openflow.FlowEntry(Table.ROUTES, 300, (), cookie=COOKIE_READS | 5)
+    planned, explicit = reconcile.sort_read_back([foreign, read, *STATIC_ENTRIES], [])
+    assert set(planned.flows.values()) == set(STATIC_ENTRIES)
+    assert explicit == [read]
+
+
+class TestExplicitPaths:
+    def setup_method(self) -> None:
+        self.run = Run(FABRICS[0])
+        self.run.sync()
+        self.book = ExplicitPaths(self.run.planner)
+        hosts = self.run.network.hosts
+        self.source, self.destination = hosts["p0r0h0"].ip, hosts["p1r1h0"].ip
+        self.five_tuple = FiveTuple(self.source, self.destination, 6, 5000, 6000)
+
+    def add(self, path: Path) -> ExplicitPath:
+        explicit = ExplicitPath(self.five_tuple, path, COOKIE_READS | 1, 30)
+        self.book.add(explicit)
+        return explicit
+
+    def paths(self) -> tuple[Path, ...]:
+        return self.run.state.network.shortest_paths(self.source, self.destination)
+
+    def test_a_path_that_loses_a_link_takes_the_default_until_it_is_moved(self) -> None:
+        explicit = self.add(self.paths()[0])
+        name_of = self.run.network.name_of
+        switch = self.run.network.switches[explicit.first_switch]
+        switch.receive([openflow.flow_add(switch.datapath, self.book.entry(explicit))])
+        self.run.fail(name_of[explicit.path.nodes[2]], name_of[explicit.path.nodes[3]])
+        ((diverted, entry),) = self.book.divert_dead()
+        assert diverted.diverted and self.book.get(self.five_tuple) == diverted
+        switch.receive([openflow.flow_modify(switch.datapath, entry)])
+        self.run.sync()
+        arrivals = self.run.network.send("p0r0h0", self.run.network.tcp("p0r0h0", "p1r1h0"))
+        assert {arrival.where for arrival in arrivals} == {self.destination}
+        assert self.book.divert_dead() == []
+
+    def test_a_restarted_switch_gets_its_explicit_entries_back(self) -> None:
+        explicit = self.add(self.paths()[0])
+        assert self.book.compare(explicit.first_switch, []) == ([self.book.entry(explicit)], [])
+        assert self.book.compare(explicit.first_switch, [self.book.entry(explicit)]) == ([], [])
+
+    def test_an_earlier_controllers_entry_stays_while_it_leads_to_its_destination(self) -> None:
+        entry = self.book.entry(self.add(self.paths()[0]))
+        dpid = self.paths()[0].nodes[1]
+        self.book = ExplicitPaths(self.run.planner)
+        assert self.book.compare(dpid, [entry]) == ([], [])
+
+    def test_an_earlier_controllers_entry_that_leads_astray_is_taken_out(self) -> None:
+        dpid = self.paths()[0].nodes[1]
+        good = self.book.entry(self.add(self.paths()[0]))
+        self.book = ExplicitPaths(self.run.planner)
+        (push, output) = good.actions
+        assert isinstance(push, PushLabel) and isinstance(output, Output)
+        for actions in ((PushLabel(push.label + 999), output), (push, Output(output.port_no + 1)),
+                        (Output(77),), ()):
+            bad = openflow.FlowEntry(*good.key, actions, None, good.cookie, 30, True)
+            assert self.book.compare(dpid, [bad]) == ([], [good.key])
+
+    def test_a_path_that_is_not_live_or_not_shortest_is_refused(self) -> None:
+        path = self.paths()[0]
+        with pytest.raises(NoSuchPath, match="no live link from edge-p0r0 to core0"):
+            self.run.planner.explicit_entry(
+                self.five_tuple, Path((*path.nodes[:2], self.run.network.dpid_of["core0"], *path.nodes[-2:])), 0, 30)
+        with pytest.raises(NoSuchPath, match="shortest paths"):
+            self.run.planner.label_of(Path((*path.nodes[1:4], path.nodes[2], path.nodes[1])))
+
+    def test_an_entry_that_idled_out_is_struck_from_the_book(self) -> None:
+        explicit = self.add(self.paths()[0])
+        self.book.entry_gone(explicit.cookie, "00000000000000ff")
+        assert len(self.book) == 1
+        self.book.entry_gone(explicit.cookie, explicit.first_switch)
+        assert self.five_tuple not in self.book
