@@ -1,0 +1,306 @@
+"""The metadata client against a real nameserver: what its cache may show, and when it asks."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fs.client.metadata import MetadataClient
+from fs.errors import (
+    AlreadyExists,
+    DirectoryNotEmpty,
+    FileClosed,
+    IsADirectory,
+    NameserverUnavailable,
+    NoSuchFile,
+    NotADirectory,
+    StaleFile,
+)
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR
+from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
+CACHE_SECONDS = 30.0
+"""Longer than any test: what is seen without `fresh` comes from the cache."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=2) as cluster:
+        yield cluster
+
+
+class Pair:
+    """Two clients of one directory: `ours` with a long cache, `theirs` with none, which counts calls."""
+
+    def __init__(self, address: str, directory: str) -> None:
+        self.ours = MetadataClient(address, CACHE_SECONDS)
+        self.theirs = MetadataClient(address, 0)
+        self.directory = directory
+        self.calls: list[str] = []
+        send = self.ours._call
+
+        def counted(method: str, request: object, *, again: bool = True) -> object:
+            self.calls.append(method)
+            return send(method, request, again=again)
+
+        self.ours._call = counted  # type: ignore[method-assign]
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+
+@pytest.fixture
+def pair(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    directory = "/" + request.node.name[:200].replace("/", "_")
+    pair = Pair(cluster.nameserver.address, directory)
+    pair.theirs.mkdir(directory)
+    yield pair
+    pair.ours.close()
+    pair.theirs.close()
+
+
+def test_the_life_of_a_file(pair: Pair) -> None:
+    client = pair.ours
+    made, created = client.create(pair.path("f"), 0o640, 7, 8)
+    assert (created, made.type, made.mode, made.uid, made.gid) == (True, REGULAR, 0o640, 7, 8)
+    assert client.create(pair.path("f")) == (made, False)
+    with pytest.raises(AlreadyExists):
+        client.create(pair.path("f"), exclusive=True)
+    committed = client.commit(made.inode, made.file_id, 1234, mtime_ns=5)
+    assert (committed.size, committed.mtime_ns) == (1234, 5)
+    changed = client.set_attributes(pair.path("f"), mode=0o600, atime_ns=-1)
+    assert (changed.mode, changed.uid, changed.atime_ns, changed.size) == (0o600, 7, -1, 1234)
+    client.rename(pair.path("f"), pair.path("g"))
+    with pytest.raises(NoSuchFile):
+        client.lookup(pair.path("f"))
+    assert client.lookup(pair.path("g"), fresh=True).inode == client.lookup_inode(made.inode).inode == made.inode
+    truncated = client.truncate(pair.path("g"))
+    assert truncated.size == 0
+    with pytest.raises(StaleFile):
+        client.commit(made.inode, made.file_id, 9999)
+    client.remove(pair.path("g"))
+    for use in (lambda: client.lookup(pair.path("g")), lambda: client.lookup_inode(made.inode),
+                lambda: client.commit(made.inode, truncated.file_id, 1), lambda: client.remove(pair.path("g"))):
+        with pytest.raises(NoSuchFile):
+            use()
+
+
+def test_the_life_of_a_directory(pair: Pair) -> None:
+    client = pair.ours
+    assert client.mkdir(pair.path("d"), 0o711).type == DIRECTORY
+    client.create(pair.path("d/f"))
+    for error, use in ((DirectoryNotEmpty, lambda: client.rmdir(pair.path("d"))),
+                       (IsADirectory, lambda: client.remove(pair.path("d"))),
+                       (NotADirectory, lambda: client.list(pair.path("d/f"))),
+                       (NotADirectory, lambda: client.rmdir(pair.path("d/f"))),
+                       (AlreadyExists, lambda: client.mkdir(pair.path("d")))):
+        with pytest.raises(error):
+            use()
+    client.remove(pair.path("d/f"))
+    client.rmdir(pair.path("d"))
+    with pytest.raises(NoSuchFile):
+        client.lookup(pair.path("d"))
+
+
+def test_names_of_any_bytes_arrive_unchanged(pair: Pair) -> None:
+    names = [b"\xff\xfe", "ä ö".encode(), b"\n", b"a\\b", b"n" * 255]
+    for name in names:
+        pair.ours.create(pair.directory.encode() + b"/" + name)
+    assert [entry.name for entry in pair.theirs.list(pair.directory)] == sorted(names)
+
+
+def test_a_cached_answer_is_given_until_it_is_asked_fresh(pair: Pair) -> None:
+    path = pair.path("f")
+    pair.theirs.create(path, 0o600)
+    assert pair.ours.lookup(path).mode == 0o600
+    pair.theirs.set_attributes(path, mode=0o644)
+    pair.calls.clear()
+    assert pair.ours.lookup(path).mode == 0o600
+    assert pair.calls == []
+    assert pair.ours.lookup(path, fresh=True).mode == 0o644
+    assert pair.ours.lookup(path).mode == 0o644
+
+
+def test_a_cached_answer_expires(cluster: LocalCluster, pair: Pair) -> None:
+    with MetadataClient(cluster.nameserver.address, 0.2) as client:
+        pair.theirs.create(pair.path("f"), 0o600)
+        client.lookup(pair.path("f"))
+        pair.theirs.set_attributes(pair.path("f"), mode=0o644)
+        wait_until(lambda: client.lookup(pair.path("f")).mode == 0o644, 5, "the old mode is served for ever")
+
+
+def test_that_a_file_does_not_exist_is_never_cached(pair: Pair) -> None:
+    with pytest.raises(NoSuchFile):
+        pair.ours.lookup(pair.path("f"))
+    pair.theirs.create(pair.path("f"))
+    assert pair.ours.lookup(pair.path("f")).type == REGULAR
+
+
+def test_own_changes_are_seen_without_asking(pair: Pair) -> None:
+    client, path = pair.ours, pair.path("f")
+    made, _ = client.create(path)
+    client.set_attributes(path, mode=0o600)
+    client.commit(made.inode, made.file_id, 77)
+    pair.calls.clear()
+    seen = client.lookup(path)
+    assert (seen.mode, seen.size) == (0o600, 77)
+    assert pair.calls == []
+    assert seen == pair.theirs.lookup(path)
+
+
+def test_a_directory_is_renewed_by_own_changes_in_it(pair: Pair) -> None:
+    client = pair.ours
+    for change in (lambda: client.create(pair.path("f")), lambda: client.mkdir(pair.path("d")),
+                   lambda: client.rename(pair.path("f"), pair.path("g")), lambda: client.remove(pair.path("g")),
+                   lambda: client.rmdir(pair.path("d"))):
+        client.lookup(pair.directory)
+        change()
+        assert client.lookup(pair.directory) == pair.theirs.lookup(pair.directory)
+
+
+def test_after_renaming_a_directory_nothing_below_it_is_remembered(pair: Pair) -> None:
+    client = pair.ours
+    client.mkdir(pair.path("old"))
+    client.create(pair.path("old/f"), 0o600)
+    client.mkdir(pair.path("new"))
+    client.lookup(pair.path("old/f"))
+    client.rename(pair.path("old"), pair.path("new"))
+    with pytest.raises(NoSuchFile):
+        client.lookup(pair.path("old/f"))
+    assert client.lookup(pair.path("new/f")).mode == 0o600
+
+
+def test_a_failed_change_leaves_no_doubtful_answer_in_the_cache(pair: Pair) -> None:
+    path = pair.path("f")
+    pair.theirs.create(path)
+    pair.ours.lookup(path)
+    pair.theirs.remove(path)
+    pair.theirs.mkdir(path)
+    with pytest.raises(IsADirectory):
+        pair.ours.remove(path)
+    assert pair.ours.lookup(path).type == DIRECTORY
+
+
+def test_a_walk_over_a_directory_costs_a_few_listings(pair: Pair) -> None:
+    names = [f"{number:04}" for number in range(600)]
+    for name in names:
+        pair.theirs.mkdir(pair.path(name))
+    for name in names:
+        assert pair.ours.lookup(pair.path(name)).type == DIRECTORY
+    assert pair.calls.count("Lookup") <= 12
+    assert 0 < pair.calls.count("List") <= 8
+
+
+def test_listing_a_directory_answers_the_look_ups_after_it(pair: Pair) -> None:
+    for number in range(1100):
+        pair.theirs.mkdir(pair.path(f"{number}"))
+    entries = pair.ours.list(pair.directory)
+    assert len(entries) == 1100
+    assert pair.calls == ["List", "List"]
+    for entry in entries:
+        assert pair.ours.lookup(pair.path(entry.name.decode())) == entry.attributes
+    pair.ours.lookup(pair.directory)
+    assert pair.calls == ["List", "List"]
+
+
+def test_without_a_cache_every_look_up_asks(pair: Pair) -> None:
+    pair.theirs.create(pair.path("f"), 0o600)
+    for mode in (0o600, 0o640, 0o644):
+        pair.ours.set_attributes(pair.path("f"), mode=mode)
+        assert pair.theirs.lookup(pair.path("f")).mode == mode
+
+
+def test_threads_that_change_and_look_never_see_their_own_past(pair: Pair) -> None:
+    """Each thread owns a file; all share one client and one directory."""
+    failures: list[str] = []
+
+    def work(worker: int) -> None:
+        path = pair.path(f"w{worker}")
+        made, _ = pair.ours.create(path)
+        for size in range(1, 40):
+            pair.ours.commit(made.inode, made.file_id, size)
+            if pair.ours.lookup(path).size < size:
+                failures.append(f"{path}: size {size} was forgotten")
+            if size % 10 == 0:
+                pair.ours.list(pair.directory)
+                pair.ours.remove(path)
+                try:
+                    pair.ours.lookup(path)
+                    failures.append(f"{path}: still there after its removal")
+                except NoSuchFile:
+                    pass
+                made, _ = pair.ours.create(path)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+
+
+class TestUnavailable:
+    def test_reads_wait_for_a_limited_time_and_name_the_address(self) -> None:
+        with MetadataClient("127.0.0.1:1", call_timeout_seconds=0.5) as client:
+            began = time.monotonic()
+            with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1 did not answer within 0\.5 s"):
+                client.lookup("/")
+            assert 0.4 < time.monotonic() - began < 3
+
+    def test_a_nameserver_that_hangs_is_given_up_too(self, tmp_path: Path) -> None:
+        with (LocalCluster(tmp_path, dataservers=0) as cluster,
+              MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=0.5) as client):
+            client.mkdir("/d")
+            cluster.nameserver.pause()
+            with pytest.raises(NameserverUnavailable, match=cluster.nameserver.address):
+                client.lookup("/d")
+            with pytest.raises(NameserverUnavailable, match=cluster.nameserver.address):
+                client.mkdir("/e")
+            cluster.nameserver.resume()
+            with MetadataClient(cluster.nameserver.address) as patient:
+                assert patient.lookup("/d").type == DIRECTORY
+
+    def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(self, tmp_path: Path) -> None:
+        """The process stops with the request in its hands and dies: the client must say that it cannot know."""
+        with (LocalCluster(tmp_path, dataservers=0) as cluster,
+              MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=20) as client):
+            client.mkdir("/d")
+            cluster.nameserver.pause()
+            errors: list[BaseException] = []
+
+            def change() -> None:
+                try:
+                    client.rmdir("/d")
+                except BaseException as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=change)
+            thread.start()
+            # Paused, the process keeps the request in its socket: wait until it is there.
+            wait_until(lambda: _unread_bytes(cluster.nameserver.port) > 0, 5, "no request arrived")
+            cluster.nameserver.kill()
+            thread.join(15)
+            assert [type(error) for error in errors] == [NameserverUnavailable]
+            assert "Remove may or may not have been carried out" in str(errors[0])
+
+    def test_a_closed_client_refuses(self, pair: Pair) -> None:
+        pair.ours.lookup("/")
+        pair.ours.close()
+        pair.ours.close()
+        with pytest.raises(FileClosed):
+            pair.ours.lookup("/", fresh=True)
+
+
+def _unread_bytes(port: int) -> int:
+    """Bytes that the process listening on `port` has not read from its connections (/proc/net/tcp, tcp6)."""
+    total = 0
+    tables = (Path("/proc/net") / name for name in ("tcp", "tcp6"))
+    lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    for line in lines:
+        _, local, _, state, queues = line.split()[:5]
+        if int(local.rpartition(":")[2], 16) == port and state == "01":
+            total += int(queues.partition(":")[2], 16)
+    return total

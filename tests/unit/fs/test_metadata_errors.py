@@ -1,0 +1,88 @@
+"""Errors keep their kind and message over gRPC."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from fs import errors, rpc
+from fs.client.metadata import MetadataClient
+from fs.errors import FileClosed, InvalidArgument, InvalidName, NameserverUnavailable, NameTooLong, SpeedwellError
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpeedwellError)]
+
+
+class Answer:
+    """What a client holds after a failed call."""
+
+    def __init__(self, code: Any, details: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        self._parts = code, details, metadata
+
+    def code(self) -> Any:
+        return self._parts[0]
+
+    def details(self) -> str:
+        return self._parts[1]
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._parts[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_arrives_as_what_it_was(kind: type[SpeedwellError]) -> None:
+    arrived = rpc.error_from(Answer(*rpc.status_of(kind("/a is so"))), "here:1")
+    assert type(arrived) is kind
+    assert str(arrived) == "/a is so"
+    assert not rpc.is_transport_failure(Answer(*rpc.status_of(kind("/a is so"))))
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
+def test_a_call_that_nobody_answered_names_the_address(code: Any) -> None:
+    answer = Answer(code, "connection refused")
+    assert rpc.is_transport_failure(answer)
+    error = rpc.error_from(answer, "here:1")
+    assert isinstance(error, NameserverUnavailable)
+    assert "here:1" in str(error)
+
+
+def test_an_error_unknown_here_is_an_internal_one() -> None:
+    answer = Answer(grpc.StatusCode.INTERNAL, "broken", ((rpc.ERROR_NAME_KEY, "FromTheFuture"),))
+    assert type(rpc.error_from(answer, "here:1")) is errors.InternalError
+
+
+@pytest.mark.parametrize("address", ["", "here", ":7400", "here:", "here:0", "here:65536", "here:x"])
+def test_a_malformed_address_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InvalidArgument, match="nameserver"):
+        MetadataClient(address)
+
+
+class TestBeforeAnythingIsSent:
+    """These clients have no nameserver: an answer at all means that nothing was sent."""
+
+    @pytest.fixture
+    def client(self) -> MetadataClient:
+        return MetadataClient("127.0.0.1:1", call_timeout_seconds=60)
+
+    @pytest.mark.parametrize("path", ["", "relative", "/a/../b", "/a\0b"])
+    def test_bad_paths_are_refused(self, client: MetadataClient, path: str) -> None:
+        for use in (client.lookup, client.list, client.create, client.mkdir, client.remove, client.rmdir,
+                    client.truncate, client.set_attributes, client.forget):
+            with pytest.raises(InvalidName, match=r"^path: "):
+                use(path)
+        with pytest.raises(InvalidName, match=r"^destination: "):
+            client.rename("/a", path)
+
+    def test_long_names_are_refused(self, client: MetadataClient) -> None:
+        with pytest.raises(NameTooLong):
+            client.create("/" + "n" * 256)
+
+    @pytest.mark.parametrize(("field", "value"), [("mode", -1), ("uid", 2**40), ("replication", -3),
+                                                  ("chunk_size", -1), ("chunk_size", 2**64)])
+    def test_numbers_that_fit_no_field_are_refused(self, client: MetadataClient, field: str, value: int) -> None:
+        with pytest.raises(InvalidArgument, match=f"^{field}: "):
+            client.create("/f", **{field: value})  # type: ignore[arg-type]
+
+    def test_a_closed_client_says_so(self, client: MetadataClient) -> None:
+        client.close()
+        with pytest.raises(FileClosed):
+            client.lookup("/a")
