@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cluster.commands.up import MOUNT_ROOT
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
@@ -41,7 +42,6 @@ LARGE_FILE_BYTES = 24 << 20
 HOST_BPS = 80e6
 OVERSUBSCRIPTION = {"edge": 2.0, "aggregation": 1.0}   # every link then has the rate of a host's
 COMPETING_FLOWS = 2
-MOUNT_ROOT = Path("/mnt/speedwell")
 POLICIES = (("nearest", "ecmp"), ("mayflower", "mayflower"))
 IPERF_PORT = 5201
 CONGESTED_SECONDS = 3.0                 # three polls of the controller

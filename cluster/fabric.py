@@ -75,7 +75,7 @@ class FabricCluster:
         self.processes = Processes(settings.directory)
         self.emulation = Emulation(settings.fabric, directory=settings.directory / "switches",
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped)
-        self._made_mountpoints: list[Path] = []
+        self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
         """Build the fabric, start every service, wait until the controller sees the whole network.
@@ -154,14 +154,14 @@ class FabricCluster:
         return ("mnexec", "-a", str(self.emulation.host_pid(name)))
 
     def _make_mountpoint(self, mountpoint: Path) -> None:
-        if not mountpoint.exists():
-            mountpoint.mkdir(parents=True)
-            self._made_mountpoints.append(mountpoint)
+        missing = [path for path in (mountpoint, *mountpoint.parents) if not path.exists()]
+        mountpoint.mkdir(parents=True, exist_ok=True)
+        self._made_directories += missing
 
     def _remove_data(self) -> None:
-        for mountpoint in self._made_mountpoints:
+        for directory in sorted(self._made_directories, reverse=True):   # children before their parents
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
-                mountpoint.rmdir()
+                directory.rmdir()
         for part in ("nameserver", "data"):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
 

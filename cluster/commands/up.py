@@ -10,6 +10,8 @@ import click
 from cluster import current
 from cluster.commands.output import echo, echo_json
 
+MOUNT_ROOT = Path("/mnt/speedwell")
+
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
     """A number of bytes, plain or with a unit: 1048576, 1MiB, 64K."""
@@ -32,23 +34,37 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer 
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="Start on this machine's loopback; data, logs and state go below DIR. Default: the local "
                    "installation that was started last, if it was not stopped.")
+@click.option("--fabric", metavar="SPEC", help="Start on an emulated fabric (as root): a fabric's JSON file, or for "
+              "example three-tier,pods=4,racks_per_pod=4,hosts_per_rack=4.")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
+@click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
+              f"{MOUNT_ROOT}/HOST. May be repeated.")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
-def up(directory: Path | None, mount: Path | None, dataservers: int | None, replication: int | None,
-       chunk_size: int | None, as_json: bool) -> None:
+def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
+       dataservers: int | None, replication: int | None, chunk_size: int | None, as_json: bool) -> None:
     """Start an installation.
+
+    With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
 
     With --local: a nameserver, dataservers and a mount on this machine, without root and without a
     controller. `up` again (on the same DIR) starts what does not run, with the settings of before and the
     files that are stored; a running installation is left as it is.
     """
+    if fabric is not None:
+        for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
+            if given is not None:
+                raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
+        _on_fabric(fabric, mount_on, {"replication": replication, "chunk_size_bytes": chunk_size}, as_json)
+        return
+    if mount_on:
+        raise click.UsageError("--mount-on goes with --fabric", click.get_current_context())
     if directory is None:
         last = current.read()
         if last is None or last.kind != "local":
-            raise click.UsageError("say what to start: --local DIR", click.get_current_context())
+            raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
         directory = Path(last.directory)
     _local(directory, mount, dataservers, replication, chunk_size, as_json)
 
@@ -70,6 +86,25 @@ def _local(directory: Path, mount: Path | None, dataservers: int | None, replica
     for mountpoint in result.current.mounts:
         echo(f"mounted at {mountpoint}")
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
+
+
+def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | None], as_json: bool) -> None:
+    from cluster import supervisor
+    from cluster.fabric import read_settings
+    from cluster.fabric_spec import parse_fabric
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    mounts = {host: MOUNT_ROOT / host for host in mount_on}
+    description = supervisor.up(read_settings(fabric=parse_fabric(spec), mounts=mounts, **given),
+                                (lambda message: None) if as_json else _say)
+    if as_json:
+        echo_json(description)
+        return
+    echo(f"nameserver {description['nameserver']}, controller {description['controller']}, "
+         f"{len(description['hosts'])} hosts with a dataserver each")
+    for host, mountpoint in description["mounts"].items():
+        echo(f"mounted on {host} at {mountpoint}")
+    echo("next: `speedwell status`, `speedwell enter HOST`; stop with `speedwell down`")
 
 
 def _make_default(started: current.Current) -> None:

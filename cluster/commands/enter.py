@@ -1,0 +1,27 @@
+"""speedwell enter"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from cluster.errors import InvalidSetting
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def enter(host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND, or a shell, on a HOST of the emulated fabric.
+
+    It sees that host's network and this machine's files. The fabric is the one that `speedwell up --fabric`
+    or the demonstration has left running.
+    """
+    from cluster.supervisor import running
+
+    hosts = running()["hosts"]
+    if host not in hosts:
+        raise InvalidSetting(f"no host is named {host!r}; there are {', '.join(sorted(hosts))}")
+    argv = command or (os.environ.get("SHELL", "/bin/sh"),)
+    os.execvp("mnexec", ["mnexec", "-a", str(hosts[host]["pid"]), *argv])
