@@ -30,7 +30,7 @@ COMMANDS = {
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
-    "enter": ("cluster.commands.enter", "enter", "Run a command, or a shell, on an emulated host."),
+    "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),
     "version": ("cluster.commands.version", "version", "Print the version."),
 }
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"

@@ -38,5 +38,5 @@ def test_what_is_wrong_is_named(text, message):
 def test_a_damaged_file_is_refused_with_its_name(tmp_path):
     file = tmp_path / "fabric.json"
     file.write_text("{")
-    with pytest.raises(InvalidSetting, match="fabric.json"):
+    with pytest.raises(InvalidSetting, match=r"fabric\.json"):
         parse_fabric(str(file))
