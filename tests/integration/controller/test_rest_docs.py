@@ -1,0 +1,27 @@
+"""The examples of docs/rest.md run as they stand."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.controller.northbound import northbound
+from topo.fabric import spine_leaf
+
+pytestmark = pytest.mark.root
+
+PAGE = Path(__file__).parents[3] / "docs/rest.md"
+
+
+def test_every_example_works(tmp_path: Path) -> None:
+    examples = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) > 8
+    fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=1, host_bps=40e6)
+    with northbound(fabric, tmp_path, "poll_interval_seconds = 0.3\n") as running:
+        running.meet_all_hosts()
+        script = "".join(f"echo '#{number}'\n{example}" for number, example in enumerate(examples))
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,
+                              text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "urn:speedwell:problem:invalid-request" in done.stdout
