@@ -38,7 +38,7 @@ from topo.emulation import EmulationError
 from topo.fabric import Fabric, three_tier
 
 TREE = Path("/usr/lib/python3.11/encodings")
-LARGE_FILE_BYTES = 24 << 20
+LARGE_FILE_BYTES = 16 << 20
 HOST_BPS = 80e6
 OVERSUBSCRIPTION = {"edge": 2.0, "aggregation": 1.0}   # every link then has the rate of a host's
 COMPETING_FLOWS = 2
