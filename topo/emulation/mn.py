@@ -2,7 +2,6 @@
 
 import atexit
 import shutil
-import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import cache
@@ -16,7 +15,7 @@ from topo.emulation import congestion_control, management, processes, requiremen
 from topo.emulation.errors import MissingRequirement
 from topo.emulation.nodes import FabricSwitch, Site
 from topo.emulation.prompt import FabricCLI
-from topo.emulation.reservation import Reservation
+from topo.emulation.reservation import RUN_DIRECTORY, Reservation
 from topo.emulation.settings import FailMode, Settings
 from topo.emulation.topology import FabricTopo
 from topo.fabric import fat_tree, spine_leaf, three_tier
@@ -33,8 +32,8 @@ def _site(settings: Settings) -> Site:
     cleanup.callback(reservation.release)
     algorithm, take_back = congestion_control.choose(settings.congestion_control)
     cleanup.callback(take_back)
-    directory = Path(tempfile.mkdtemp(prefix="speedwell-mn-"))
-    cleanup.callback(shutil.rmtree, directory)
+    directory = RUN_DIRECTORY / "mn"
+    cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
     site = Site(settings, reservation.marker, directory, requirements.datapath_type(), algorithm)
     site.management.create()
     cleanup.callback(management.remove_bridge)

@@ -51,7 +51,8 @@ class OpenVSwitch:
                 shutil.rmtree(self._directory)
             self._directory.mkdir(parents=True)
         except OSError as error:
-            raise EmulationError(f"{self._name}: cannot use the directory {error.filename}: {error.strerror}") from None
+            raise EmulationError(f"{self._name}: cannot use the directory {error.filename}: "
+                                 f"{error.strerror}") from None
         database = self._directory / "conf.db"
         processes.run(["ovsdb-tool", "create", str(database), str(switch_schema())], env=self._environment,
                       what=f"{self._name}: ovsdb-tool")
