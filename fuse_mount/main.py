@@ -1,5 +1,6 @@
 """`speedwell-mount`: the filesystem as a directory of this machine."""
 
+import ctypes
 import gc
 import logging
 import os
@@ -17,6 +18,12 @@ from fuse_mount.errors import MountError
 
 log = logging.getLogger(__name__)
 
+# malloc.h
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
+MALLOC_KEEP_BYTES = 32 << 20
+MALLOC_ARENAS = 2
 # Names and attributes are cached by the client library, which knows when they change. The kernel keeps them
 # just long enough not to ask for the same ones several times within one system call.
 KERNEL_CACHE_SECONDS = 0.01
@@ -111,6 +118,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
     threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
+    _keep_freed_memory()
     drop_attributes = binding.attribute_dropper(library)
     kernel_cache_seconds = min(KERNEL_CACHE_SECONDS, settings.cache_seconds) if drop_attributes else 0.0
     options = binding.mount_options(library, source=f"speedwell@{settings.nameserver}",
@@ -131,6 +139,16 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
         client.close()
     log.info("unmounted %s", settings.mountpoint)
     return 0
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep what it frees: libfuse allocates a buffer of up to 1 MiB per request, and to map it, to
+    touch its pages and to unmap it costs more than to fill it. Only glibc can be told."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES)
+        libc.mallopt(M_ARENA_MAX, MALLOC_ARENAS)
 
 
 def _nothing_to_drop(path: bytes) -> None:

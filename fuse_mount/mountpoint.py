@@ -12,7 +12,9 @@ from fuse_mount.errors import MountError
 
 FILESYSTEM_TYPE = "fuse.speedwell"
 FUSE_DEVICE = Path("/dev/fuse")
-READ_AHEAD_KIB = 4096
+# Two requests of the largest size are under way at a time: with more of them, threads overtake each other so far
+# that a stream cannot serve them in order any more.
+READ_AHEAD_KIB = 2048
 UNMOUNT_TIMEOUT_SECONDS = 10.0
 
 

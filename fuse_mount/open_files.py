@@ -27,16 +27,9 @@ class OpenFile:
         self.unlinked = False
         self.dirty = False  # something was written since the last successful flush
         self.lock = threading.RLock()
+        self.size = attributes.size  # in bytes, what is buffered here included
         self._client = client
         self._appender: Appender | None = None
-
-    @property
-    def size(self) -> int:
-        """Length in bytes, what is buffered here included."""
-        appender = self._appender
-        if appender is not None and self.dirty:
-            return max(self.attributes.size, appender.size)
-        return self.attributes.size
 
     def refresh(self, attributes: Attributes) -> None:
         """Take over attributes that were just fetched: appends of other mounts, a new content."""
@@ -45,9 +38,9 @@ class OpenFile:
                 self.discard()
             elif attributes.size < self.attributes.size:
                 return  # fetched before our last commit
-            elif self._appender is not None and not self.dirty and attributes.size != self._appender.size:
+            elif self._appender is not None and not self.dirty and attributes.size != self.size:
                 self._drop_appender()
-            self.attributes = attributes
+            self._take(attributes)
 
     def write(self, path: bytes, offset: int, data: memoryview | bytes, append: bool) -> int:
         """Append `data`, which has to begin at the end of the file unless `append`.
@@ -55,20 +48,19 @@ class OpenFile:
         Raises OSError(EOPNOTSUPP) for any other offset, and the errors of `Appender.write`.
         """
         with self.lock:
-            if self._appender is None:
-                if not append and offset != self.attributes.size:
-                    raise OSError(errno.EOPNOTSUPP, "files are written from their end only")
-                self._appender = self._client.open_append(path, self.attributes)
-            elif not append and offset != self._appender.size:
+            if not append and offset != self.size:
                 raise OSError(errno.EOPNOTSUPP, "files are written from their end only")
-            appender = self._appender
+            if self._appender is None:
+                self._appender = self._client.open_append(path, self.attributes)
             # Counts as dirty even if the write fails: the bytes before it may be on their way.
             self.dirty = True
             try:
-                return appender.write(data)
+                written = self._appender.write(data)
             except SpeedwellError as error:
                 self._fail(error)
                 raise
+            self.size += written
+            return written
 
     def flush(self) -> None:
         """Make everything written here visible to everybody. Raises the errors of `Appender.flush`."""
@@ -78,7 +70,7 @@ class OpenFile:
             if not self.dirty or self._appender is None:
                 return
             try:
-                self.attributes = self._appender.flush()
+                attributes = self._appender.flush()
             except SpeedwellError as error:
                 removed = isinstance(error, NoSuchFile) or (self.unlinked and isinstance(error, StaleFile))
                 if not removed:
@@ -86,7 +78,10 @@ class OpenFile:
                     raise
                 # The name is gone and the bytes with it, as if the removal had come after the write.
                 self._drop_appender()
+                self.dirty = False
+                return
             self.dirty = False
+            self._take(attributes)
 
     def discard(self) -> None:
         """Give up the content written so far: the file gets a new one."""
@@ -105,6 +100,12 @@ class OpenFile:
                 handle.failure = error
         self._drop_appender()
         self.dirty = False
+        self.size = self.attributes.size
+
+    def _take(self, attributes: Attributes) -> None:
+        self.attributes = attributes
+        if not self.dirty:
+            self.size = attributes.size
 
     def _drop_appender(self) -> None:
         appender, self._appender = self._appender, None

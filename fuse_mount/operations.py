@@ -117,7 +117,7 @@ class SpeedwellOperations:
                     attributes = found
         size = attributes.size
         if file is not None and file.attributes.file_id == attributes.file_id:
-            if size > file.attributes.size:
+            if size > file.attributes.size and not file.dirty:
                 file.refresh(attributes)  # what the kernel is told, handles that are open have to read
             size = max(size, file.size)
         self._told.tell(attributes.inode, size, attributes.mtime_ns)

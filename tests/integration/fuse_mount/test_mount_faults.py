@@ -93,9 +93,16 @@ def readable(path: Path) -> bool:
     return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process has taken notice of SIGSTOP."""
+    return all((thread / "stat").read_text().rpartition(") ")[2].startswith("T")
+               for thread in Path(f"/proc/{pid}/task").iterdir())
+
+
 def test_a_nameserver_that_hangs_does_not_hang_the_mount(fragile: tuple[LocalCluster, Mounted]) -> None:
     cluster, mount = fragile
     cluster.nameserver.pause()
+    wait_until(lambda: is_stopped(cluster.nameserver.pid), ANSWER_SECONDS, "the nameserver runs on")
     try:
         assert errno_within_bound(os.listdir, mount.path) == errno.EIO
         assert mount.stop() == 0
