@@ -50,12 +50,6 @@ class DirectoryNotEmpty(SpeedwellError):
     errno = errno.ENOTEMPTY
 
 
-class PermissionDenied(SpeedwellError):
-    """The operation is never allowed on this file (for example: removing the root)."""
-
-    errno = errno.EPERM
-
-
 class DeviceBusy(SpeedwellError):
     """The object is in use: the root directory cannot be renamed or removed."""
 

@@ -20,7 +20,6 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.DirectoryNotEmpty: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeviceBusy: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleFile: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidName: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NameTooLong: grpc.StatusCode.INVALID_ARGUMENT,

@@ -23,7 +23,7 @@ from fs.errors import (
 )
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
-from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, Content, Inode, Superblock
+from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
 ContentFactory = Callable[[], Content]
@@ -380,6 +380,3 @@ class Namespace:
         if superblock is not None:
             batch.put(records.SUPERBLOCK_KEY, superblock.encode())
         self._store.write(batch)
-
-
-__all__ = ["DIRECTORY", "REGULAR", "ROOT_INODE", "Content", "Inode", "Namespace"]

@@ -9,7 +9,8 @@ import pytest
 
 from fs.errors import SpeedwellError, StaleFile, StorageFailed
 from fs.nameserver import deletions
-from fs.nameserver.namespace import Content, Inode, Namespace
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.records import Content, Inode
 from fs.store import Batch, LevelDBStore, MemoryStore, Store
 
 GRACE_NS = 1000

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fs.errors import SpeedwellError
 from fs.nameserver import deletions
-from fs.nameserver.namespace import Content, Namespace
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.records import Content
 from fs.store import MemoryStore
 
 NAMES = (b"a", b"b", b"c")
