@@ -335,6 +335,7 @@ class Flowserver(RyuApp):
             part.stranded = True
             self.metrics.reroutes.labels("no-path").inc()
             return None
+        part.stranded = False
         return path
 
     def _move(self, part: Part, path: Path) -> None:
@@ -345,7 +346,7 @@ class Flowserver(RyuApp):
             self.metrics.reroutes.labels(error.slug).inc()
             self.logger.warning("a running read stays on the default paths for now: %s", error)
             return
-        part.path, part.stranded = path, False
+        part.path = path
         part.reroutes += 1
         self.metrics.reroutes.labels("moved").inc()
 

@@ -1,13 +1,17 @@
 """What the network's routes tell of a known fabric, and that Ryu's routes keep Ryu's shape."""
 
+import importlib
 import json
 from typing import Any
 
 import pytest
-from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
-from ryu.topology.switches import Host, Link, Port, Switch
 
 from tests.unit.controller.in_process import AGGREGATIONS, CAPACITY_BPS, EDGES, HOSTS, Controller, read_of
+
+ofproto_v1_3 = importlib.import_module("ryu.ofproto.ofproto_v1_3")
+ofproto_v1_3_parser = importlib.import_module("ryu.ofproto.ofproto_v1_3_parser")
+# Ryu's own classes; Ryu is importable only once `controller.apps` is.
+ryu_topology = importlib.import_module("ryu.topology.switches")
 
 
 @pytest.fixture
@@ -21,10 +25,10 @@ def get(controller: Controller, url: str) -> Any:
     return json.loads(answer.body)
 
 
-def ryu_port(controller: Controller, dpid: str, port_no: int) -> Port:
+def ryu_port(controller: Controller, dpid: str, port_no: int) -> Any:
     info = controller.state.ports[dpid, port_no]
     described = ofproto_v1_3_parser.OFPPort(port_no, info.hw_addr, info.name.encode(), 0, 0, 0, 0, 0, 0, 0, 0)
-    return Port(int(dpid, 16), ofproto_v1_3, described)
+    return ryu_topology.Port(int(dpid, 16), ofproto_v1_3, described)
 
 
 def test_switches_have_ryus_shape(controller: Controller) -> None:
@@ -34,7 +38,7 @@ def test_switches_have_ryus_shape(controller: Controller) -> None:
 
     expected = []
     for dpid in (*EDGES, *AGGREGATIONS):
-        switch = Switch(Connection(dpid))
+        switch = ryu_topology.Switch(Connection(dpid))
         switch.ports = [ryu_port(controller, dpid, port_no) for port_no in (1, 2, 3, 4)]
         expected.append(switch.to_dict())
     assert get(controller, "/v1.0/topology/switches") == expected
@@ -43,7 +47,7 @@ def test_switches_have_ryus_shape(controller: Controller) -> None:
 
 
 def test_links_have_ryus_shape(controller: Controller) -> None:
-    expected = [Link(ryu_port(controller, *near), ryu_port(controller, *far)).to_dict()
+    expected = [ryu_topology.Link(ryu_port(controller, *near), ryu_port(controller, *far)).to_dict()
                 for near, far in controller.state.links.items()]
     assert len(expected) == 8
     answer = get(controller, "/v1.0/topology/links")
@@ -56,7 +60,7 @@ def test_links_have_ryus_shape(controller: Controller) -> None:
 def test_hosts_have_ryus_shape(controller: Controller) -> None:
     expected = []
     for ip, location in sorted(controller.state.hosts.items()):
-        host = Host(location.mac, ryu_port(controller, location.dpid, location.port_no))
+        host = ryu_topology.Host(location.mac, ryu_port(controller, location.dpid, location.port_no))
         host.ipv4.append(ip)
         expected.append(host.to_dict())
     assert get(controller, "/v1.0/topology/hosts") == expected
