@@ -241,7 +241,11 @@ def _bind(own_address: str | None, toward: str, port: int) -> socket.socket:
     """A socket with a local port of its own, known before it connects."""
     connection = socket.socket(socket.AF_INET6 if ":" in toward else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        if port:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         connection.bind((own_address or "", port))
+        # After the bind: a port of one's own, which the next part of the same read may take over.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
         connection.close()
         raise

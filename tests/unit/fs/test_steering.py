@@ -1,11 +1,9 @@
 """A controller that is missing, slow or wrong costs a bounded time and never a read."""
 
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,67 +12,17 @@ from fs.client.metrics import Metrics
 from fs.client.steering import PAUSE_AFTER_FAILURE_SECONDS, Steering
 from fs.errors import InvalidArgument
 from fs.proto.speedwell_pb2 import Replica
+from tests.scripted_controller import Answer, ScriptedController, placed_on
 from tests.waiting import wait_until
 
 REPLICAS = [Replica(dataserver_id="d0", host="10.0.0.1", port=7000),
             Replica(dataserver_id="d1", host="10.0.0.2", port=7000)]
 
-Answer = Callable[[dict[str, Any]], tuple[int, Any]]
-
-
-class ScriptedController:
-    """An HTTP server that answers `POST /v1/reads` as a test says and records what is asked."""
-
-    def __init__(self) -> None:
-        self.posts: list[dict[str, Any]] = []
-        self.deleted: list[str] = []
-        self.answer: Answer = placed_on("10.0.0.2")
-        controller = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                controller.posts.append({"path": self.path, **body})
-                self.reply(*controller.answer(body))
-
-            def do_DELETE(self) -> None:
-                controller.deleted.append(self.path)
-                self.reply(204, None)
-
-            def reply(self, status: int, answer: Any) -> None:
-                text = b"" if answer is None else answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
-def placed_on(*hosts: str, **changes: Any) -> Answer:
-    def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        size = body["size_bytes"] // len(hosts)
-        parts = [{"replica": {"host": host, "port": 7000}, "client_port": body["client_ports"][0],
-                  "offset_bytes": index * size, "size_bytes": size, "path": [host, "0" * 15 + "1", "10.0.0.9"],
-                  "path_names": [host, "edge-p0r0", "10.0.0.9"], "estimated_bps": 8e7, "cost_seconds": 1.5,
-                  **changes} for index, host in enumerate(hosts)]
-        return 201, {"id": "r7", "parts": parts, "replica_policy": "mayflower", "path_policy": "mayflower"}
-    return answer
-
-
 @pytest.fixture
 def controller() -> Iterator[ScriptedController]:
     controller = ScriptedController()
     yield controller
-    controller.server.shutdown()
-    controller.server.server_close()
+    controller.stop()
 
 
 @pytest.fixture

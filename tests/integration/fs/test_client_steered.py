@@ -1,0 +1,121 @@
+"""Streams from where the controller says, over real connections from the ports it was told."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fs.client import Client
+from tests.local_cluster import LocalCluster
+from tests.scripted_controller import ScriptedController
+from tests.waiting import wait_until
+
+DATA = random.Random(1).randbytes(24 << 20)
+BLOCK = 1 << 20
+
+
+@pytest.fixture
+def controller() -> Iterator[ScriptedController]:
+    controller = ScriptedController()
+    yield controller
+    controller.stop()
+
+
+@pytest.fixture(scope="module")
+def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=3) as cluster:
+        cluster.client().create("/f")
+        cluster.client().append("/f", DATA)
+        yield cluster
+
+
+@pytest.fixture
+def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield one_cluster
+    one_cluster.revive()
+
+
+@pytest.fixture
+def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
+    return cluster.client(controller=controller.url, local_host="127.0.0.1", path_policy="ecmp")
+
+
+def place_on(cluster: LocalCluster, *names: str) -> Any:
+    """Answers that give each named dataserver an equal part; those no longer offered are left out."""
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        offered = {replica["host"] for replica in body["replicas"]}
+        chosen = [daemon for daemon in map(cluster.dataserver, names) if daemon.host in offered]
+        size = body["size_bytes"]
+        cuts = [size * index // len(chosen) for index in range(len(chosen) + 1)]
+        return 201, {"id": f"r{body['client_ports'][0]}", "parts": [
+            {"replica": {"host": daemon.host, "port": daemon.port}, "client_port": body["client_ports"][0],
+             "offset_bytes": start, "size_bytes": stop - start, "path": [], "path_names": ["a", "b"]}
+            for daemon, start, stop in zip(chosen, cuts, cuts[1:], strict=False)]}
+    return answer
+
+
+def established(port: int) -> set[int]:
+    """The remote ports of this machine's connections from a local port."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {int(row[2].rpartition(":")[2], 16) for row in rows
+            if row[3] == "01" and int(row[1].rpartition(":")[2], 16) == port}
+
+
+@pytest.mark.parametrize("name", ["d0", "d1", "d2"])
+def test_a_stream_comes_from_the_chosen_replica_to_the_announced_port(
+        cluster: LocalCluster, controller: ScriptedController, client: Client, name: str) -> None:
+    controller.answer = place_on(cluster, name)
+    with client.open_read("/f") as reader:
+        assert reader.read(0, BLOCK) == DATA[:BLOCK]
+        assert reader.last_read is not None
+        assert (reader.last_read.replica_id, reader.last_read.chosen_by) == (name, "controller")
+        (post,) = controller.posts
+        assert established(post["client_ports"][0]) == {cluster.dataserver(name).port}
+        assert (post["client"], post["size_bytes"], post["path_policy"]) == ("127.0.0.1", len(DATA), "ecmp")
+        assert b"".join(reader.read(offset, BLOCK) for offset in range(BLOCK, len(DATA), BLOCK)) == DATA[BLOCK:]
+    assert len(controller.posts) == 1, "one decision per file"
+    wait_until(lambda: controller.deleted == [f"/v1/reads/r{post['client_ports'][0]}"], 2, "the read was not ended")
+    assert client.metrics.steered_reads == 1 and client.metrics.controller_fallbacks == 0
+
+
+def test_parts_from_several_replicas_follow_each_other(
+        cluster: LocalCluster, controller: ScriptedController, client: Client, tmp_path: Path) -> None:
+    controller.answer = place_on(cluster, "d2", "d0", "d1")
+    with (tmp_path / "copy").open("wb") as copy:
+        client.fetch("/f", copy.fileno())
+    assert (tmp_path / "copy").read_bytes() == DATA
+    assert len(controller.posts) == 1 and client.metrics.replica_failures == 0
+
+
+def test_the_rest_is_placed_again_when_the_chosen_replica_dies(
+        cluster: LocalCluster, controller: ScriptedController, client: Client) -> None:
+    controller.answer = place_on(cluster, "d1", "d2")
+    with client.open_read("/f") as reader:
+        parts = [reader.read(0, BLOCK)]
+        cluster.dataserver("d1").kill()
+        parts += [reader.read(offset, BLOCK) for offset in range(BLOCK, len(DATA), BLOCK)]
+        assert b"".join(parts) == DATA
+        assert reader.last_read is not None and reader.last_read.replica_id == "d2"
+    again = controller.posts[-1]
+    assert cluster.dataserver("d1").host not in {replica["host"] for replica in again["replicas"]}
+    assert again["size_bytes"] < len(DATA)
+    wait_until(lambda: len(controller.deleted) == len(controller.posts), 2, "a read was not ended")
+
+
+def test_a_reader_closed_early_ends_its_read(cluster: LocalCluster, controller: ScriptedController,
+                                             client: Client) -> None:
+    controller.answer = place_on(cluster, "d0")
+    with client.open_read("/f") as reader:
+        reader.read(0, BLOCK)
+        assert controller.deleted == []
+    wait_until(lambda: len(controller.deleted) == 1, 2, "the read was not ended")
+
+
+def test_a_placement_on_a_replica_that_is_gone_costs_no_read(
+        cluster: LocalCluster, controller: ScriptedController, client: Client) -> None:
+    cluster.dataserver("d0").kill()
+    controller.answer = place_on(cluster, "d0", "d1")
+    with client.open_read("/f") as reader:
+        assert reader.read(0, len(DATA)) == DATA
