@@ -40,6 +40,8 @@ class ExplicitPaths:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._paths: dict[FiveTuple, ExplicitPath] = {}
+        self._diverted: dict[FiveTuple, FlowEntry] = {}
+        """The entries that diverted paths were given."""
 
     def __iter__(self) -> Iterator[ExplicitPath]:
         return iter(list(self._paths.values()))
@@ -83,8 +85,16 @@ class ExplicitPaths:
             if not path.diverted and not all(map(network.has_link, path.path.links)):
                 path = replace(path, diverted=True)
                 self.add(path)
-                diverted.append((path, self.entry(path)))
+                self._diverted[path.five_tuple] = self.entry(path)
+                diverted.append((path, self._diverted[path.five_tuple]))
         return diverted
+
+    def refreshed(self) -> list[tuple[ExplicitPath, FlowEntry]]:
+        """Diverted paths whose default way came or went since the last call, each with its entry now."""
+        entries = {path.five_tuple: (path, self.entry(path)) for path in self if path.diverted}
+        changed = [entries[flow] for flow in entries if self._diverted.get(flow) != entries[flow][1]]
+        self._diverted = {flow: entry for flow, (_, entry) in entries.items()}
+        return changed
 
     def compare(self, dpid: str, found: Iterable[FlowEntry]) -> tuple[list[FlowEntry], list[FlowKey]]:
         """(entries that a switch lacks, keys of entries that would send packets astray).

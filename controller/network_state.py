@@ -120,8 +120,10 @@ class NetworkState:
                       if owner == dpid and port.up and port.kind is PortKind.EDGE)
 
     def edge_switches(self) -> list[str]:
-        """Connected switches with at least one edge port that is up, sorted."""
-        return sorted({dpid for (dpid, _), port in self.ports.items() if port.up and port.kind is PortKind.EDGE})
+        """Connected switches with hosts, or with an edge port that is up and may lead to some, sorted."""
+        edges = {dpid for (dpid, _), port in self.ports.items() if port.up and port.kind is PortKind.EDGE}
+        edges |= {host.dpid for host in self.hosts.values() if host.ip in self.network}
+        return sorted(edges)
 
     def hosts_at(self, dpid: str) -> list[HostLocation]:
         """The hosts attached to a switch, by address."""

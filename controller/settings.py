@@ -42,7 +42,7 @@ class Settings(BaseModel):
     probes_per_second: Annotated[int, Field(ge=10, le=100_000)] = 400
     probe_misses: Annotated[int, Field(ge=2, le=100)] = 4
     """Unanswered probes in a row after which a link is checked once more and then taken out."""
-    settle_seconds: Seconds = 1.5
+    settle_seconds: Seconds = 0.5
     """How long the fabric must not have changed before labels are given out for the first time."""
     echo_interval_seconds: Seconds = 2.0
     echo_misses: Annotated[int, Field(ge=1, le=100)] = 3

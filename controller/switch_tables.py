@@ -98,7 +98,7 @@ class Planner:
         network = self.state.network
         self._paths = {a: {b: network.shortest_paths(a, b)[:MAX_BUCKETS] for b in edges if a != b} for a in edges}
         for edge in edges:
-            self._group_id(edge)
+            self.group_toward(edge)
         for label in self.labels.assign({(a, b): paths for a in edges for b, paths in self._paths[a].items()}):
             next_hops = self.labels.next_hops(label)
             destination = (set(next_hops.values()) - set(next_hops)).pop()
@@ -123,13 +123,22 @@ class Planner:
         for destination, paths in self._paths.get(dpid, {}).items():
             buckets = [bucket for path in paths if (bucket := self._bucket(path))]
             if buckets:
-                group_id = self._group_id(destination)
+                group_id = self.group_toward(destination)
                 groups[group_id] = SelectGroup(group_id, tuple(buckets))
         return groups
 
-    def group_toward(self, dpid: str) -> int | None:
-        """The id of the groups that lead to an edge switch."""
-        return self._group_ids.get(dpid)
+    def group_toward(self, dpid: str) -> int:
+        """The id of the groups that lead to an edge switch.
+
+        Derived from the datapath id, so that a controller that starts anew finds its groups unchanged.
+        """
+        if dpid not in self._group_ids:
+            taken = set(self._group_ids.values())
+            group_id = zlib.crc32(dpid.encode()) & 0xFFFFFF or 1
+            while group_id in taken:
+                group_id += 1
+            self._group_ids[dpid] = group_id
+        return self._group_ids[dpid]
 
     def label_destination(self, label: int) -> str | None:
         """The edge switch that pops a label, None for a label not in use."""
@@ -181,16 +190,6 @@ class Planner:
         port_no = self.state.port_toward(path.nodes[0], path.nodes[1])
         return Bucket((PushLabel(self.labels.label_for(path)), Output(port_no)), port_no)
 
-    def _group_id(self, dpid: str) -> int:
-        """Derived from the datapath id, so that a controller that starts anew finds its groups unchanged."""
-        if dpid not in self._group_ids:
-            taken = set(self._group_ids.values())
-            group_id = zlib.crc32(dpid.encode()) & 0xFFFFFF or 1
-            while group_id in taken:
-                group_id += 1
-            self._group_ids[dpid] = group_id
-        return self._group_ids[dpid]
-
     # --- explicit paths ---
 
     def explicit_entry(
@@ -215,12 +214,12 @@ class Planner:
         return _explicit(five_tuple, actions, cookie, idle_timeout_seconds)
 
     def default_entry(self, five_tuple: FiveTuple, dpid: str, cookie: int, idle_timeout_seconds: int) -> FlowEntry:
-        """A flow's own entry at its first switch, sending it where default traffic goes."""
+        """A flow's own entry at its first switch, sending it where default traffic goes; nowhere if that is so."""
         host = self.state.hosts.get(five_tuple.destination)
         actions: tuple[Action, ...] = ()
         if host is not None and host.dpid == dpid:
             actions = (Output(host.port_no),)
-        elif host is not None and (group_id := self.group_toward(host.dpid)) is not None:
+        elif host is not None and (group_id := self.group_toward(host.dpid)) in self.groups(dpid):
             actions = (ToGroup(group_id),)
         return _explicit(five_tuple, actions, cookie, idle_timeout_seconds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from controller.openflow import FlowEntry, SelectGroup
 from controller.policy.errors import LabelsExhausted
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Link, Path
+from controller.reconcile import Changes
 from controller.settling import Settling
 from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
 
@@ -254,9 +255,7 @@ class Forwarding(RyuApp):
                     self._count_change(dpid)
         for path, entry in self.explicit_paths.divert_dead():
             self._affected.append(AffectedPath(path.five_tuple, path.path, path.cookie))
-            datapath = self.state.datapaths.get(path.first_switch)
-            if datapath is not None:
-                messages.setdefault(datapath, []).append(openflow.flow_modify(datapath, entry))
+            self._add_modify(messages, path, entry)
         self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
         self._dirty.set()
 
@@ -292,21 +291,34 @@ class Forwarding(RyuApp):
                     todo[dpid] = change
             # With many hosts a plan takes its time; echo replies must not wait for all of them.
             hub.sleep(0)
-        for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
-                           (reconcile.departure_messages, reconcile.apply_departures),
-                           (reconcile.stale_messages, reconcile.apply_stale)):
-            messages = {}
-            for dpid, change in todo.items():
-                datapath = self.state.datapaths.get(dpid)
-                if datapath is None or dpid not in self._installed:
-                    continue
-                if batch := make(datapath, change):
-                    messages[datapath] = batch
-                    note(self._installed[dpid], change)
-                    self._count_change(dpid)
-            self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
+        self._take_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
+        self._take_step(todo, reconcile.departure_messages, reconcile.apply_departures)
+        messages: dict[Any, list[Any]] = {}
+        for path, entry in self.explicit_paths.refreshed():
+            self._add_modify(messages, path, entry)
+        self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
+        self._take_step(todo, reconcile.stale_messages, reconcile.apply_stale)
         for dpid in list(self._found):
             self._check_explicit(dpid)
+
+    def _take_step(self, todo: Mapping[str, Changes], make: Callable[[Any, Changes], list[Any]],
+                   note: Callable[[SwitchTables, Changes], None]) -> None:
+        messages = {}
+        for dpid, change in todo.items():
+            datapath = self.state.datapaths.get(dpid)
+            if datapath is None or dpid not in self._installed:
+                continue
+            if batch := make(datapath, change):
+                messages[datapath] = batch
+                # What is sent counts as there: a change that is sent meanwhile must build on it.
+                note(self._installed[dpid], change)
+                self._count_change(dpid)
+        self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
+
+    def _add_modify(self, messages: dict[Any, list[Any]], path: ExplicitPath, entry: FlowEntry) -> None:
+        datapath = self.state.datapaths.get(path.first_switch)
+        if datapath is not None:
+            messages.setdefault(datapath, []).append(openflow.flow_modify(datapath, entry))
 
     def _note_failures(self, failures: Mapping[Any, ControllerError]) -> None:
         for datapath, error in failures.items():
