@@ -14,6 +14,7 @@ from topo.fabric.addresses import MACHINE_ADDRESS, MANAGEMENT_NETWORK
 
 BRIDGE = "swmgmt0"
 NODE_INTERFACE = "mgmt0"
+_MAIN_TABLE = 254
 _MEMBER_PREFIX = "swm"
 
 
@@ -72,7 +73,7 @@ def _uses_of_management_network(netlink: IPRoute) -> Iterator[str]:
         network = IPv4Network((address, prefix_length), strict=False)
         if IPv4Address(address) in MANAGEMENT_NETWORK or network.subnet_of(MANAGEMENT_NETWORK):
             yield f"address {address}/{prefix_length} of {message.get_attr('IFA_LABEL') or 'an interface'}"
-    for message in netlink.get_routes(family=AF_INET):
+    for message in netlink.get_routes(family=AF_INET, table=_MAIN_TABLE):
         destination = message.get_attr("RTA_DST")
         if destination and IPv4Network((destination, message["dst_len"]), strict=False).subnet_of(
                 MANAGEMENT_NETWORK):

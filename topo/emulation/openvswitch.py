@@ -90,8 +90,10 @@ class OpenVSwitch:
 
     def vsctl(self, *arguments: str) -> str:
         """Run `ovs-vsctl` on this switch; raises `EmulationError` with what it said."""
-        return processes.run(["ovs-vsctl", f"--db=unix:{self._socket}", f"--timeout={_START_TIMEOUT_SECONDS:.0f}",
-                              *arguments], env=self._environment, what=f"{self._name}: ovs-vsctl")
+        # The database's socket exists a moment before it takes connections, hence --retry.
+        return processes.run(["ovs-vsctl", f"--db=unix:{self._socket}", "--retry",
+                              f"--timeout={_START_TIMEOUT_SECONDS:.0f}", *arguments],
+                             env=self._environment, what=f"{self._name}: ovs-vsctl")
 
     def ofctl(self, command: str, *arguments: str, standard_input: str | None = None) -> str:
         """Run an `ovs-ofctl` command on the bridge of this switch; raises `EmulationError` with what it said."""
