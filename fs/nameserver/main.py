@@ -4,7 +4,6 @@ import logging
 import random
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.store import LevelDBStore
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_SECONDS = 0.2
 
 
@@ -31,9 +31,9 @@ def parse_address(address: str) -> tuple[str, int]:
 
 def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None:
     """Serve until SIGTERM or SIGINT. Raises SpeedwellError if the nameserver cannot start."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
+    # arrives just before the thread falls asleep.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     host, port = parse_address(listen)
     check_address(host, port)  # before anything is made on the disk
     store = LevelDBStore(directory, sync=sync)
@@ -42,7 +42,7 @@ def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None
         server, bound_port = serve(service, host, port)
         shown_host = f"[{host}]" if ":" in host else host
         click.echo(f"ready {shown_host}:{bound_port}")
-        stop.wait()
+        signal.sigwait(STOP_SIGNALS)
         logging.getLogger(__name__).info("stopping")
         server.stop(STOP_GRACE_SECONDS).wait()
     finally:

@@ -283,6 +283,12 @@ class TestLife:
             assert time.monotonic() - began < 2
         assert "Traceback" not in daemon.log.read_text()
 
+    @pytest.mark.parametrize("round_", range(5))
+    def test_a_signal_at_the_moment_it_is_ready_is_not_lost(self, tmp_path: Path, round_: int) -> None:
+        daemon = nameserver(tmp_path)
+        daemon.start()
+        assert daemon.stop() == 0
+
     def test_a_taken_port_gets_one_line_and_touches_no_disk(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
