@@ -19,6 +19,8 @@ MAX_TRANSFER_BYTES = 1024 * 1024
 # buffer of MAX_TRANSFER_BYTES, which bounds their number.
 MAX_THREADS = 24
 BACKGROUND_REQUESTS = 32
+# fusepy decodes names strictly; this way any name survives.
+_BYTE_FOR_BYTE = "latin-1"
 # What libfuse's main returns when its loop ended otherwise than by an unmount.
 STOPPED_BY_SIGNAL = 8
 # libfuse's capability bits (fuse_common.h).
@@ -92,11 +94,12 @@ def serve(library: ModuleType, operations: Any, mountpoint: str, options: dict[s
     if library.__name__ == "mfusepy":
         _session_class(library)(operations, mountpoint, **options)
     else:
-        library.FUSE(_Callable(operations), mountpoint, **options)
+        library.FUSE(_Callable(operations), os.fsencode(mountpoint).decode(_BYTE_FOR_BYTE),
+                     encoding=_BYTE_FOR_BYTE, **options)
 
 
 class _Callable:
-    """Operations as fusepy calls them: `operations(name, *arguments)`."""
+    """Operations as fusepy calls them: `operations(name, *arguments)`, with paths as text."""
 
     def __init__(self, operations: Any) -> None:
         self._operations = operations
@@ -105,7 +108,11 @@ class _Callable:
         return getattr(self._operations, name)
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        return getattr(self._operations, name)(*arguments)
+        answer = getattr(self._operations, name)(*(
+            argument.encode(_BYTE_FOR_BYTE) if isinstance(argument, str) else argument for argument in arguments))
+        if name != "readdir":
+            return answer
+        return [(os.fsencode(entry).decode(_BYTE_FOR_BYTE), *rest) for entry, *rest in answer]
 
 
 def _session_class(library: ModuleType) -> type:

@@ -61,7 +61,11 @@ class SpeedwellOperations:
     decodes them; `info` is libfuse's `fuse_file_info`.
     """
 
+    # For the libraries: times are nanoseconds; and for libfuse 2: UTIME_OMIT is understood, and so is a request
+    # about an open file without a name.
     use_ns = True
+    flag_utime_omit_ok = 1
+    flag_nullpath_ok = 1
 
     def __init__(self, client: Client, caller: Callable[[], tuple[int, int, int]],
                  drop_attributes: Callable[[bytes], None] = lambda path: None,

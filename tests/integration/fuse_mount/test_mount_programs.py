@@ -148,3 +148,16 @@ def test_links_are_refused_as_linux_filesystems_without_links_do(here: Path) -> 
         (here / "link").symlink_to("file")
     with pytest.raises(PermissionError):
         (here / "link").hardlink_to(here / "file")
+
+
+def test_several_programs_work_at_the_same_time(tree: Path, here: Path, there: Path) -> None:
+    copies = [subprocess.Popen(["cp", "-r", tree, directory / f"copy{number}"])
+              for number, directory in enumerate((here, here, there, there))]
+    lists = [subprocess.Popen(["find", directory, "-ls"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             for directory in (here, there)]
+    assert [copy.wait(60) for copy in copies] == [0, 0, 0, 0]
+    for process in lists:
+        process.wait(60)
+    for number in range(4):
+        require_same_tree(tree, here / f"copy{number}")
+        require_same_tree(tree, there / f"copy{number}")

@@ -52,3 +52,21 @@ def test_another_module_named_fuse_is_not_mistaken_for_fusepy(monkeypatch: pytes
     monkeypatch.setattr(binding.importlib, "import_module", import_only("fuse", SimpleNamespace(Fuse=object)))
     with pytest.raises(MountError, match="install"):
         binding.load_library()
+
+
+class Recorded:
+    """Operations that answer with what they got."""
+
+    def mkdir(self, *arguments: Any) -> Any:
+        return arguments
+
+    def readdir(self, path: bytes, handle: int) -> Any:
+        return iter([(".", {}, 0), ("caf\udce9", {"st_ino": 3}, 0)])
+
+
+def test_fusepy_hands_on_names_byte_for_byte() -> None:
+    """It decodes with the encoding that `serve` asks for, and encodes the answers with it."""
+    operations = binding._Callable(Recorded())
+    assert operations("mkdir", b"/caf\xe9".decode("latin-1"), 0o755) == (b"/caf\xe9", 0o755)
+    names = [entry[0].encode("latin-1") for entry in operations("readdir", "/", 1)]
+    assert names == [b".", b"caf\xe9"]
