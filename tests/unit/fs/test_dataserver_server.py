@@ -1,0 +1,105 @@
+"""The listening end's limits: idle and surplus connections, and a stop while clients are connected."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fs.channel import Channel, ConnectionLost, connect
+from fs.dataserver.server import DataServer
+from fs.dataserver.store import FileStore
+from fs.proto.speedwell_pb2 import BUSY, NOT_FOUND, OK, AppendOperation, DataReply, DataRequest, LengthOperation
+from tests.waiting import wait_until
+
+FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
+
+Start = Callable[..., tuple[DataServer, tuple[str, int]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[tuple[DataServer, threading.Thread]] = []
+    store = FileStore(tmp_path, "d0")
+
+    def begin(**limits: float) -> tuple[DataServer, tuple[str, int]]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = DataServer(store, listener, **limits)  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        running.append((server, thread))
+        return server, listener.getsockname()
+
+    yield begin
+    for server, thread in running:
+        server.stop(0.1)
+        thread.join(5)
+        assert not thread.is_alive()
+    store.close()
+
+
+@contextmanager
+def connected(address: tuple[str, int]) -> Iterator[Channel]:
+    channel = connect(*address, stall_timeout_seconds=5)
+    yield channel
+    channel.close()
+
+
+def ask(channel: Channel) -> DataReply:
+    channel.send(DataRequest(length=LengthOperation(file_id=FILE_ID)))
+    return channel.expect(DataReply)
+
+
+def test_a_connection_without_a_request_is_closed(start: Start) -> None:
+    _, address = start(idle_seconds=0.2)
+    with connected(address) as channel:
+        assert ask(channel).status == NOT_FOUND
+        began = time.monotonic()
+        assert channel.receive(DataReply) is None
+        assert 0.1 < time.monotonic() - began < 2
+
+
+def test_a_frame_that_stops_in_the_middle_closes_the_connection_too(start: Start) -> None:
+    _, address = start(idle_seconds=0.2)
+    with connected(address) as channel:
+        channel.socket.sendall(b"SPW1\0\0")
+        assert channel.receive(DataReply) is None
+
+
+def test_surplus_connections_are_turned_away_until_one_is_free(start: Start) -> None:
+    _, address = start(max_connections=2)
+    with connected(address) as first, connected(address) as second:
+        assert {ask(first).status, ask(second).status} == {NOT_FOUND}
+        with connected(address) as surplus:
+            assert surplus.expect(DataReply).status == BUSY
+            assert surplus.receive(DataReply) is None
+        assert ask(first).status == NOT_FOUND
+
+    def served() -> bool:
+        try:
+            with connected(address) as channel:
+                return ask(channel).status == NOT_FOUND
+        except ConnectionLost:
+            return False
+
+    wait_until(served, 5, "a free place is not given away")
+
+
+def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: Start) -> None:
+    server, address = start()
+    with connected(address) as idle, connected(address) as busy:
+        assert ask(idle).status == NOT_FOUND
+        busy.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=100, length=4)))
+        busy.send_bytes([b"ab"])
+        wait_until(lambda: any(server._open.values()), 5, "the append did not begin")
+        stopper = threading.Thread(target=server.stop, args=(5.0,))
+        stopper.start()
+        assert idle.receive(DataReply) is None
+        busy.send_bytes([b"cd"])
+        reply = busy.expect(DataReply)
+        assert (reply.status, reply.file_size) == (OK, 4)
+        stopper.join(5)
+        assert not stopper.is_alive()
