@@ -154,12 +154,17 @@ class Probing:
             # The first regular turn is anywhere in the interval, so that ports that came up together spread out.
             spread = zlib.crc32(repr(key).encode()) / 2**32 if port.probes_sent == len(FIRST_PROBES_SECONDS) else 1.0
             due = now + interval * max(spread, 0.1)
+        self._enqueue(key, due)
+
+    def _enqueue(self, key: PortKey, due: float) -> None:
+        """Set a port's turn, instead of the one it had."""
+        port = self._ports[key]
         port.turn += 1
         heapq.heappush(self._queue, (due, port.turn, key))
 
     # --- what comes back ---
 
-    def received(self, source: PortKey, destination: PortKey) -> Heard:
+    def received(self, source: PortKey, destination: PortKey, now: float) -> Heard:
         """A probe of `source` arrived at `destination`."""
         heard = Heard()
         if source == destination or source not in self._ports or destination not in self._ports:
@@ -182,6 +187,9 @@ class Probing:
             self._ports[key].is_edge = False
         if self.joined_to(source) is not None:
             heard.joined.append((source, destination))
+        else:
+            # The other direction need not wait for its turn.
+            self._enqueue(destination, now)
         return heard
 
     def turned_edge(self, now: float) -> list[PortKey]:

@@ -63,8 +63,9 @@ def _static(
     return FlowEntry(table, priority, matching, actions, goto, COOKIE_STATIC)
 
 
+LLDP_ENTRY = _static(Table.CLASSIFY, Priority.CLASS, match(eth_type=ETH_LLDP), TO_CONTROLLER)
 STATIC_ENTRIES = (
-    _static(Table.CLASSIFY, Priority.CLASS, match(eth_type=ETH_LLDP), TO_CONTROLLER),
+    LLDP_ENTRY,
     _static(Table.CLASSIFY, Priority.CLASS, match(eth_type=ETH_MPLS), goto=Table.LABELS),
     _static(Table.CLASSIFY, Priority.CLASS, match(eth_type=ETH_ARP), goto=Table.SOURCES),
     _static(Table.CLASSIFY, Priority.CLASS, match(eth_type=ETH_IPV4), goto=Table.SOURCES),

@@ -25,10 +25,13 @@ from controller.network_state import NetworkState, PortInfo, PortKey, PortKind, 
 from controller.ovsdb import DatabaseUnreachable, read_capacities
 from controller.policy.network import Link
 from controller.probing import Probing
+from controller.switch_tables import LLDP_ENTRY
 
 TICK_SECONDS = 0.05
 CAPACITY_DELAY_SECONDS = 0.3
 """A port that just came may get its capacity written a moment later."""
+LISTEN_TIMEOUT_SECONDS = 5.0
+LISTEN_RETRY_SECONDS = 1.0
 SILENCE_CHECK_SECONDS = 5.0
 """How long both switches of a suspected link may take to confirm that they have nothing more to tell."""
 
@@ -49,8 +52,10 @@ class Discovery(RyuApp):
         settings = self.state.settings
         self.probing = Probing(settings.probe_interval_seconds, settings.probes_per_second, settings.probe_misses)
         self._token = secrets.token_bytes(8)
-        self._probes: dict[PortKey, bytearray] = {}
+        self._probes: dict[PortKey, bytes] = {}
         self._capacities: dict[PortKey, float] = {}
+        self._listening: dict[str, Any] = {}
+        """The connections of switches that hand up probes."""
         self._being_checked: set[PortKey] = set()
         self._capacities_due: dict[str, float] = {}
         self._loops: list[Any] = []
@@ -88,9 +93,24 @@ class Discovery(RyuApp):
         self.logger.info("switch %s connected from %s", info.name, info.address)
         for port in list(datapath.ports.values()):
             self._set_port(dpid, port)
+        hub.spawn(self._listen, datapath, dpid)
         hub.spawn(self._ask_name, datapath, dpid)
         self._capacities_due[dpid] = time.monotonic()
         self.send_event_to_observers(EventSwitchChanged(dpid, connected=True))
+
+    def _listen(self, datapath: Any, dpid: str) -> None:
+        """Let the switch hand probes up, and only then send any: what arrived before would be lost."""
+        while self.state.datapaths.get(dpid) is datapath:
+            try:
+                confirmed(self.state, datapath, [openflow.flow_add(datapath, LLDP_ENTRY)], LISTEN_TIMEOUT_SECONDS)
+            except ControllerError as error:
+                self.logger.warning("switch %s does not hand up probes: %s", self.state.name_of(dpid), error)
+                hub.sleep(LISTEN_RETRY_SECONDS)
+                continue
+            self._listening[dpid] = datapath
+            for key in [key for key, port in self.state.ports.items() if key[0] == dpid and port.up]:
+                self._start_probing(key)
+            return
 
     def _ask_name(self, datapath: Any, dpid: str) -> None:
         try:
@@ -105,6 +125,7 @@ class Discovery(RyuApp):
     def _switch_gone(self, dpid: str) -> None:
         for key in [key for key in self.state.ports if key[0] == dpid]:
             self._stop_probing(key)
+        self._listening.pop(dpid, None)
         lost = self.state.switch_disconnected(dpid)
         self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
         self._tell_links(lost, live=False)
@@ -144,8 +165,7 @@ class Discovery(RyuApp):
             self._stop_probing(key)
             self._tell_links(self.state.remove_link(key), live=False)
         elif known is None or not known.up or known.hw_addr != port.hw_addr:
-            self._probes[key] = self._packet_out(key, port.hw_addr)
-            self.probing.add_port(key, time.monotonic())
+            self._start_probing(key)
         self.send_event_to_observers(EventPortChanged(*key))
 
     def _remove_port(self, key: PortKey) -> None:
@@ -154,6 +174,11 @@ class Discovery(RyuApp):
         self.state.remove_port(key)
         self._capacities.pop(key, None)
         self.send_event_to_observers(EventPortChanged(*key))
+
+    def _start_probing(self, key: PortKey) -> None:
+        if self._listening.get(key[0]) is self.state.datapaths.get(key[0]):
+            self._probes[key] = self._packet_out(key, self.state.ports[key].hw_addr)
+            self.probing.add_port(key, time.monotonic())
 
     def _stop_probing(self, key: PortKey) -> None:
         """Forget the port; the one at the other end no longer leads anywhere known."""
@@ -171,11 +196,11 @@ class Discovery(RyuApp):
 
     # --- probes and links ---
 
-    def _packet_out(self, key: PortKey, hw_addr: str) -> bytearray:
+    def _packet_out(self, key: PortKey, hw_addr: str) -> bytes:
         """The whole message that sends a port's probe, made once: at 1,000 ports, making it each time costs."""
         message = openflow.packet_out(self.state.datapath(key[0]), [key[1]], lldp.probe(key, hw_addr, self._token))
         message.serialize()
-        return bytearray(message.buf)
+        return bytes(message.buf)
 
     def _probe_loop(self) -> None:
         while self.is_active:
@@ -195,10 +220,10 @@ class Discovery(RyuApp):
 
     def _send_probe(self, key: PortKey) -> bool:
         """Hand a probe to the switch's connection unless that is backed up: waiting here would delay all others."""
-        datapath = self.state.datapaths.get(key[0])
-        if datapath is None or datapath.send_q is None or datapath.send_q.full():
+        datapath, probe = self.state.datapaths.get(key[0]), self._probes.get(key)
+        if datapath is None or probe is None or datapath.send_q is None or datapath.send_q.full():
             return False
-        return bool(datapath.send(bytes(self._probes[key])))
+        return bool(datapath.send(probe))
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_arrived(self, event: Any) -> None:
@@ -209,7 +234,7 @@ class Discovery(RyuApp):
         dpid = dpid_hex(message.datapath.id)
         if source is None or self.state.datapaths.get(dpid) is not message.datapath:
             return
-        heard = self.probing.received(source, (dpid, message.match["in_port"]))
+        heard = self.probing.received(source, (dpid, message.match["in_port"]), time.monotonic())
         for key in heard.parted:
             self._tell_links(self.state.remove_link(key), live=False)
         for a, b in heard.joined:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, deque
+from collections.abc import Collection
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ class FakeDatapath:
         self.send_q = SimpleNamespace(full=lambda: False)
         self.unread: deque[Any] = deque()
         self.is_hung = False
+        self.hands_up_probes = False
         self._xid = 0
 
     def set_xid(self, message: Any) -> None:
@@ -50,6 +52,11 @@ class FakeDatapath:
         kind, _, xid = struct.unpack_from("!xBHI", buffer)
         if self.is_hung:
             return True
+        if kind == ofproto_v1_3.OFPT_FLOW_MOD:
+            self.hands_up_probes = True
+            # The barrier that follows came in the same buffer.
+            (length,) = struct.unpack_from("!H", buffer, 2)
+            return self.send(buffer[length:])
         if kind == ofproto_v1_3.OFPT_PACKET_OUT:
             (actions_length,) = struct.unpack_from("!H", buffer, 16)
             (port_no,) = struct.unpack_from("!I", buffer, 28)
@@ -69,7 +76,7 @@ class World:
     """Switches in a ring of bundles: port p of switch s is wired to port p + ports/2 of switch s + 1."""
 
     def __init__(self, hub: SimulatedHub, monkeypatch: pytest.MonkeyPatch, switches: int, ports: int,
-                 message_cost_seconds: float = 0.0) -> None:
+                 message_cost_seconds: float = 0.0, absent: Collection[int] = ()) -> None:
         monkeypatch.setattr(discovery_module, "time", SimpleNamespace(monotonic=hub.read))
         monkeypatch.setattr(discovery_module, "read_capacities", refuse)
         self.hub = hub
@@ -92,15 +99,19 @@ class World:
         self.probe_times: list[float] = []
         self.app.start()
         eventlet.spawn(self._read_connections)
-        for datapath in self.datapaths.values():
-            self.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=MAIN_DISPATCHER))
+        for number in set(range(1, switches + 1)).difference(absent):
+            self.connect(number)
+
+    def connect(self, number: int) -> None:
+        datapath = self.datapaths[dpid_hex(number)]
+        self.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=MAIN_DISPATCHER))
 
     def probe_left(self, source: PortKey, frame: bytes) -> None:
         self.probe_times.append(self.hub.now)
         destination = self.wires.get(source)
-        if destination is None or self.datapaths[destination[0]].is_hung:
+        datapath = self.datapaths[destination[0]] if destination else None
+        if destination is None or datapath is None or datapath.is_hung or not datapath.hands_up_probes:
             return
-        datapath = self.datapaths[destination[0]]
         message = SimpleNamespace(datapath=datapath, data=frame, match={"in_port": destination[1]})
         datapath.unread.append(lambda: self.app.packet_arrived(SimpleNamespace(msg=message)))
 
@@ -176,7 +187,7 @@ def test_a_controller_that_stalls_while_it_discovers_takes_no_fabric_port_for_an
         eventlet.sleep(0)
         world.read_pause_seconds = 0.5
         for _ in range(6):
-            eventlet.sleep(0.45)
+            eventlet.sleep(0.55)
             hub.stall(3)
         eventlet.sleep(5)
         assert not world.edge_ports
@@ -314,5 +325,19 @@ def test_a_switch_that_reconnects_before_its_old_connection_died_keeps_its_new_o
         eventlet.sleep(3)
         assert world.state.datapaths[dpid_hex(2)] is new
         assert len(world.state.links) == 8
+
+    run_simulated(scenario)
+
+
+def test_links_of_a_switch_that_joins_late_are_found_at_once(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=50, ports=20, absent={2})
+        eventlet.sleep(30)
+        assert len(world.state.links) == 1000 - 2 * 20
+        assert world.edge_ports  # its neighbours cannot know yet
+        world.connect(2)
+        eventlet.sleep(0.5)
+        assert len(world.state.links) == 1000
+        assert not any(world.state.is_edge_port(*key) for key in world.wires)
 
     run_simulated(scenario)
