@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 # A second series for each counter, saying when it was created: of no use here and half of the page.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def new_registry() -> CollectorRegistry:
