@@ -79,7 +79,7 @@ class NetworkApi:
         info = self._state.switches[dpid]
         ports = [port for (owner, _), port in sorted(self._state.ports.items()) if owner == dpid]
         return models.Switch(dpid=dpid, name=info.name, address=info.address, connected=info.connected,
-                             edge=dpid in {owner for owner, _ in hosts},
+                             edge=dpid in self._state.edge_switches(),
                              ports=[self._port(dpid, port, hosts) for port in ports])
 
     def _port(self, dpid: str, port: PortInfo, hosts: dict[tuple[str, int], str]) -> models.SwitchPort:

@@ -22,7 +22,7 @@ class Switch(Output):
     name: str
     address: str | None = Field(description="Where its OpenFlow connection comes from.")
     connected: bool
-    edge: bool = Field(description="Whether hosts are attached to it.")
+    edge: bool = Field(description="Whether it has a port that is up and leads to hosts.")
     ports: list[SwitchPort]
 
 
