@@ -1,0 +1,205 @@
+"""What a caller is told about messages to switches, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
+
+from controller.confirm import Confirmations, asked, confirmed, confirmed_on_all
+from controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.openflow import flow_add
+from controller.switch_tables import STATIC_ENTRIES
+from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
+
+
+class Connection:
+    """A switch's connection. `answer` is told of each message and may answer through `state`."""
+
+    ofproto = ofproto_v1_3
+    ofproto_parser = ofproto_v1_3_parser
+
+    def __init__(self, state: Any, answer: Callable[[Any, int, int], None], delay_seconds: float = 0.01,
+                 number: int = 1) -> None:
+        self.id = number
+        self.state = state
+        self.answer = answer
+        self.delay_seconds = delay_seconds
+        self.is_open = True
+        self.buffers = 0
+        self._xid = 100
+
+    def set_xid(self, message: Any) -> None:
+        self._xid += 1
+        message.set_xid(self._xid)
+
+    def send(self, buffer: bytes) -> bool:
+        self.buffers += 1
+        while buffer and self.is_open:
+            _, kind, length, xid = ofproto_parser.header(buffer)
+            # A microsecond each: the simulated hub gives no order to what is due at the same time.
+            eventlet.spawn_after(self.delay_seconds + xid / 1e6, self.answer, self, kind, xid)
+            buffer = buffer[length:]
+        return self.is_open
+
+
+def obedient(connection: Connection, kind: int, xid: int) -> None:
+    if kind == ofproto_v1_3.OFPT_BARRIER_REQUEST:
+        connection.state.confirmations.barrier_replied(connection, xid)
+
+
+def refusing(connection: Connection, kind: int, xid: int) -> None:
+    if kind == ofproto_v1_3.OFPT_FLOW_MOD:
+        connection.state.confirmations.refused(connection, xid, "OFPET_FLOW_MOD_FAILED", "OFPFMFC_TABLE_FULL")
+    obedient(connection, kind, xid)
+
+
+def silent(connection: Connection, kind: int, xid: int) -> None:
+    pass
+
+
+@pytest.fixture(name="state")
+def _state() -> Any:
+    return SimpleNamespace(confirmations=Confirmations())
+
+
+def some_messages(connection: Connection, repeat: int = 1) -> list[Any]:
+    return [flow_add(connection, entry) for entry in STATIC_ENTRIES * repeat]
+
+
+def leftovers(state: Any) -> Any:
+    return state.confirmations._batches
+
+
+def test_return_means_that_the_switch_answered_the_barrier(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, obedient, delay_seconds=0.7)
+        begin = hub.now
+        confirmed(state, connection, some_messages(connection))
+        assert hub.now - begin == pytest.approx(0.7, abs=0.01)
+        assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_a_large_batch_leaves_in_few_buffers_and_in_order(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        seen: list[int] = []
+
+        def answer(connection: Connection, kind: int, xid: int) -> None:
+            seen.append(xid)
+            obedient(connection, kind, xid)
+
+        connection = Connection(state, answer)
+        confirmed(state, connection, some_messages(connection, repeat=100))
+        assert seen == list(range(101, 101 + 100 * len(STATIC_ENTRIES) + 1))
+        assert connection.buffers < 5
+
+    run_simulated(scenario)
+
+
+def test_a_refusal_of_any_message_reaches_the_caller_with_the_openflow_error(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, refusing)
+        with pytest.raises(SwitchRefused, match="OFPET_FLOW_MOD_FAILED") as refused:
+            confirmed(state, connection, some_messages(connection))
+        assert refused.value.status == 502
+        assert refused.value.extensions == {"dpid": "0000000000000001", "openflow_type": "OFPET_FLOW_MOD_FAILED",
+                                            "openflow_code": "OFPFMFC_TABLE_FULL"}
+        assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_an_error_for_somebody_elses_message_is_not_the_callers(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        def answer(connection: Connection, kind: int, xid: int) -> None:
+            state.confirmations.refused(connection, 7, "OFPET_FLOW_MOD_FAILED", "OFPFMFC_TABLE_FULL")
+            obedient(connection, kind, xid)
+
+        connection = Connection(state, answer)
+        confirmed(state, connection, some_messages(connection))
+
+    run_simulated(scenario)
+
+
+def test_a_switch_that_does_not_answer_is_waited_for_so_long_and_no_longer(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, silent)
+        begin = hub.now
+        with pytest.raises(SwitchTimedOut, match=r"within 1\.5 s"):
+            confirmed(state, connection, some_messages(connection), 1.5)
+        assert hub.now - begin == pytest.approx(1.5)
+        assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_a_connection_that_ends_meanwhile_is_told_at_once(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, silent)
+        eventlet.spawn_after(0.3, state.confirmations.connection_ended, connection)
+        begin = hub.now
+        with pytest.raises(SwitchGone):
+            confirmed(state, connection, some_messages(connection))
+        assert hub.now - begin == pytest.approx(0.3)
+        connection.is_open = False
+        with pytest.raises(SwitchGone):
+            confirmed(state, connection, [])
+        assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_a_callers_own_timeout_stays_its_own(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, silent)
+        with pytest.raises(eventlet.Timeout), eventlet.Timeout(0.2):
+            confirmed(state, connection, [])
+        assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_several_switches_are_served_at_once_and_each_failure_is_told(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        good = [Connection(state, obedient, 0.5, number) for number in range(1, 6)]
+        bad, dead = Connection(state, refusing, 0.5, 6), Connection(state, silent, 0.5, 7)
+        begin = hub.now
+        failures = confirmed_on_all(state, {one: some_messages(one) for one in (*good, bad, dead)}, 1.0)
+        assert hub.now - begin == pytest.approx(1.0)
+        assert {connection: type(error) for connection, error in failures.items()} == {
+            bad: SwitchRefused, dead: SwitchTimedOut}
+
+    run_simulated(scenario)
+
+
+def test_an_answer_in_parts_is_put_together(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        def answer(connection: Connection, kind: int, xid: int) -> None:
+            for body, flags in (([1, 2], ofproto_v1_3.OFPMPF_REPLY_MORE), ([3], 0)):
+                state.confirmations._part_received(
+                    SimpleNamespace(datapath=connection, xid=xid, body=body, flags=flags))
+
+        connection = Connection(state, answer)
+        assert asked(state, connection, ofproto_v1_3_parser.OFPGroupDescStatsRequest(connection, 0)) == [1, 2, 3]
+
+    run_simulated(scenario)
+
+
+def test_a_question_that_is_refused_is_not_waited_for(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        def answer(connection: Connection, kind: int, xid: int) -> None:
+            state.confirmations.refused(connection, xid, "OFPET_BAD_REQUEST", "OFPBRC_BAD_MULTIPART")
+
+        connection = Connection(state, answer)
+        begin = hub.now
+        with pytest.raises(SwitchRefused, match="OFPBRC_BAD_MULTIPART"):
+            asked(state, connection, ofproto_v1_3_parser.OFPGroupDescStatsRequest(connection, 0))
+        assert hub.now - begin < 1
+
+    run_simulated(scenario)
