@@ -48,5 +48,12 @@ class AttributesTold:
             self._told.clear()
         self._told[inode] = (size_bytes, mtime_ns)
 
+    def forget(self, inode: int) -> None:
+        """The kernel has dropped by itself what it was told: it does so when a program writes."""
+        self._told.pop(inode, None)
+
+    def is_told(self, inode: int) -> bool:
+        return inode in self._told
+
     def is_current(self, inode: int, size_bytes: int, mtime_ns: int) -> bool:
         return self._told.get(inode) == (size_bytes, mtime_ns)

@@ -320,6 +320,7 @@ class SpeedwellOperations:
         if handle.failure is not None:
             handle.raise_failure()
         handle.wrote = True
+        self._told.forget(handle.file.attributes.inode)
         return handle.file.write(handle.path if path is None else os.fsencode(path), offset, data, handle.append)
 
     @_answers_errno
@@ -346,26 +347,29 @@ class SpeedwellOperations:
 
     @_answers_errno
     def flush(self, path: Path | None, info: FileInfo) -> int:
-        return self._flush(info)
+        return self._flush(path, info)
 
     @_answers_errno
     def fsync(self, path: Path | None, datasync: int, info: FileInfo) -> int:
-        return self._flush(info)
+        return self._flush(path, info)
 
-    def _flush(self, info: FileInfo) -> int:
+    def _flush(self, path: Path | None, info: FileInfo) -> int:
         handle = self._files.handle(info.fh)
         if handle.wrote:
             handle.raise_failure()
             handle.file.flush()
+            # The commit has set the time of modification anew.
+            if path is not None and self._told.is_told(handle.file.attributes.inode):
+                self._drop_attributes(os.fsencode(path))
         return 0
 
     @_answers_errno
     def release(self, path: Path | None, info: FileInfo) -> int:
-        return self._release(info)
+        return self._release(path, info)
 
-    def _release(self, info: FileInfo) -> int:
+    def _release(self, path: Path | None, info: FileInfo) -> int:
         try:
-            self._flush(info)  # a program that died has not closed its files
+            self._flush(path, info)  # a program that died has not closed its files
         finally:
             self._files.remove(info.fh)
         return 0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.local_cluster import LocalCluster
+
 pytestmark = pytest.mark.root
 
 
@@ -148,6 +150,17 @@ def test_a_write_moves_the_modification_time(here: Path) -> None:
         os.write(descriptor, b"y")
         os.fsync(descriptor)
         assert path.stat().st_mtime_ns > 10**18
+
+
+def test_stat_right_after_close_shows_the_time_of_the_commit(here: Path, cluster: LocalCluster) -> None:
+    client = cluster.client()
+    for number in range(10):
+        path = here / f"file{number}"
+        with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
+            os.write(descriptor, b"x")
+            path.stat()  # leaves the time of the creation in the kernel
+        committed = client.lookup(f"/{here.name}/{path.name}", fresh=True)
+        assert path.stat().st_mtime_ns == committed.mtime_ns
 
 
 def test_a_file_renamed_while_it_is_written_keeps_every_byte(here: Path, there: Path) -> None:

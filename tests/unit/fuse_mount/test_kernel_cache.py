@@ -41,3 +41,13 @@ def test_an_inode_that_had_to_be_forgotten_counts_as_out_of_date() -> None:
         told.tell(inode, 0, 0)
     assert not told.is_current(1, 0, 0)
     assert told.is_current(3, 0, 0)
+
+
+def test_what_the_kernel_dropped_by_itself_is_not_told_any_more() -> None:
+    told = AttributesTold()
+    told.tell(7, 100, 5)
+    assert told.is_told(7)
+    told.forget(7)
+    told.forget(8)
+    assert not told.is_told(7)
+    assert not told.is_current(7, 100, 5)
