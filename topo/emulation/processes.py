@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from topo.emulation.errors import EmulationError
 
 MARKER_VARIABLE = "SPEEDWELL_EMULATION"
 COMMAND_TIMEOUT_SECONDS = 30.0
+_TCP_ESTABLISHED = "01"
 
 
 def environment(marker: str, additions: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -56,6 +59,13 @@ def cpu_seconds(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def has_tcp_connection(pid: int, address: str, port: int) -> bool:
+    """Whether the namespace of `pid` has an established IPv4 connection to that address."""
+    remote = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any(row[2] == remote and row[3] == _TCP_ESTABLISHED for row in rows)
 
 
 def _marked(marker: str) -> Iterator[int]:

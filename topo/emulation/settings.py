@@ -1,9 +1,11 @@
 """How a fabric is emulated, whichever fabric it is."""
 
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Literal
 
 from topo.emulation.errors import InvalidSettings
+from topo.fabric.addresses import MACHINE_ADDRESS
 
 LABELS_BYTES = 100  # what the links between switches carry beyond a host's packet: a stack of MPLS labels
 _MAX_MTU = 65535 - LABELS_BYTES
@@ -39,10 +41,22 @@ class Settings:
             raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")
         if self.congestion_control is not None and not self.congestion_control.isidentifier():
             raise InvalidSettings(f"congestion_control: {self.congestion_control!r} is no algorithm's name")
-        if self.controller is not None and not 1 <= self.controller[1] <= 65535:
-            raise InvalidSettings(f"controller: the port must be in 1 ... 65535, not {self.controller[1]}")
+        if self.controller is not None:
+            _check_controller(*self.controller)
 
     @property
     def fabric_mtu(self) -> int:
         """MTU of the links, in bytes."""
         return self.mtu + LABELS_BYTES
+
+
+def _check_controller(address: str, port: int) -> None:
+    try:
+        loopback = IPv4Address(address).is_loopback
+    except ValueError:
+        raise InvalidSettings(f"controller: {address!r} is not an IPv4 address") from None
+    if loopback:
+        raise InvalidSettings(f"controller: switches cannot reach {address}; let the controller listen on "
+                              f"{MACHINE_ADDRESS}, this machine's address on the management network")
+    if not 1 <= port <= 65535:
+        raise InvalidSettings(f"controller: the port must be in 1 ... 65535, not {port}")

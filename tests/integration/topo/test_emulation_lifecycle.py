@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.machine_state import left_on_machine
+from tests.integration.topo.machine import nothing_stays_behind, processes, running
 from tests.waiting import wait_until
 from topo.emulation import (
     AddressConflict,
@@ -20,7 +18,6 @@ from topo.emulation import (
     InvalidSettings,
     MissingRequirement,
 )
-from topo.emulation.processes import MARKER_VARIABLE
 from topo.emulation.reservation import RUN_DIRECTORY
 from topo.fabric import Fabric, spine_leaf
 
@@ -32,11 +29,11 @@ import signal, sys
 from pathlib import Path
 from topo.emulation import Emulation
 from topo.fabric import spine_leaf
-emulation = Emulation(spine_leaf(leaves=2, spines=1, hosts_per_leaf=1), directory=Path(sys.argv[1]), controller=None)
-emulation.start()
-emulation.popen("r0h0", ["setsid", "sleep", "1000"], log=Path(sys.argv[1]) / "sleep.log")
-print("started", flush=True)
-signal.pause()
+directory = Path(sys.argv[1])
+with Emulation(spine_leaf(leaves=2, spines=1, hosts_per_leaf=1), directory=directory, controller=None) as emulation:
+    emulation.popen("r0h0", ["setsid", "sleep", "1000"], log=directory / "sleep.log")
+    print("started", flush=True)
+    signal.pause()
 """
 
 
@@ -48,45 +45,6 @@ def fabric() -> Fabric:
 @pytest.fixture
 def emulation(fabric: Fabric, tmp_path: Path) -> Emulation:
     return Emulation(fabric, directory=tmp_path, controller=None)
-
-
-def namespaces() -> set[str]:
-    found = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                found.add(str((process / "ns" / "net").readlink()))
-            except OSError:  # it ended meanwhile
-                continue
-    return found
-
-
-def processes() -> dict[int, str]:
-    """Pid and command line of what runs for an emulation."""
-    found = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            try:
-                if f"{MARKER_VARIABLE}=".encode() in (process / "environ").read_bytes():
-                    found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-    return found
-
-
-def running(program: str) -> int:
-    return sum(command.startswith(program) for command in processes().values())
-
-
-def state() -> tuple[object, ...]:
-    return processes(), namespaces(), left_on_machine()["interfaces"], left_on_machine()["files"]
-
-
-@contextmanager
-def nothing_stays_behind() -> Iterator[None]:
-    before = state()
-    yield
-    wait_until(lambda: state() == before, 5, "something of the emulation stays behind")
 
 
 def test_stop_leaves_nothing_behind_not_even_what_services_started(emulation: Emulation, tmp_path: Path) -> None:
@@ -152,11 +110,10 @@ def test_next_start_removes_what_a_killed_owner_left(emulation: Emulation, tmp_p
             assert running("ovs-vswitchd") == 3
 
 
-def test_terminated_owner_that_stops_in_finally_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_owner_leaves_nothing(tmp_path: Path) -> None:
     with nothing_stays_behind():
-        owner = subprocess.Popen(
-            [sys.executable, "-c", OWNER.replace("signal.pause()", "try: signal.pause()\nfinally: emulation.stop()"),
-             str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
+        owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True, cwd=PROJECT)
         assert owner.stdout is not None
         assert owner.stdout.readline() == "started\n"
         owner.send_signal(signal.SIGINT)
