@@ -153,8 +153,7 @@ def _supervise(cluster: FabricCluster) -> None:
                                           description["controller"], list(description["mounts"].values())))
             _say({"ready": description})
             _detach()
-            while True:
-                signal.pause()
+            _wait_for_signal()
     except KeyboardInterrupt:
         pass
     except (ClusterError, EmulationError) as error:
@@ -191,6 +190,14 @@ def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[st
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _wait_for_signal() -> None:
+    # pause() would sleep through a signal that arrives just before it; a blocked signal waits for sigwait().
+    stop = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)
+    signal.sigwait(stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
 
 
 def _say(message: dict[str, Any]) -> None:
