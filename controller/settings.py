@@ -42,6 +42,8 @@ class Settings(BaseModel):
     probes_per_second: Annotated[int, Field(ge=10, le=100_000)] = 400
     probe_misses: Annotated[int, Field(ge=2, le=100)] = 4
     """Unanswered probes in a row after which a link is checked once more and then taken out."""
+    max_hosts_per_port: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Every host costs entries in all edge switches: one that invents sender addresses must not fill them."""
     settle_seconds: Seconds = 0.5
     """How long the fabric must not have changed before labels are given out for the first time."""
     echo_interval_seconds: Seconds = 2.0

@@ -86,6 +86,7 @@ class Discovery(RyuApp):
     def _switch_connected(self, datapath: Any) -> None:
         dpid = dpid_hex(datapath.id)
         if dpid in self.state.datapaths:
+            self.state.confirmations.connection_ended(self.state.datapaths[dpid])
             self._switch_gone(dpid)
         known = self.state.switches.get(dpid)
         info = SwitchInfo(dpid, known.name if known else dpid, datapath.address[0], connected=True)

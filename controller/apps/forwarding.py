@@ -39,7 +39,7 @@ COALESCE_SECONDS = 0.02
 URGENT_COALESCE_SECONDS = 0.002
 SETTLE_CHECK_SECONDS = 0.1
 SYNC_TIMEOUT_SECONDS = 10.0
-RETRY_SECONDS = 1.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
 AUDIT_INTERVAL_SECONDS = 60.0
 """How often the tables of every switch are read and compared with what they should hold."""
 
@@ -66,7 +66,8 @@ class Forwarding(RyuApp):
         """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
         self._found: dict[str, list[FlowEntry]] = {}
         """Explicit entries read from switches, to be compared with what should be there."""
-        self._reading: set[str] = set()
+        self._reading: set[Any] = set()
+        self._retry_seconds: dict[str, float] = {}
         self._settling = Settling(self.state)
         self._dirty = hub.Event()
         self._synced = hub.Event()
@@ -165,11 +166,8 @@ class Forwarding(RyuApp):
         """Block the calling green thread until the switches carry what is known now; False if that took too long."""
         deadline = time.monotonic() + timeout_seconds
         while self.is_busy:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if not self._wait_for_sync(deadline):
                 return False
-            self._synced.clear()
-            self._synced.wait(left)
         return True
 
     def _entry_once_ready(self, wanted: ExplicitPath) -> FlowEntry:
@@ -183,11 +181,12 @@ class Forwarding(RyuApp):
                 problem = NoSuchPath("the labels of the path are not installed yet")
             except NoSuchPath as error:
                 problem = error
-            left = deadline - time.monotonic()
-            if not self.is_busy or left <= 0:
+            if not self.is_busy or not self._wait_for_sync(deadline):
                 raise problem
-            self._synced.clear()
-            self._synced.wait(left)
+
+    def _wait_for_sync(self, deadline: float) -> bool:
+        """Wait until the switches were brought up to date once more; False if that took too long."""
+        return bool(self._synced.wait(max(deadline - time.monotonic(), 0.0)))
 
     def _labels_installed(self, path: Path) -> bool:
         switches = Path(path.nodes[1:-1])
@@ -211,6 +210,7 @@ class Forwarding(RyuApp):
     def switch_changed(self, event: EventSwitchChanged) -> None:
         self._installed.pop(event.dpid, None)
         self._found.pop(event.dpid, None)
+        self._retry_seconds.pop(event.dpid, None)
         self._something_changed()
         if event.connected:
             hub.spawn(self._read_back, event.dpid)
@@ -278,7 +278,9 @@ class Forwarding(RyuApp):
                 self._syncing = False
             if not self._dirty.is_set():
                 self._announce()
-            self._synced.set()
+            # Everybody waits for the next one from now on.
+            done, self._synced = self._synced, hub.Event()
+            done.set()
 
     def _sync(self) -> None:
         """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
@@ -323,11 +325,17 @@ class Forwarding(RyuApp):
     def _note_failures(self, failures: Mapping[Any, ControllerError]) -> None:
         for datapath, error in failures.items():
             dpid = dpid_hex(datapath.id)
-            if isinstance(error, SwitchGone):
-                continue
-            self.logger.error("%s; its tables are read and compared again", error)
-            self._installed.pop(dpid, None)
-            hub.spawn_after(RETRY_SECONDS, self._read_back, dpid)
+            if self.state.datapaths.get(dpid) is datapath and not isinstance(error, SwitchGone):
+                self._installed.pop(dpid, None)
+                self._retry_later(dpid, error)
+
+    def _retry_later(self, dpid: str, error: ControllerError) -> None:
+        """A switch is not as it should be, and it is not known how it is. Ever rarer, so as not to fill the log."""
+        delay_seconds = self._retry_seconds.get(dpid, FIRST_RETRY_SECONDS)
+        self._retry_seconds[dpid] = min(2 * delay_seconds, LAST_RETRY_SECONDS)
+        self.logger.error("%s; the tables of %s are read and compared again in %g s",
+                          error, self.state.name_of(dpid), delay_seconds)
+        hub.spawn_after(delay_seconds, self._read_back, dpid)
 
     def _count_change(self, dpid: str) -> None:
         self._sent[dpid] = self._sent.get(dpid, 0) + 1
@@ -346,21 +354,19 @@ class Forwarding(RyuApp):
     def _read_back(self, dpid: str) -> None:
         """Find out what a switch holds: it may have restarted, or served an earlier controller."""
         datapath = self.state.datapaths.get(dpid)
-        if datapath is None or dpid in self._reading:
+        if datapath is None or datapath in self._reading:
             return
-        self._reading.add(dpid)
+        self._reading.add(datapath)
         try:
             # Probes are of no use before the switch hands them up.
             confirmed(self.state, datapath, [openflow.flow_add(datapath, entry) for entry in STATIC_ENTRIES],
                       SYNC_TIMEOUT_SECONDS)
             tables, explicit = self._read(datapath)
         except ControllerError as error:
-            self.logger.warning("cannot read the tables of %s: %s", self.state.name_of(dpid), error)
-            if self.state.datapaths.get(dpid) is datapath:
-                hub.spawn_after(RETRY_SECONDS, self._read_back, dpid)
+            self._retry_later(dpid, error)
             return
         finally:
-            self._reading.discard(dpid)
+            self._reading.discard(datapath)
         if self.state.datapaths.get(dpid) is not datapath:
             return
         self._installed[dpid] = tables

@@ -37,6 +37,7 @@ class Hosts(RyuApp):
         self._awaited: dict[str, Any] = {}
         self._probed_at: dict[str, float] = {}
         self._askers: dict[str, dict[PortKey, arp.Packet]] = {}
+        self._full_ports: set[PortKey] = set()
         self._not_yet: dict[PortKey, dict[str, str]] = defaultdict(dict)
         """Address -> MAC heard at a port that is undetermined yet, or known there before it went down."""
 
@@ -51,11 +52,10 @@ class Hosts(RyuApp):
         while ip not in self.state.hosts:
             left = deadline - time.monotonic()
             if left <= 0 or not arp.is_host_address(ip):
+                self._awaited.pop(ip, None)
                 raise UnknownHost(ip)
             self._probe(ip)
-            found = self._awaited.setdefault(ip, hub.Event())
-            found.wait(min(PROBE_RETRY_SECONDS, left))
-        self._awaited.pop(ip, None)
+            self._awaited.setdefault(ip, hub.Event()).wait(min(PROBE_RETRY_SECONDS, left))
         return self.state.hosts[ip]
 
     def recovered(self, location: HostLocation) -> None:
@@ -135,13 +135,26 @@ class Hosts(RyuApp):
         if not arp.is_host_address(ip) or not arp.is_host_mac(mac) or mac == arp.CONTROLLER_MAC:
             return
         if port is None or not port.up or port.kind is PortKind.UNDETERMINED:
-            self._not_yet[key][ip] = mac
+            if len(self._not_yet[key]) < self.state.settings.max_hosts_per_port:
+                self._not_yet[key][ip] = mac
         elif port.kind is PortKind.EDGE:
             self._learn(HostLocation(ip, mac, *key))
+
+    def _is_full(self, key: PortKey) -> bool:
+        """Whether no more hosts are believed to be at a port; the first time is logged."""
+        limit = self.state.settings.max_hosts_per_port
+        is_full = sum(host.port_key == key for host in self.state.hosts.values()) >= limit
+        if is_full and key not in self._full_ports:
+            self._full_ports.add(key)
+            self.logger.warning("port %d of %s has %d hosts, further ones are ignored: see max_hosts_per_port",
+                                key[1], self.state.name_of(key[0]), limit)
+        return is_full
 
     def _learn(self, location: HostLocation) -> None:
         previous = self.state.hosts.get(location.ip)
         if previous == location:
+            return
+        if self._is_full(location.port_key):
             return
         self.state.set_host(location)
         switch = self.state.name_of(location.dpid)
@@ -165,6 +178,8 @@ class Hosts(RyuApp):
                 if ip not in self.state.hosts:
                     self._learn(HostLocation(ip, mac, *key))
         elif port is None or not port.up or port.kind is PortKind.FABRIC:
+            if port is not None and port.kind is PortKind.FABRIC:
+                self._not_yet.pop(key, None)
             for host in [host for host in self.state.hosts.values() if host.port_key == key]:
                 if port is None or not port.up:
                     self._not_yet[key][host.ip] = host.mac

@@ -281,3 +281,16 @@ def test_hosts_read_from_a_switch_are_known_again_but_do_not_overrule(run: Any) 
         assert world.state.hosts[IP].dpid == A
 
     run(scenario)
+
+
+def test_a_host_that_invents_addresses_is_not_believed_for_ever(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        for number in range(200):
+            world.arrive(ipv4(f"10.7.0.{number}", OTHER_IP))
+            world.arrive(ipv4(f"10.8.0.{number}", OTHER_IP), port_no=NEW_PORT)
+        world.change_port(A, NEW_PORT, kind=PortKind.EDGE)
+        assert len(world.state.hosts) == 2 * world.state.settings.max_hosts_per_port
+        world.arrive(request(IP, ip=OTHER_IP, mac=OTHER_MAC), B)
+        assert OTHER_IP in world.state.hosts
+
+    run(scenario)
