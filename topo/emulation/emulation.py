@@ -157,7 +157,7 @@ class Emulation:
         from topo.emulation.topology import FabricTopo
 
         reservation = Reservation(f"fabric {self.fabric.name} in {self.directory}")
-        self._cleanup.callback(reservation.release)
+        self._cleanup.push(reservation.release)
         self._marker = reservation.marker
         self.congestion_control, take_back = tcp.choose(self.settings.congestion_control)
         self._cleanup.callback(take_back)

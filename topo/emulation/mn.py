@@ -29,7 +29,7 @@ def _site(settings: Settings) -> Site:
     cleanup = ExitStack()
     atexit.register(cleanup.close)
     reservation = Reservation("mn")
-    cleanup.callback(reservation.release)
+    cleanup.push(reservation.release)
     algorithm, take_back = congestion_control.choose(settings.congestion_control)
     cleanup.callback(take_back)
     directory = RUN_DIRECTORY / "mn"

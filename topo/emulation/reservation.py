@@ -49,9 +49,13 @@ class Reservation:
         draft.write_text(content)
         draft.replace(self._record_path)
 
-    def release(self) -> None:
-        """Give the machine back. Processes and interfaces must be gone by now."""
-        self._record_path.unlink(missing_ok=True)
+    def release(self, failure: type[BaseException] | None = None, *_: object) -> None:
+        """Give the machine back, as the last step of an `ExitStack` that removes processes and interfaces.
+
+        After a `failure` of an earlier step the record stays, so that the next owner removes the rest.
+        """
+        if failure is None:
+            self._record_path.unlink(missing_ok=True)
         self._lock.truncate(0)
         self._lock.close()
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,16 @@ def test_reservation_after_a_killed_owner_kills_its_processes(tmp_path: Path) ->
                             cwd=Path(__file__).parents[3]).stdout.strip()
     assert (tmp_path / "emulation.json").exists()
     left = subprocess.Popen(["sleep", "1000"], env=processes.environment(marker))
+    Reservation("next", tmp_path).release()
+    assert left.wait(5) == -9
+
+
+def test_clean_up_that_fails_is_finished_by_the_next_owner(tmp_path: Path) -> None:
+    first = Reservation("first", tmp_path)
+    left = subprocess.Popen(["sleep", "1000"], env=processes.environment(first.marker))
+    with pytest.raises(KeyboardInterrupt), ExitStack() as cleanup:
+        cleanup.push(first.release)
+        raise KeyboardInterrupt
     Reservation("next", tmp_path).release()
     assert left.wait(5) == -9
 
