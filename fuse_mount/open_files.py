@@ -145,6 +145,7 @@ class FileInfo(Protocol):
     fh: int
     direct_io: int
     keep_cache: int
+    noflush: int  # libfuse 3.11 and later
 
 
 class OpenFiles:

@@ -261,6 +261,7 @@ class SpeedwellOperations:
         reader = self._client.open_read(path)
         attributes = reader.attributes
         info.fh = self._files.add(attributes, path, reader=reader)
+        info.noflush = 1  # nothing was written that a close could report on
         if self._pages.reading(path, attributes.file_id):
             info.keep_cache = 1
         elif self._files.other_content_open(path, attributes.file_id):
