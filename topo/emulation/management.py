@@ -57,8 +57,9 @@ def remove_bridge() -> None:
     """Remove the bridge and its members, if they are there."""
     with IPRoute() as netlink:
         for bridge in netlink.link_lookup(ifname=BRIDGE):
-            for member in netlink.get_links(master=bridge):
-                _delete(netlink, member["index"])
+            for link in netlink.get_links():
+                if link.get_attr("IFLA_MASTER") == bridge:
+                    _delete(netlink, link["index"])
             _delete(netlink, bridge)
 
 
