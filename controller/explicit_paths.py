@@ -122,8 +122,8 @@ class ExplicitPaths:
             return False
         match entry.actions:
             case (PushLabel(label=label), Output(port_no=port_no)):
-                hop = self._planner.label_hop(dpid, label)
-                return (self._planner.label_destination(label) == host.dpid and hop is not None
+                labels, hop = self._planner.labels, self._planner.label_hop(dpid, label)
+                return (label in labels and labels.destination(label) == host.dpid and hop is not None
                         and state.network.has_link((dpid, hop)) and state.port_toward(dpid, hop) == port_no)
             case (Output(port_no=port_no),):
                 return host.dpid == dpid and host.port_no == port_no

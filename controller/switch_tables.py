@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.errors import NoSuchPath
@@ -101,11 +101,34 @@ class Planner:
         for edge in edges:
             self.group_toward(edge)
         for label in self.labels.assign({(a, b): paths for a in edges for b, paths in self._paths[a].items()}):
-            next_hops = self.labels.next_hops(label)
-            destination = (set(next_hops.values()) - set(next_hops)).pop()
-            self._label_hops.setdefault(destination, {})[label] = None
-            for switch, neighbour in next_hops.items():
-                self._label_hops.setdefault(switch, {})[label] = neighbour
+            self._note_hops(label)
+
+    def adopt_labels(self, installed: Mapping[str, SwitchTables]) -> None:
+        """Take over the labels that switches hold from an earlier controller, by datapath id.
+
+        Traffic under way then keeps its paths, even where this controller, which knows less of the past, would have
+        numbered them otherwise. Call it before labels are assigned for the first time.
+        """
+        destinations: dict[int, set[str]] = {}
+        next_hops: dict[int, dict[str, str]] = {}
+        for dpid, tables in installed.items():
+            for entry in tables.flows.values():
+                if entry.table != Table.LABELS:
+                    continue
+                label = dict(entry.match).get("mpls_label", 0)
+                match entry.actions:
+                    case (PopLabel(),):
+                        destinations.setdefault(label, set()).add(dpid)
+                    case (Output(port_no=port_no),) if (dpid, port_no) in self.state.links:
+                        next_hops.setdefault(label, {})[dpid] = self.state.links[dpid, port_no][0]
+        for label, ends in destinations.items():
+            if len(ends) == 1 and self.labels.adopt(label, ends.pop(), next_hops.get(label, {})):
+                self._note_hops(label)
+
+    def _note_hops(self, label: int) -> None:
+        self._label_hops.setdefault(self.labels.destination(label), {})[label] = None
+        for switch, neighbour in self.labels.next_hops(label).items():
+            self._label_hops.setdefault(switch, {})[label] = neighbour
 
     def tables(self, dpid: str) -> SwitchTables:
         """What a switch should hold."""
@@ -140,10 +163,6 @@ class Planner:
                 group_id += 1
             self._group_ids[dpid] = group_id
         return self._group_ids[dpid]
-
-    def label_destination(self, label: int) -> str | None:
-        """The edge switch that pops a label, None for a label not in use."""
-        return next((dpid for dpid, hops in self._label_hops.items() if label in hops and hops[label] is None), None)
 
     def label_hop(self, dpid: str, label: int) -> str | None:
         """The neighbour that a switch sends a label to; None at its destination and where it is not seen."""

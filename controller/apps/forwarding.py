@@ -284,6 +284,8 @@ class Forwarding(RyuApp):
 
     def _sync(self) -> None:
         """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
+        if not self.planner.labels.labels:
+            self.planner.adopt_labels(self._installed)
         self.planner.assign_labels()
         todo = {}
         for dpid in list(self._installed):

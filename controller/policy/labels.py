@@ -11,7 +11,7 @@ the entries lead to the destination along that path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from controller.policy.errors import LabelsExhausted, UnknownPath
 from controller.policy.network import Path
@@ -25,8 +25,10 @@ class LabelTable:
     """The labels of all paths between edge switches. Paths hold switches only, no hosts."""
 
     def __init__(self) -> None:
-        self._next_hops: list[dict[str, str]] = []
+        self._next_hops: dict[int, dict[str, str]] = {}
+        self._destinations: dict[int, str] = {}
         self._labels_to: dict[str, list[int]] = {}
+        self._next_free = FIRST_LABEL
 
     def assign(self, paths_by_pair: Mapping[tuple[str, str], Iterable[Path]]) -> frozenset[int]:
         """Give every path a label; those that have one keep it. Paths within one switch need none.
@@ -52,35 +54,63 @@ class LabelTable:
         """For each switch that may see `label`, the neighbour it goes to. The destination is not in it."""
         if label not in self:
             raise UnknownPath(f"label {label} was never assigned")
-        return dict(self._next_hops[label - FIRST_LABEL])
+        return dict(self._next_hops[label])
+
+    def destination(self, label: int) -> str:
+        """The switch that takes `label` off. Raises UnknownPath if it was never assigned."""
+        if label not in self:
+            raise UnknownPath(f"label {label} was never assigned")
+        return self._destinations[label]
+
+    def adopt(self, label: int, destination: str, next_hops: Mapping[str, str]) -> bool:
+        """Take over a label that the switches hold already, so that it goes on meaning what it means there.
+
+        `next_hops` may have gaps, for links that are down now. Returns False, and takes nothing over, if the label
+        is in use here, reserved or out of range, or if its next hops lead in a circle or past the destination.
+        """
+        if label in self or not FIRST_LABEL <= label <= LAST_LABEL or destination in next_hops:
+            return False
+        for node in next_hops:
+            seen = set()
+            while node in next_hops:
+                if node in seen:
+                    return False
+                seen.add(node)
+                node = next_hops[node]
+        self._enter(label, destination, dict(next_hops))
+        return True
 
     @property
-    def labels(self) -> range:
+    def labels(self) -> Collection[int]:
         """All labels in use."""
-        return range(FIRST_LABEL, FIRST_LABEL + len(self._next_hops))
+        return self._next_hops.keys()
 
     def __contains__(self, label: int) -> bool:
-        return label in self.labels
+        return label in self._next_hops
 
     def _find(self, path: Path) -> int | None:
         # A choice that once disagreed with a path disagrees for ever, so the first that agrees is stable.
         links = path.links
         for label in self._labels_to.get(path.nodes[-1], ()) if links else ():
-            next_hops = self._next_hops[label - FIRST_LABEL]
+            next_hops = self._next_hops[label]
             if all(next_hops.get(node) == following for node, following in links):
                 return label
         return None
 
     def _place(self, path: Path) -> int:
-        choices = self._labels_to.setdefault(path.nodes[-1], [])
-        for label in choices:
-            next_hops = self._next_hops[label - FIRST_LABEL]
+        for label in self._labels_to.get(path.nodes[-1], ()):
+            next_hops = self._next_hops[label]
             if all(next_hops.get(node, following) == following for node, following in path.links):
                 next_hops.update(path.links)
                 return label
-        label = FIRST_LABEL + len(self._next_hops)
-        if label > LAST_LABEL:
+        while self._next_free in self:
+            self._next_free += 1
+        if self._next_free > LAST_LABEL:
             raise LabelsExhausted(f"the paths of this network need more than {LAST_LABEL - FIRST_LABEL + 1} labels")
-        choices.append(label)
-        self._next_hops.append(dict(path.links))
+        return self._enter(self._next_free, path.nodes[-1], dict(path.links))
+
+    def _enter(self, label: int, destination: str, next_hops: dict[str, str]) -> int:
+        self._next_hops[label] = next_hops
+        self._destinations[label] = destination
+        self._labels_to.setdefault(destination, []).append(label)
         return label

@@ -74,11 +74,13 @@ class FakeSwitch:
 
     def __post_init__(self) -> None:
         self.datapath = FakeDatapath(int(self.dpid, 16))
+        self._by_table: dict[int, list[FlowEntry]] | None = None
 
     # --- messages ---
 
     def receive(self, messages: Iterable[Any]) -> None:
         """Take messages in. Raises Refused."""
+        self._by_table = None
         for message in messages:
             message.set_xid(1)
             message.serialize()
@@ -164,13 +166,20 @@ class FakeSwitch:
                     else:
                         changed = _rewrite(step, changed)
 
+    def _entries(self, table: int) -> list[FlowEntry]:
+        if self._by_table is None:
+            self._by_table = {}
+            for entry in self.flows.values():
+                self._by_table.setdefault(entry.table, []).append(entry)
+        return self._by_table.get(table, [])
+
     def lookup(self, table: int, packet: Packet, in_port: int) -> FlowEntry | None:
         """The entry a packet hits. Two of the same priority are a mistake of the controller."""
         fields = dict(packet.fields) | {"in_port": in_port}
         if packet.labels:
             fields = {"in_port": in_port, "eth_type": 0x8847, "mpls_label": packet.labels[0]}
-        hits = [entry for entry in self.flows.values()
-                if entry.table == table and all(_fits(fields.get(name), value) for name, value in entry.match)]
+        hits = [entry for entry in self._entries(table)
+                if all(_fits(fields.get(name), value) for name, value in entry.match)]
         best = max((entry.priority for entry in hits), default=None)
         chosen = [entry for entry in hits if entry.priority == best]
         assert len(chosen) <= 1, f"overlap at {self.dpid}: {chosen}"
