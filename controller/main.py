@@ -25,7 +25,8 @@ STOP_SECONDS = 1.0
 @click.option("--rest-host", metavar="ADDRESS", help="Address of the REST interface.  [default: 127.0.0.1]")
 @click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
-@click.option("--replica-policy", metavar="POLICY", help="mayflower (default), nearest, sinbad-r or random.")
+@click.option("--replica-policy", metavar="POLICY",
+              help="mayflower (default), nearest, sinbad-r, random, hdfs or power-of-two-choices.")
 @click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
 def main(config: Path | None, **given: Any) -> None:

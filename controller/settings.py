@@ -12,7 +12,7 @@ from controller.errors import InvalidSettings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random"]
+ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
 
 

@@ -13,17 +13,19 @@ from typing import Protocol
 from controller.policy.ecmp import ecmp_path
 from controller.policy.errors import NoPath, UnknownNode, UnknownPolicy
 from controller.policy.five_tuple import TCP, FiveTuple
+from controller.policy.hdfs import Hdfs
 from controller.policy.link_load import Flow
 from controller.policy.mayflower import Mayflower
 from controller.policy.nearest import Nearest
 from controller.policy.network import Link, Network, Path
+from controller.policy.power_of_two_choices import PowerOfTwoChoices
 from controller.policy.random_replica import RandomReplica
 from controller.policy.read_request import ReadRequest, Replica, Selection
 from controller.policy.sinbad_r import SinbadR
 
 __all__ = ["PATH_POLICIES", "REPLICA_POLICIES", "ReadRequest", "Replica", "Selection", "Selector"]
 
-REPLICA_POLICIES = ("mayflower", "nearest", "sinbad-r", "random")
+REPLICA_POLICIES = ("mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
 PATH_POLICIES = ("mayflower", "ecmp")
 
 
@@ -53,6 +55,8 @@ class Selector:
             "nearest": Nearest(network, generator),
             "sinbad-r": self._sinbad_r,
             "random": RandomReplica(generator),
+            "hdfs": Hdfs(network, generator),
+            "power-of-two-choices": PowerOfTwoChoices(self._mayflower.flows, generator),
         }
 
     def select(
