@@ -80,18 +80,21 @@ class FakeSwitch:
 
     def receive(self, messages: Iterable[Any]) -> None:
         """Take messages in. Raises Refused."""
-        self._by_table = None
         for message in messages:
             message.set_xid(1)
             message.serialize()
-            buffer = bytes(message.buf)
-            kind = buffer[1]
-            if kind == ofproto_v1_3.OFPT_FLOW_MOD:
-                self._flow_mod(ofproto_parser.msg(self.datapath, *ofproto_parser.header(buffer), buffer))
-            elif kind == ofproto_v1_3.OFPT_GROUP_MOD:
-                self._group_mod(buffer)
-            elif kind != ofproto_v1_3.OFPT_BARRIER_REQUEST:
-                raise Refused(f"message type {kind}")
+            self.take(bytes(message.buf))
+
+    def take(self, buffer: bytes) -> None:
+        """Take one message in, as it comes over the wire. Raises Refused."""
+        self._by_table = None
+        kind = buffer[1]
+        if kind == ofproto_v1_3.OFPT_FLOW_MOD:
+            self._flow_mod(ofproto_parser.msg(self.datapath, *ofproto_parser.header(buffer), buffer))
+        elif kind == ofproto_v1_3.OFPT_GROUP_MOD:
+            self._group_mod(buffer)
+        elif kind != ofproto_v1_3.OFPT_BARRIER_REQUEST:
+            raise Refused(f"message type {kind}")
 
     def _flow_mod(self, message: Any) -> None:
         entry = decode_flow(message)

@@ -1,0 +1,363 @@
+"""The forwarding application with fake switches in simulated time: what it promises its callers, and its repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
+
+from controller import reconcile
+from controller.apps import forwarding as forwarding_module
+from controller.apps.forwarding import Forwarding
+from controller.confirm import Confirmations
+from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.events import EventHostChanged, EventLinkChanged, EventPathsChanged, EventSwitchChanged
+from controller.network_state import SwitchInfo
+from controller.openflow import COOKIE_READS, FlowEntry, Table, ToGroup, cookie
+from controller.policy.five_tuple import FiveTuple
+from controller.policy.network import Path
+from tests.unit.controller.fake_switch import FakeNetwork, Refused
+from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
+from topo.fabric import three_tier
+
+FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2)
+ROUND_TRIP_SECONDS = 0.004
+SOURCE, DESTINATION = "p0r0h0", "p1r1h0"
+
+
+class Connection:
+    """A connection to a fake switch, which takes a moment for each batch."""
+
+    ofproto = ofproto_v1_3
+    ofproto_parser = ofproto_v1_3_parser
+
+    def __init__(self, world: World, dpid: str) -> None:
+        self.id = int(dpid, 16)
+        self.switch = world.network.switches[dpid]
+        self.world = world
+        self.is_hung = False
+        self.refuses: Callable[[bytes], bool] = lambda message: False
+        self._xid = 0
+
+    def set_xid(self, message: Any) -> None:
+        self._xid += 1
+        message.set_xid(self._xid)
+
+    def send_msg(self, message: Any) -> bool:
+        self.set_xid(message)
+        message.serialize()
+        return self.send(bytes(message.buf))
+
+    def send(self, buffer: bytes) -> bool:
+        if not self.is_hung:
+            eventlet.spawn_after(ROUND_TRIP_SECONDS, self._take, buffer)
+        return True
+
+    def _take(self, buffer: bytes) -> None:
+        confirmations = self.world.state.confirmations
+        while buffer:
+            _, kind, length, xid = ofproto_parser.header(buffer)
+            message, buffer = buffer[:length], buffer[length:]
+            if kind == ofproto_v1_3.OFPT_BARRIER_REQUEST:
+                confirmations.barrier_replied(self, xid)
+                continue
+            try:
+                if self.refuses(message):
+                    raise Refused("told to")
+                self.switch.take(message)
+            except Refused:
+                confirmations.refused(self, xid, "OFPET_FLOW_MOD_FAILED", "OFPFMFC_TABLE_FULL")
+
+
+class World:
+    """The application on a whole fabric, settled."""
+
+    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
+        self.hosts = SimpleNamespace(recovered=lambda location: None)
+        patch.setattr(forwarding_module, "time", SimpleNamespace(monotonic=hub.read))
+        patch.setattr(forwarding_module, "lookup_service_brick", lambda name: self.hosts)
+        self.network = FakeNetwork(FABRIC)
+        self.state = self.network.state()
+        self.state.confirmations = Confirmations()
+        self.app = Forwarding(state=self.state)
+        self.events: list[EventPathsChanged] = []
+        self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
+        patch.setattr(self.app, "_read", self._read)
+        self.connections = {dpid: Connection(self, dpid) for dpid in self.network.switches}
+        self.state.datapaths.update(self.connections)
+        self.app.start()
+        for dpid in self.connections:
+            self.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(5)
+
+    def _read(self, datapath: Connection) -> Any:
+        eventlet.sleep(ROUND_TRIP_SECONDS)
+        switch = datapath.switch
+        return reconcile.sort_read_back(list(switch.flows.values()), list(switch.groups.values()))
+
+    @property
+    def flow(self) -> FiveTuple:
+        hosts = self.network.hosts
+        return FiveTuple(hosts[SOURCE].ip, hosts[DESTINATION].ip, 6, 5000, 6000)
+
+    def paths(self) -> tuple[Path, ...]:
+        return self.state.network.shortest_paths(self.flow.source, self.flow.destination)
+
+    def install(self, path: Path, number: int = 1) -> None:
+        self.app.install_path(self.flow, path, cookie(COOKIE_READS, number), 30)
+
+    def taken(self) -> set[tuple[str, tuple[str, ...]]]:
+        """Where the flow's packets end, and by which switches."""
+        return {(arrival.where, arrival.switches)
+                for arrival in self.network.send(SOURCE, self.network.tcp(SOURCE, DESTINATION))}
+
+    def fail(self, a: str, b: str) -> None:
+        dpids = a, b
+        names = self.network.name_of[a], self.network.name_of[b]
+        self.network.dead.add(frozenset(names))
+        for link in self.state.remove_link(self.network.ends(*names)[0]):
+            self.app.link_changed(EventLinkChanged(link, live=False))
+        assert not self.state.network.has_link(dpids)
+
+    def explicit_entries(self, dpid: str) -> list[FlowEntry]:
+        return [entry for entry in self.network.switches[dpid].flows.values() if entry.cookie >= COOKIE_READS]
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[World, SimulatedHub], None]], None]:
+    return lambda scenario: run_simulated(lambda hub: scenario(World(hub, monkeypatch), hub))
+
+
+def test_install_move_and_remove_are_in_the_switch_when_they_return(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        first, second = world.paths()[:2]
+        world.install(first)
+        assert world.taken() == {(world.flow.destination, first.nodes[1:-1])}
+        world.app.move_path(world.flow, second)
+        assert world.taken() == {(world.flow.destination, second.nodes[1:-1])}
+        world.app.remove_path(world.flow)
+        assert len(world.taken()) == len(world.paths())
+        assert len(world.app.explicit_paths) == 0
+        world.app.remove_path(world.flow)
+
+    run(scenario)
+
+
+def test_a_refused_path_has_no_entry(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        connection = world.connections[path.nodes[1]]
+        connection.refuses = lambda message: message[1] == ofproto_v1_3.OFPT_FLOW_MOD
+        with pytest.raises(SwitchRefused):
+            world.install(path)
+        assert world.flow not in world.app.explicit_paths
+        connection.refuses = lambda message: False
+        world.install(path)
+        second = world.paths()[1]
+        connection.refuses = lambda message: True
+        with pytest.raises(SwitchRefused):
+            world.app.move_path(world.flow, second)
+        kept = world.app.explicit_paths.get(world.flow)
+        assert kept is not None and kept.path == path
+
+    run(scenario)
+
+
+def test_a_path_whose_switch_does_not_answer_is_taken_back(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.connections[path.nodes[1]].is_hung = True
+        begin = hub.now
+        with pytest.raises(SwitchTimedOut):
+            world.install(path)
+        assert hub.now - begin == pytest.approx(world.state.settings.confirm_timeout_seconds)
+        assert world.flow not in world.app.explicit_paths
+        del world.state.datapaths[path.nodes[1]]
+        with pytest.raises(SwitchGone):
+            world.install(path)
+
+    run(scenario)
+
+
+def test_a_dead_link_is_off_all_paths_within_a_tenth_of_a_second(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        world.events.clear()
+        world.fail(*path.nodes[2:4])
+        eventlet.sleep(0.02)
+        # The flow goes the default ways, none of which has the dead link, before anything is planned anew ...
+        assert {where for where, _ in world.taken()} == {world.flow.destination}
+        eventlet.sleep(0.08)
+        # ... and then the flowserver is told.
+        (event,) = world.events
+        assert event.links_lost == {path.nodes[2:4], path.nodes[3:1:-1]} and not event.links_gained
+        assert [(affected.five_tuple, affected.path) for affected in event.affected] == [(world.flow, path)]
+        world.app.move_path(world.flow, world.paths()[0])
+        assert world.taken() == {(world.flow.destination, world.paths()[0].nodes[1:-1])}
+
+    run(scenario)
+
+
+def test_a_path_over_a_dead_link_is_refused_at_once(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.fail(*path.nodes[2:4])
+        eventlet.sleep(1)
+        begin = hub.now
+        with pytest.raises(NoSuchPath):
+            world.install(path)
+        assert hub.now == begin
+
+    run(scenario)
+
+
+def test_a_path_that_is_new_waits_for_its_labels(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        # All shortest paths die: longer ones, by other edge switches, take their place.
+        for path in world.paths():
+            if world.state.network.has_link(path.links[1]):
+                world.fail(*path.links[1])
+                break
+        for path in world.paths():
+            world.fail(*path.links[2])
+            break
+        world.install(world.paths()[0])
+        assert world.taken() == {(world.flow.destination, world.paths()[0].nodes[1:-1])}
+
+    run(scenario)
+
+
+def test_a_diverted_flow_waits_for_a_way_and_takes_the_first(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        edge = path.nodes[1]
+        name_of = world.network.name_of
+        uplinks = [(edge, neighbour) for neighbour in world.state.network.neighbours(edge)
+                   if not world.state.network.is_host(neighbour)]
+        for link in uplinks:
+            world.fail(*link)
+        eventlet.sleep(1)
+        assert {where for where, _ in world.taken()} == {"nowhere"}
+        ends = [name_of[dpid] for dpid in uplinks[0]]
+        world.network.dead.discard(frozenset(ends))
+        for link in world.state.add_link(*world.network.ends(*ends)):
+            world.app.link_changed(EventLinkChanged(link, live=True))
+        eventlet.sleep(1)
+        assert {where for where, _ in world.taken()} == {world.flow.destination}
+        (entry,) = world.explicit_entries(edge)
+        assert isinstance(entry.actions[0], ToGroup)
+
+    run(scenario)
+
+
+def test_a_restarted_switch_gets_everything_back(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        for dpid in (path.nodes[1], path.nodes[2]):
+            switch = world.network.switches[dpid]
+            before = dict(switch.flows), dict(switch.groups)
+            switch.flows.clear()
+            switch.groups.clear()
+            world.app.switch_changed(EventSwitchChanged(dpid, connected=False))
+            world.connections[dpid] = world.state.datapaths[dpid] = Connection(world, dpid)
+            world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+            eventlet.sleep(1)
+            assert (switch.flows, switch.groups) == before
+
+    run(scenario)
+
+
+def test_what_somebody_else_changes_in_a_switch_is_put_right(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        switch = world.network.switches[world.paths()[0].nodes[1]]
+        before = dict(switch.flows), dict(switch.groups)
+        stray = next(iter(switch.flows.values()))
+        switch.flows = {key: entry for key, entry in switch.flows.items() if entry.table != Table.ROUTES}
+        switch.groups.clear()
+        assert stray.key in switch.flows
+        eventlet.sleep(2 * forwarding_module.AUDIT_INTERVAL_SECONDS)
+        assert (switch.flows, switch.groups) == before
+
+    run(scenario)
+
+
+def test_a_switch_that_refuses_is_asked_again_ever_more_rarely_and_does_not_hold_up_the_others(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        sick = world.connections[path.nodes[3]]
+        tries: list[float] = []
+
+        def refuse(message: bytes) -> bool:
+            tries.append(hub.now)
+            return message[1] == ofproto_v1_3.OFPT_FLOW_MOD
+
+        sick.refuses = refuse
+        sick.switch.flows.clear()
+        world.app.switch_changed(EventSwitchChanged(path.nodes[3], connected=True))
+        eventlet.sleep(100)
+        assert 5 < len({round(at) for at in tries}) < 15
+        host = world.state.hosts[world.flow.destination]
+        world.state.remove_host(host.ip)
+        world.app.host_changed(EventHostChanged(host.ip, None, host))
+        eventlet.sleep(1)
+        # The sick switch apart, nobody sends packets to the host that left.
+        assert {where for where, _ in world.taken()} <= {"nowhere", "controller"}
+        sick.refuses = lambda message: False
+        world.state.set_host(host)
+        world.app.host_changed(EventHostChanged(host.ip, host, None))
+        eventlet.sleep(70)
+        assert {where for where, _ in world.taken()} == {world.flow.destination}
+
+    run(scenario)
+
+
+def test_nothing_is_changed_before_the_fabric_has_settled(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        # A second controller's life begins, and one switch comes late.
+        before = {dpid: (dict(switch.flows), dict(switch.groups)) for dpid, switch in world.network.switches.items()}
+        late = world.network.dpid_of["core0"]
+        world.app.stop()
+        world.state = world.network.state()
+        world.state.confirmations = Confirmations()
+        world.state.switch_disconnected(late)
+        world.app = Forwarding(state=world.state)
+        world.app.send_event_to_observers = lambda event, state=None: None
+        monkeypatch.setattr(world.app, "_read", world._read)
+        world.app.start()
+        for dpid in world.connections:
+            if dpid != late:
+                world.state.datapaths[dpid] = world.connections[dpid]
+                world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(7)
+        for dpid, switch in world.network.switches.items():
+            assert (switch.flows, switch.groups) == before[dpid]
+        assert {where for where, _ in world.taken()} == {world.flow.destination}
+        # It never comes: in the end the others go on without it.
+        eventlet.sleep(5)
+        crossed = {dpid for _, switches in world.taken() for dpid in switches}
+        assert late not in crossed and len(world.taken()) == len(world.paths()) == 4
+
+    run(scenario)
+
+
+def test_a_switch_is_known_by_its_latest_connection(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        dpid = world.paths()[0].nodes[1]
+        world.connections[dpid].is_hung = True
+        world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(0.001)
+        world.connections[dpid] = world.state.datapaths[dpid] = Connection(world, dpid)
+        world.state.switch_connected(SwitchInfo(dpid, dpid, "192.0.2.1", True), world.connections[dpid])
+        world.network.switches[dpid].flows.clear()
+        world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(1)
+        assert len(world.network.switches[dpid].flows) > 20
+
+    run(scenario)
