@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
@@ -378,3 +379,12 @@ class TestExplicitPaths:
         assert len(self.book) == 1
         self.book.entry_gone(explicit.cookie, explicit.first_switch)
         assert self.five_tuple not in self.book
+
+
+def test_the_documentation_names_all_tables_priorities_and_cookies_as_they_are() -> None:
+    text = (pathlib.Path(__file__).parents[3] / "docs" / "switch-tables.md").read_text()
+    rows = [f"| {table.value} `{table.name}` |" for table in Table]
+    rows += [f"| `{priority.name}` | {priority.value} |" for priority in openflow.Priority]
+    rows += [f"| `{name}` | `{value >> 48:#x}` |" for name, value in vars(openflow).items()
+             if name.startswith("COOKIE_") and name != "COOKIE_MASK"]
+    assert [row for row in rows if row not in text] == []
