@@ -160,15 +160,16 @@ class MetadataClient:
 
     def remove(self, path: str | bytes) -> None:
         """Remove a file. Raises NoSuchFile, NotADirectory, IsADirectory."""
-        path = paths.normalise(path)
-        self._change("Remove", pb.RemoveRequest(path=path), path)
-        self._gone(path)
+        self._remove(pb.RemoveRequest(path=paths.normalise(path)))
 
     def rmdir(self, path: str | bytes) -> None:
         """Remove an empty directory. Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy."""
-        path = paths.normalise(path)
-        self._change("Remove", pb.RemoveRequest(path=path, directory=True), path)
-        self._gone(path)
+        self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True))
+
+    def _remove(self, request: pb.RemoveRequest) -> None:
+        reply = self._change("Remove", request, request.path)
+        self._cache.changed(request.path, None, time.monotonic())
+        self._changed(paths.parent(request.path), reply.directory)
 
     def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False) -> None:
         """As rename(2), atomically; with `no_replace` an existing destination is AlreadyExists."""

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
+from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
 from fs.nameserver import deletions, requests
 from fs.nameserver.namespace import Namespace
@@ -87,7 +88,8 @@ class NameserverService:
         with self._lock:
             remove = self._namespace.remove_directory if request.directory else self._namespace.remove_file
             remove(request.path, now_ns=self._clock_ns())
-        return pb.RemoveReply()
+            directory = self._namespace.lookup(paths.parent(request.path))
+            return pb.RemoveReply(directory=self._attributes(directory))
 
     def rename(self, request: pb.RenameRequest) -> pb.RenameReply:
         source = requests.path(request.source, "source")
