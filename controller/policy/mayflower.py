@@ -155,14 +155,22 @@ class Mayflower:
         return True
 
     def _place(self, flow: Flow, now: float) -> None:
+        self._flows[flow.flow_id] = flow
+        self._share_with(flow, now)
+
+    def _share_with(self, flow: Flow, now: float) -> None:
         share = self._max_min_share(flow.links)
         lists = [self._loads[link].reductions(share) for link in flow.links]
         for other, new_share in _at_bottleneck(lists):
             self.set_bandwidth(other, new_share, now)
-        self._flows[flow.flow_id] = flow
         for link in flow.links:
             self._loads[link].flows[flow.flow_id] = flow
         self.set_bandwidth(flow, share, now)
+
+    def trial(self) -> Trial:
+        """A context in which temporary flows can be added; at its end everything is as it was, to the bit."""
+        self._follow_network()
+        return Trial(self)
 
     def _remove(self, flow: Flow, now: float) -> None:
         del self._flows[flow.flow_id]
@@ -266,6 +274,44 @@ class Mayflower:
                     self._loads[index].capacity_bps = capacity_bps
                     self._loads[index].stale = True
             self._version = self._network.version
+
+
+class Trial:
+    """Temporary flows (section 4.3), and the states of those that they change."""
+
+    def __init__(self, mayflower: Mayflower) -> None:
+        self._mayflower = mayflower
+        self._flows: list[Flow] = []
+        self._saved: list[tuple[Flow, float, float, float, bool, float]] = []
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def add(self, path: Path, size_bits: float, now: float) -> float:
+        """Add a temporary flow. Gives its estimated share in bits per second."""
+        model = self._mayflower
+        flow = Flow(f"temporary {len(self._flows)}", path, model._indices(path), size_bits, now)
+        loads = [model._loads[link] for link in flow.links]
+        for other in {other for load in loads for other in (*load.flows.values(), load.background)}:
+            self._saved.append((other, other.bandwidth_bps, other.remaining_bits, other.settled_at, other.frozen,
+                                other.frozen_until))
+        self._flows.append(flow)
+        model._share_with(flow, now)
+        return flow.bandwidth_bps
+
+    def shares_bps(self) -> list[float]:
+        """The estimated shares of the temporary flows, in the order in which they were added."""
+        return [flow.bandwidth_bps for flow in self._flows]
+
+    def __exit__(self, *error: object) -> None:
+        loads = self._mayflower._loads
+        for flow in self._flows:
+            for link in flow.links:
+                del loads[link].flows[flow.flow_id]
+                loads[link].stale = True
+        for flow, bandwidth_bps, *state in reversed(self._saved):
+            self._mayflower._set(flow, bandwidth_bps)
+            flow.remaining_bits, flow.settled_at, flow.frozen, flow.frozen_until = state  # type: ignore[assignment]
 
 
 def _at_bottleneck(lists: list[list[tuple[Flow, float]]]) -> Iterable[tuple[Flow, float]]:

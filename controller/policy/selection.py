@@ -16,6 +16,7 @@ from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.hdfs import Hdfs
 from controller.policy.link_load import Flow
 from controller.policy.mayflower import Mayflower
+from controller.policy.multi_replica import Part, select_parts
 from controller.policy.nearest import Nearest
 from controller.policy.network import Link, Network, Path
 from controller.policy.power_of_two_choices import PowerOfTwoChoices
@@ -23,7 +24,7 @@ from controller.policy.random_replica import RandomReplica
 from controller.policy.read_request import ReadRequest, Replica, Selection
 from controller.policy.sinbad_r import SinbadR
 
-__all__ = ["PATH_POLICIES", "REPLICA_POLICIES", "ReadRequest", "Replica", "Selection", "Selector"]
+__all__ = ["PATH_POLICIES", "REPLICA_POLICIES", "Part", "ReadRequest", "Replica", "Selection", "Selector"]
 
 REPLICA_POLICIES = ("mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
 PATH_POLICIES = ("mayflower", "ecmp")
@@ -81,6 +82,25 @@ class Selector:
             replicas = [self._replica_policies[replica_policy].choose(request, replicas, now)]
         paths = [(replica, path) for replica in replicas for path in self._paths(request, replica, path_policy)]
         return self._mayflower.select_replica_and_path(request, now, paths)
+
+    def select_parts(
+        self,
+        request: ReadRequest,
+        now: float,
+        most_parts: int,
+        replica_policy: str | None = None,
+        path_policy: str | None = None,
+    ) -> list[Part]:
+        """Up to `most_parts` replicas and paths to read parts of the data from at once (section 4.3).
+
+        Sizes are such that the parts should end together. Nothing changes until `flow_added` reports them.
+        Raises what `select` raises.
+        """
+
+        def select(part: ReadRequest) -> Selection:
+            return self.select(part, now, replica_policy, path_policy)
+
+        return select_parts(self._mayflower, select, request, now, most_parts)
 
     def _reachable(self, request: ReadRequest) -> list[Replica]:
         network = self._network
