@@ -465,3 +465,10 @@ def count_links(s: State, bits: Reals) -> None:
             sent = s.routes[route].offset + _served_now(s, s.routes[route].holder)
             carried += s.routes[route].count * sent - s.routes[route].started
         bits[link] = carried
+
+
+@njit(cache=True)
+def count_flows(s: State, flows: Integers, bits: Reals) -> None:
+    """Write what each of the flows has still to be sent into `bits`; 0 for one that has ended."""
+    for i in range(len(flows)):
+        bits[i] = bits_left(s, flows[i]) if np.isnan(s.flows[flows[i]].finished) else 0.0
