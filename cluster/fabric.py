@@ -73,7 +73,7 @@ class FabricCluster:
     def __init__(self, settings: FabricSettings) -> None:
         self.settings = settings
         self.processes = Processes(settings.directory)
-        self.emulation = Emulation(settings.fabric, directory=settings.directory / "switches",
+        self.emulation = Emulation(settings.fabric, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped)
         self._made_directories: list[Path] = []
 

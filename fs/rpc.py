@@ -59,6 +59,11 @@ def error_from(error: Any, server: str) -> SpeedwellError:
     return InternalError(f"the nameserver at {server} failed: {error.details()}")
 
 
+def named_error(name: str, message: str) -> SpeedwellError:
+    """The error of that class name, as a frame carries it."""
+    return _BY_NAME.get(name, InternalError)(message)
+
+
 def _named(error: Any) -> type[SpeedwellError] | None:
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_NAME_KEY:

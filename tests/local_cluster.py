@@ -69,6 +69,12 @@ class Daemon:
     def pause(self) -> None:
         """Stop the process without ending it: connections stay open and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        wait_until(self._is_paused, 5, f"{self.name} does not stop")
+
+    def _is_paused(self) -> bool:
+        """Whether every thread has stopped: one that still runs could take a request."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
     def resume(self) -> None:
         """Let a paused process run on."""

@@ -1,32 +1,21 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-import grpc
-
-from fs import paths, rpc
+from fs import paths
 from fs.client.attribute_cache import AttributeCache
+from fs.client.calls import CallFailed, Calls
 from fs.client.stat_ahead import StatAhead
-from fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, NoSuchFile, SpeedwellError
+from fs.errors import InvalidArgument, NameserverUnavailable, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
 _LIST_PAGE = 1000
 _RETRY_PAUSE_SECONDS = 0.05
-
-_CHANNEL_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a nameserver that restarts is found again at once
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.keepalive_time_ms", 10000),
-    ("grpc.keepalive_timeout_ms", 3000),
-]
 
 
 class MetadataClient:
@@ -55,10 +44,7 @@ class MetadataClient:
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
-        self._channel: Any = None
-        self._calls: dict[str, Any] = {}
-        self._connecting = threading.Lock()
-        self._closed = False
+        self._calls = Calls(nameserver)
 
     # -------------------------------------------------------------- reading
 
@@ -232,11 +218,7 @@ class MetadataClient:
 
     def close(self) -> None:
         """Calls afterwards raise FileClosed."""
-        with self._connecting:
-            self._closed = True
-            if self._channel is not None:
-                self._channel.close()
-            self._calls.clear()
+        self._calls.close()
 
     def __enter__(self) -> "MetadataClient":
         return self
@@ -272,19 +254,13 @@ class MetadataClient:
     def _call(self, method: str, request: Any, *, again: bool = True) -> Any:
         """Waits for a nameserver that is away. A call whose connection broke is sent again only with
         `again`: it may have been carried out."""
-        call = self._calls.get(method) or self._connect(method)
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             left = deadline - time.monotonic()
             try:
-                return call(request, timeout=max(left, 0.001), wait_for_ready=True)
-            except grpc.RpcError as error:
-                if not rpc.is_transport_failure(error):
-                    raise rpc.error_from(error, self._address) from None
-                if self._closed:
-                    raise FileClosed("the client is closed") from None
-                code = error.code()
-                if code == grpc.StatusCode.DEADLINE_EXCEEDED or left <= _RETRY_PAUSE_SECONDS:
+                return self._calls.call(method, request, max(left, 0.001))
+            except CallFailed as failure:
+                if failure.timed_out or left <= _RETRY_PAUSE_SECONDS:
                     raise NameserverUnavailable(f"the nameserver at {self._address} did not answer within "
                                                 f"{self._timeout_seconds:g} s") from None
                 if not again:
@@ -292,26 +268,6 @@ class MetadataClient:
                         f"the connection to the nameserver at {self._address} broke; "
                         f"{method} may or may not have been carried out") from None
                 time.sleep(_RETRY_PAUSE_SECONDS)
-            except ValueError:
-                raise FileClosed("the client is closed") from None
-
-    def _connect(self, method: str) -> Any:
-        with self._connecting:
-            if self._closed:
-                raise FileClosed("the client is closed")
-            if self._channel is None:
-                self._channel = grpc.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
-            reply_type = getattr(pb, f"{method}Reply")
-            call = self._channel.unary_unary(f"/{rpc.SERVICE}/{method}",
-                                             request_serializer=_serialise,
-                                             response_deserializer=reply_type.FromString)
-            self._calls[method] = call
-            return call
-
-
-def _serialise(request: Any) -> bytes:
-    data: bytes = request.SerializeToString()
-    return data
 
 
 def _message(kind: Callable[..., Any], **fields: Any) -> Any:

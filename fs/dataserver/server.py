@@ -1,16 +1,16 @@
-"""The data channel's listening end: a thread per connection, one request after the other on each."""
+"""The data channel's listening end."""
 
-import contextlib
 import logging
 import socket
-import threading
-import time
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
+from google.protobuf.message import Message
+
+from fs.channel import Channel, ConnectionLost
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.store import MAX_OFFSET, FileStore
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
+from fs.frame_server import IDLE_SECONDS, MAX_CONNECTIONS, SEND_STALL_SECONDS, FrameServer
 from fs.proto.speedwell_pb2 import (
     BUSY,
     INVALID,
@@ -25,107 +25,29 @@ from fs.proto.speedwell_pb2 import (
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 512
-IDLE_SECONDS = 60.0
-"""A connection without a request for this long is closed."""
-
 PAYLOAD_STALL_SECONDS = 10.0
-SEND_STALL_SECONDS = 60.0
-"""A reader may pause: its socket's buffer is full then, and nothing moves."""
-
-LINGER_SECONDS = 1.0
-_LINGER_BYTES = 4 << 20
 
 
-class DataServer:
+class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
     def __init__(self, store: FileStore, listener: socket.socket, *, sync: bool = False,
                  idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS) -> None:
+        super().__init__(listener, idle_seconds=idle_seconds, max_connections=max_connections)
         self._store = store
-        self._listener = listener
         self._relays = ConnectionPool()
         self._appends = Appends(store, self._relays, sync)
-        self._idle_seconds = idle_seconds
-        self._max_connections = max_connections
-        self._open: dict[Channel, bool] = {}  # whether a request is being served
-        self._changed = threading.Condition()
-        self._stopping = False
-
-    def serve(self) -> None:
-        """Accept connections until `stop`."""
-        while not self._stopping:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
-                if self._stopping:
-                    return
-                log.error("cannot accept a connection: %s", error)
-                time.sleep(0.1)  # out of descriptors or memory: give those in use time to end
-                continue
-            self._accept(connection)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
-        """Take no more requests, give those under way `grace_seconds` to end, close everything."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._changed:
-            for channel, busy in self._open.items():
-                if not busy:
-                    with contextlib.suppress(OSError):
-                        channel.socket.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: not any(self._open.values()), grace_seconds)
-            for channel in self._open:
-                with contextlib.suppress(OSError):
-                    channel.socket.shutdown(socket.SHUT_RDWR)
+        """As FrameServer.stop; connections to other dataservers are closed too."""
+        super().stop(grace_seconds)
         self._relays.close()
 
-    # ------------------------------------------------------------------ connections
+    def receive_request(self, channel: Channel) -> DataRequest | None:
+        return channel.receive(DataRequest)
 
-    def _accept(self, connection: socket.socket) -> None:
-        try:
-            channel = Channel(connection)
-        except OSError:
-            connection.close()
-            return
-        with self._changed:
-            full = len(self._open) >= self._max_connections
-            if not full:
-                self._open[channel] = False
-        if full:
-            log.warning("%s turned away: %d connections are open", channel.peer, self._max_connections)
-            channel.set_timeout(LINGER_SECONDS)
-            with contextlib.suppress(ConnectionLost):
-                channel.send(DataReply(status=BUSY, message="too many connections"))
-            channel.close()
-            return
-        threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
-
-    def _converse(self, channel: Channel) -> None:
-        try:
-            while not self._stopping and self._serve_one(channel):
-                pass
-        except ConnectionLost as error:
-            log.debug("%s", error)
-        except (InvalidArgument, MalformedFrame) as error:
-            log.warning("%s sent a malformed request: %s", channel.peer, error)
-            _refuse(channel, str(error))
-        except Exception:
-            log.exception("a request of %s failed", channel.peer)
-        finally:
-            with self._changed:
-                del self._open[channel]
-                self._changed.notify_all()
-            channel.close()
-
-    def _serve_one(self, channel: Channel) -> bool:
-        channel.set_timeout(self._idle_seconds, SEND_STALL_SECONDS)
-        request = channel.receive(DataRequest)
-        if request is None:
-            return False
-        self._set_busy(channel, True)
+    def serve_request(self, channel: Channel, request: Message) -> None:
+        assert isinstance(request, DataRequest)
         channel.set_timeout(PAYLOAD_STALL_SECONDS, SEND_STALL_SECONDS)
         operation = request.WhichOneof("operation")
         if operation == "read":
@@ -136,14 +58,12 @@ class DataServer:
             channel.send(self._length(request.length))
         else:
             raise InvalidArgument("operation: the request has none")
-        self._set_busy(channel, False)
-        return True
 
-    def _set_busy(self, channel: Channel, busy: bool) -> None:
-        self._open[channel] = busy
-        if self._stopping:
-            with self._changed:
-                self._changed.notify_all()
+    def refusal(self, message: str) -> DataReply:
+        return DataReply(status=INVALID, message=message)
+
+    def too_many(self) -> DataReply:
+        return DataReply(status=BUSY, message="too many connections")
 
     # ------------------------------------------------------------------ operations
 
@@ -183,16 +103,3 @@ class DataServer:
             return DataReply(status=NOT_FOUND, message=str(error))
         except StorageFailed as error:
             return DataReply(status=IO_ERROR, message=str(error))
-
-
-def _refuse(channel: Channel, message: str) -> None:
-    """Answer INVALID and close so that the answer arrives: unread bytes would turn the close into a reset."""
-    deadline = time.monotonic() + LINGER_SECONDS
-    with contextlib.suppress(ConnectionLost, OSError):
-        channel.set_timeout(LINGER_SECONDS)
-        channel.send(DataReply(status=INVALID, message=message))
-        channel.socket.shutdown(socket.SHUT_WR)
-        scratch = memoryview(bytearray(65536))
-        dropped = 0
-        while dropped < _LINGER_BYTES and time.monotonic() < deadline:
-            dropped += channel.receive_some(scratch)

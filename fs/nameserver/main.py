@@ -10,6 +10,8 @@ import click
 
 from fs.errors import InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
+from fs.nameserver.dispatch import Requests
+from fs.nameserver.frames import NameserverFrames, listen
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -29,22 +31,29 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def run(listen: str, directory: Path, settings: Settings, *, sync: bool) -> None:
+def run(address: str, directory: Path, settings: Settings, *, sync: bool) -> None:
     """Serve until SIGTERM or SIGINT. Raises SpeedwellError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    host, port = parse_address(listen)
+    host, port = parse_address(address)
     check_address(host, port)  # before anything is made on the disk
     store = LevelDBStore(directory, sync=sync)
     try:
-        service = NameserverService(store, settings, generator=random.Random())
-        server, bound_port = serve(service, host, port)
+        listener = listen(host)
+        service = NameserverService(store, settings, generator=random.Random(),
+                                    frame_port=listener.getsockname()[1])
+        requests = Requests(service)
+        frames = NameserverFrames(requests, listener)
+        frames.start()
+        server, bound_port = serve(requests, host, port)
         shown_host = f"[{host}]" if ":" in host else host
         click.echo(f"ready {shown_host}:{bound_port}")
         signal.sigwait(STOP_SIGNALS)
         logging.getLogger(__name__).info("stopping")
-        server.stop(STOP_GRACE_SECONDS).wait()
+        stopped = server.stop(STOP_GRACE_SECONDS)
+        frames.stop(STOP_GRACE_SECONDS)
+        stopped.wait()
     finally:
         store.close()
 

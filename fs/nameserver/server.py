@@ -1,20 +1,15 @@
-"""The nameserver's gRPC side: connections, malformed messages, errors to status codes."""
+"""The nameserver's gRPC side: connections, errors to status codes."""
 
-import logging
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from fs import rpc
-from fs.errors import InternalError, InvalidArgument, SpeedwellError
-from fs.nameserver.service import NameserverService
-from fs.proto import speedwell_pb2 as pb
-
-log = logging.getLogger(__name__)
+from fs.errors import SpeedwellError
+from fs.nameserver.dispatch import Requests
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""
@@ -30,10 +25,10 @@ class ListenFailed(SpeedwellError):
     """The address cannot be listened on; the message says why."""
 
 
-def serve(service: NameserverService, host: str, port: int) -> tuple[Any, int]:
+def serve(requests: Requests, host: str, port: int) -> tuple[Any, int]:
     """Start a gRPC server (port 0: any free one); returns it and its port. Raises ListenFailed."""
     server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"), options=_OPTIONS)
-    server.add_generic_rpc_handlers((_handlers(service),))
+    server.add_generic_rpc_handlers((_handlers(requests),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound_port = server.add_insecure_port(address)
@@ -56,49 +51,22 @@ def check_address(host: str, port: int) -> None:
         raise ListenFailed(f"--listen: cannot listen on {host}:{port}: {error.strerror}") from error
 
 
-def _handlers(service: NameserverService) -> Any:
-    methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
-        "Lookup": (pb.LookupRequest, service.lookup),
-        "List": (pb.ListRequest, service.list),
-        "Create": (pb.CreateRequest, service.create),
-        "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
-        "Remove": (pb.RemoveRequest, service.remove),
-        "Rename": (pb.RenameRequest, service.rename),
-        "SetAttributes": (pb.SetAttributesRequest, service.set_attributes),
-        "Truncate": (pb.TruncateRequest, service.truncate),
-        "Commit": (pb.CommitRequest, service.commit),
-        "Statistics": (pb.StatisticsRequest, service.statistics),
-        "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
-    }
+def _handlers(requests: Requests) -> Any:
     return grpc.method_handlers_generic_handler(rpc.SERVICE, {
         name: grpc.unary_unary_rpc_method_handler(
-            _handler(name, request_type, method),
+            _handler(requests, name),
             request_deserializer=None,  # here it would turn a malformed message into an INTERNAL error
             response_serializer=None)
-        for name, (request_type, method) in methods.items()})
+        for name in requests.names})
 
 
-def _handler(name: str, request_type: type[Message],
-             method: Callable[[Any], Message]) -> Callable[[bytes, Any], bytes]:
+def _handler(requests: Requests, name: str) -> Callable[[bytes, Any], bytes]:
     def handle(data: bytes, context: Any) -> bytes:
         try:
-            return method(_parse(request_type, data)).SerializeToString()
+            return requests.answer(name, data)
         except SpeedwellError as error:
-            failure = error
-            if error.errno == InternalError.errno:
-                log.warning("%s: %s", name, error)
-        except Exception:
-            log.exception("%s failed", name)
-            failure = InternalError(f"{name} failed in the nameserver; its log says why")
-        code, details, metadata = rpc.status_of(failure)
+            code, details, metadata = rpc.status_of(error)
         context.set_trailing_metadata(metadata)
         context.abort(code, details)
         raise AssertionError  # abort does not return
     return handle
-
-
-def _parse(request_type: type[Message], data: bytes) -> Message:
-    try:
-        return request_type.FromString(data)
-    except DecodeError as error:
-        raise InvalidArgument(f"the request is not a {request_type.DESCRIPTOR.name} message") from error

@@ -28,13 +28,14 @@ log = logging.getLogger(__name__)
 class NameserverService:
     """One method per rpc, callable from any thread; a lock makes each one atomic."""
 
-    def __init__(self, store: Store, settings: Settings, *, generator: random.Random,
+    def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
                  clock_ns: Callable[[], int] = time.time_ns,
                  clock_seconds: Callable[[], float] = time.monotonic) -> None:
         """Raises StorageFailed if the store does not hold a namespace."""
         self._store = store
         self._settings = settings
         self._generator = generator
+        self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
         self._lock = threading.Lock()
@@ -180,7 +181,8 @@ class NameserverService:
             now = self._clock_seconds()
             reply = pb.StatisticsReply(
                 files=self._namespace.file_count, directories=self._namespace.directory_count,
-                replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes)
+                replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
+                frame_port=self._frame_port)
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
                 capacity, available = status.capacity_bytes or 0, status.available_bytes or 0

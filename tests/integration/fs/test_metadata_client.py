@@ -268,6 +268,7 @@ class TestUnavailable:
         with (LocalCluster(tmp_path, dataservers=0) as cluster,
               MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=20) as client):
             client.mkdir("/d")
+            port = client.statistics().frame_port
             cluster.nameserver.pause()
             errors: list[BaseException] = []
 
@@ -280,7 +281,7 @@ class TestUnavailable:
             thread = threading.Thread(target=change)
             thread.start()
             # Paused, the process keeps the request in its socket: wait until it is there.
-            wait_until(lambda: _unread_bytes(cluster.nameserver.port) > 0, 5, "no request arrived")
+            wait_until(lambda: _unread_bytes(port) > 0, 5, "no request arrived")
             cluster.nameserver.kill()
             thread.join(15)
             assert [type(error) for error in errors] == [NameserverUnavailable]

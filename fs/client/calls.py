@@ -1,0 +1,133 @@
+"""Requests to one nameserver: as frames where it takes them, over gRPC otherwise."""
+
+import threading
+import time
+from typing import Any
+
+import grpc
+
+from fs import rpc
+from fs.channel import Channel, ConnectionLost
+from fs.connections import ConnectionPool
+from fs.errors import FileClosed
+from fs.proto import speedwell_pb2 as pb
+
+FRAMES_AGAIN_SECONDS = 10.0
+"""How long gRPC serves alone after the frame port could not be reached (a firewall, say)."""
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a nameserver that restarts is found again at once
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 10000),
+    ("grpc.keepalive_timeout_ms", 3000),
+]
+
+
+class CallFailed(Exception):
+    """No nameserver answered. The request may have been carried out; `timed_out`: its time was up."""
+
+    def __init__(self, timed_out: bool) -> None:
+        super().__init__("timed out" if timed_out else "the connection broke")
+        self.timed_out = timed_out
+
+
+class Calls:
+    """Connections to one nameserver. Thread-safe. They are made with the first call."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._host = address.rpartition(":")[0].strip("[]")
+        self._pool = ConnectionPool()
+        self._frame_port: int | None = None     # None: not asked for yet
+        self._grpc_only_until = 0.0
+        self._channel: Any = None
+        self._methods: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
+        """The reply message. Raises what the nameserver answered (`fs.errors`), CallFailed, FileClosed."""
+        if self._closed:
+            raise FileClosed("the client is closed")
+        connected = self._connection(timeout_seconds)
+        if connected is None:
+            return self._over_grpc(method, request, timeout_seconds)
+        return self._as_frame(*connected, method, request, timeout_seconds)
+
+    def close(self) -> None:
+        """Calls afterwards raise FileClosed."""
+        with self._lock:
+            self._closed = True
+            if self._channel is not None:
+                self._channel.close()
+        self._pool.close()
+
+    # ------------------------------------------------------------------ frames
+
+    def _connection(self, timeout_seconds: float) -> tuple[int, Channel] | None:
+        """A frame connection and its port, None if there is none to be had now."""
+        if time.monotonic() < self._grpc_only_until:
+            return None
+        for _ in range(2):  # a nameserver that was restarted has another port: ask again
+            port = self._frame_port
+            if port is None:
+                statistics = self._over_grpc("Statistics", pb.StatisticsRequest(), timeout_seconds)
+                port = self._frame_port = statistics.frame_port
+            if port == 0:
+                return None
+            try:
+                return port, self._pool.take(self._host, port)
+            except ConnectionLost:
+                self._frame_port = None
+        self._grpc_only_until = time.monotonic() + FRAMES_AGAIN_SECONDS
+        return None
+
+    def _as_frame(self, port: int, connection: Channel, method: str, request: Any, timeout_seconds: float) -> Any:
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            connection.set_timeout(timeout_seconds)
+            connection.send(pb.Call(method=method, request=request.SerializeToString()))
+            answer = connection.expect(pb.CallReply)
+        except ConnectionLost:
+            connection.close()
+            raise CallFailed(time.monotonic() >= deadline) from None
+        except BaseException:
+            connection.close()
+            raise
+        self._pool.give_back(self._host, port, connection)
+        if answer.error:
+            raise rpc.named_error(answer.error, answer.message)
+        return getattr(pb, f"{method}Reply").FromString(answer.reply)
+
+    # ------------------------------------------------------------------ gRPC
+
+    def _over_grpc(self, method: str, request: Any, timeout_seconds: float) -> Any:
+        call = self._methods.get(method) or self._method(method)
+        try:
+            return call(request, timeout=timeout_seconds, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if not rpc.is_transport_failure(error):
+                raise rpc.error_from(error, self._address) from None
+            if self._closed:
+                raise FileClosed("the client is closed") from None
+            raise CallFailed(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED) from None
+        except ValueError:
+            raise FileClosed("the client is closed") from None
+
+    def _method(self, method: str) -> Any:
+        with self._lock:
+            if self._closed:
+                raise FileClosed("the client is closed")
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self._address, options=_CHANNEL_OPTIONS)
+            call = self._channel.unary_unary(f"/{rpc.SERVICE}/{method}", request_serializer=_serialise,
+                                             response_deserializer=getattr(pb, f"{method}Reply").FromString)
+            self._methods[method] = call
+            return call
+
+
+def _serialise(request: Any) -> bytes:
+    data: bytes = request.SerializeToString()
+    return data

@@ -1,0 +1,149 @@
+"""The listening end of frame connections: a thread per connection, one request after the other on each."""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+
+from google.protobuf.message import Message
+
+from fs.channel import Channel, ConnectionLost, MalformedFrame
+from fs.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 512
+IDLE_SECONDS = 60.0
+"""A connection without a request for this long is closed."""
+
+SEND_STALL_SECONDS = 60.0
+"""A reader may pause: its socket's buffer is full then, and nothing moves."""
+
+LINGER_SECONDS = 1.0
+_LINGER_BYTES = 4 << 20
+
+
+class FrameServer(ABC):
+    """Serves a listening socket until `stop`. A subclass says what a request is."""
+
+    def __init__(self, listener: socket.socket, *, idle_seconds: float = IDLE_SECONDS,
+                 max_connections: int = MAX_CONNECTIONS) -> None:
+        self._listener = listener
+        self._idle_seconds = idle_seconds
+        self._max_connections = max_connections
+        self._open: dict[Channel, bool] = {}  # whether a request is being served
+        self._changed = threading.Condition()
+        self._stopping = False
+
+    @abstractmethod
+    def receive_request(self, channel: Channel) -> Message | None:
+        """The next request, None if the peer is done. Raises MalformedFrame, ConnectionLost."""
+
+    @abstractmethod
+    def serve_request(self, channel: Channel, request: Message) -> None:
+        """Answer one request. Raises InvalidArgument or MalformedFrame to refuse it and close the connection."""
+
+    @abstractmethod
+    def refusal(self, message: str) -> Message:
+        """The answer to a malformed request."""
+
+    @abstractmethod
+    def too_many(self) -> Message:
+        """The answer to a connection too many."""
+
+    def serve(self) -> None:
+        """Accept connections until `stop`."""
+        while not self._stopping:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if self._stopping:
+                    return
+                log.error("cannot accept a connection: %s", error)
+                time.sleep(0.1)  # out of descriptors or memory: give those in use time to end
+                continue
+            self._accept(connection)
+
+    def stop(self, grace_seconds: float = 1.0) -> None:
+        """Take no more requests, give those under way `grace_seconds` to end, close everything."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            for channel, busy in self._open.items():
+                if not busy:
+                    with contextlib.suppress(OSError):
+                        channel.socket.shutdown(socket.SHUT_RDWR)
+            self._changed.wait_for(lambda: not any(self._open.values()), grace_seconds)
+            for channel in self._open:
+                with contextlib.suppress(OSError):
+                    channel.socket.shutdown(socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------------ connections
+
+    def _accept(self, connection: socket.socket) -> None:
+        try:
+            channel = Channel(connection)
+        except OSError:
+            connection.close()
+            return
+        with self._changed:
+            full = len(self._open) >= self._max_connections
+            if not full:
+                self._open[channel] = False
+        if full:
+            log.warning("%s turned away: %d connections are open", channel.peer, self._max_connections)
+            channel.set_timeout(LINGER_SECONDS)
+            with contextlib.suppress(ConnectionLost):
+                channel.send(self.too_many())
+            channel.close()
+            return
+        threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+
+    def _converse(self, channel: Channel) -> None:
+        try:
+            while not self._stopping and self._serve_one(channel):
+                pass
+        except ConnectionLost as error:
+            log.debug("%s", error)
+        except (InvalidArgument, MalformedFrame) as error:
+            log.warning("%s sent a malformed request: %s", channel.peer, error)
+            self._refuse(channel, str(error))
+        except Exception:
+            log.exception("a request of %s failed", channel.peer)
+        finally:
+            with self._changed:
+                del self._open[channel]
+                self._changed.notify_all()
+            channel.close()
+
+    def _serve_one(self, channel: Channel) -> bool:
+        channel.set_timeout(self._idle_seconds, SEND_STALL_SECONDS)
+        request = self.receive_request(channel)
+        if request is None:
+            return False
+        self._set_busy(channel, True)
+        self.serve_request(channel, request)
+        self._set_busy(channel, False)
+        return True
+
+    def _set_busy(self, channel: Channel, busy: bool) -> None:
+        self._open[channel] = busy
+        if self._stopping:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _refuse(self, channel: Channel, message: str) -> None:
+        """Answer and close so that the answer arrives: unread bytes would turn the close into a reset."""
+        deadline = time.monotonic() + LINGER_SECONDS
+        with contextlib.suppress(ConnectionLost, OSError):
+            channel.set_timeout(LINGER_SECONDS)
+            channel.send(self.refusal(message))
+            channel.socket.shutdown(socket.SHUT_WR)
+            scratch = memoryview(bytearray(65536))
+            dropped = 0
+            while dropped < _LINGER_BYTES and time.monotonic() < deadline:
+                dropped += channel.receive_some(scratch)

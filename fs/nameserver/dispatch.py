@@ -1,0 +1,58 @@
+"""The requests of a nameserver by name, as serialised messages, whichever way they came."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from fs.errors import InternalError, InvalidArgument, SpeedwellError
+from fs.nameserver.service import NameserverService
+from fs.proto import speedwell_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Requests:
+    """Finds the method for a request. Callable from any thread."""
+
+    def __init__(self, service: NameserverService) -> None:
+        self._methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
+            "Lookup": (pb.LookupRequest, service.lookup),
+            "List": (pb.ListRequest, service.list),
+            "Create": (pb.CreateRequest, service.create),
+            "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
+            "Remove": (pb.RemoveRequest, service.remove),
+            "Rename": (pb.RenameRequest, service.rename),
+            "SetAttributes": (pb.SetAttributesRequest, service.set_attributes),
+            "Truncate": (pb.TruncateRequest, service.truncate),
+            "Commit": (pb.CommitRequest, service.commit),
+            "Statistics": (pb.StatisticsRequest, service.statistics),
+            "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._methods)
+
+    def answer(self, name: str, data: bytes) -> bytes:
+        """The serialised reply. Raises the errors of `fs.errors` and no others."""
+        if name not in self._methods:
+            raise InvalidArgument(f"method: there is no request {name[:60]!r}")
+        request_type, method = self._methods[name]
+        try:
+            return method(_parse(request_type, data)).SerializeToString()
+        except SpeedwellError as error:
+            if error.errno == InternalError.errno:
+                log.warning("%s: %s", name, error)
+            raise
+        except Exception:
+            log.exception("%s failed", name)
+            raise InternalError(f"{name} failed in the nameserver; its log says why") from None
+
+
+def _parse(request_type: type[Message], data: bytes) -> Message:
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"the request is not a {request_type.DESCRIPTOR.name} message") from error
