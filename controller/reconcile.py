@@ -1,7 +1,8 @@
 """From what a switch holds to what it should hold, in an order that loses no packet on the way.
 
 What is reached is there before what leads to it: labels and deliveries first, then groups, then the entries that use
-the groups; what is no longer wanted goes last, entries before groups. Nobody is overwritten by a late delete, because
+the groups. A host counts as known at its port, so that its ARP is answered by the switch, only when everybody can
+answer it. What is no longer wanted goes last, entries before groups. Nobody is overwritten by a late delete, because
 deletes name exactly one entry.
 """
 
@@ -26,11 +27,13 @@ class Changes:
     changed_groups: list[SelectGroup] = field(default_factory=list)
     departures: list[FlowEntry] = field(default_factory=list)
     """Entries that send packets on their way."""
+    senders: list[FlowEntry] = field(default_factory=list)
+    """Entries that tell known senders."""
     stale_flows: list[FlowKey] = field(default_factory=list)
     stale_groups: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return any((self.arrivals, self.new_groups, self.changed_groups, self.departures,
+        return any((self.arrivals, self.new_groups, self.changed_groups, self.departures, self.senders,
                     self.stale_flows, self.stale_groups))
 
 
@@ -39,7 +42,12 @@ def changes(installed: SwitchTables, desired: SwitchTables) -> Changes:
     result = Changes()
     for key, entry in desired.flows.items():
         if installed.flows.get(key) != entry:
-            (result.departures if entry.table == Table.ROUTES else result.arrivals).append(entry)
+            if entry.table == Table.ROUTES:
+                result.departures.append(entry)
+            elif entry.table == Table.SOURCES:
+                result.senders.append(entry)
+            else:
+                result.arrivals.append(entry)
     for group_id, group in desired.groups.items():
         if group_id not in installed.groups:
             result.new_groups.append(group)
@@ -61,10 +69,11 @@ def departure_messages(datapath: Any, change: Changes) -> list[Any]:
     return [*groups, *_barrier(datapath, groups, flows), *flows]
 
 
-def stale_messages(datapath: Any, change: Changes) -> list[Any]:
+def closing_messages(datapath: Any, change: Changes) -> list[Any]:
+    senders = [openflow.flow_add(datapath, entry) for entry in change.senders]
     flows = [openflow.flow_delete(datapath, key) for key in change.stale_flows]
     groups = [openflow.group_delete(datapath, group_id) for group_id in change.stale_groups]
-    return [*flows, *_barrier(datapath, flows, groups), *groups]
+    return [*senders, *flows, *_barrier(datapath, flows, groups), *groups]
 
 
 def _barrier(datapath: Any, before: list[Any], after: list[Any]) -> list[Any]:
@@ -82,8 +91,9 @@ def apply_departures(installed: SwitchTables, change: Changes) -> None:
     installed.groups.update((group.group_id, group) for group in (*change.new_groups, *change.changed_groups))
 
 
-def apply_stale(installed: SwitchTables, change: Changes) -> None:
-    """Note in `installed` that the stale messages were sent."""
+def apply_closing(installed: SwitchTables, change: Changes) -> None:
+    """Note in `installed` that the closing messages were sent."""
+    installed.add(change.senders)
     for key in change.stale_flows:
         installed.flows.pop(key, None)
     for group_id in change.stale_groups:

@@ -228,6 +228,10 @@ class Forwarding(RyuApp):
 
     @set_ev_cls(EventHostChanged)
     def host_changed(self, event: EventHostChanged) -> None:
+        self.plan_anew()
+
+    def plan_anew(self) -> None:
+        """Hosts changed: bring the switches up to date. From now until that is done, `is_busy` says so."""
         self._dirty.set()
 
     def _something_changed(self) -> None:
@@ -301,7 +305,7 @@ class Forwarding(RyuApp):
         for path, entry in self.explicit_paths.refreshed():
             self._add_modify(messages, path, entry)
         self._note_failures(confirmed_on_all(self.state, messages, SYNC_TIMEOUT_SECONDS))
-        self._take_step(todo, reconcile.stale_messages, reconcile.apply_stale)
+        self._take_step(todo, reconcile.closing_messages, reconcile.apply_closing)
         for dpid in list(self._found):
             self._check_explicit(dpid)
 

@@ -162,6 +162,8 @@ class Hosts(RyuApp):
         waiting = self._awaited.pop(location.ip, None)
         if waiting is not None:
             waiting.set()
+        # The event takes its time to arrive; the answers to those who asked must not overtake it.
+        lookup_service_brick("Forwarding").plan_anew()
         self.send_event_to_observers(EventHostChanged(location.ip, location, previous))
         for key, request in self._askers.pop(location.ip, {}).items():
             hub.spawn(self._reply, key, request, location.mac)

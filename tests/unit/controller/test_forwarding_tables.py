@@ -48,7 +48,7 @@ class Run:
         todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid)) for dpid in self.installed}
         for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
                            (reconcile.departure_messages, reconcile.apply_departures),
-                           (reconcile.stale_messages, reconcile.apply_stale)):
+                           (reconcile.closing_messages, reconcile.apply_closing)):
             for dpid, change in todo.items():
                 switch = self.network.switches[dpid]
                 switch.receive(make(switch.datapath, change))
@@ -194,6 +194,27 @@ def test_a_controller_that_starts_anew_on_an_unchanged_fabric_changes_nothing() 
     second.planner.assign_labels()
     for dpid, installed in first.installed.items():
         assert not reconcile.changes(installed, second.planner.tables(dpid))
+
+
+def test_a_new_hosts_arp_is_answered_by_its_switch_only_when_its_answers_find_the_way_back() -> None:
+    run = Run(FABRICS[0])
+    newcomer, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
+    location = run.state.hosts[newcomer.ip]
+    run.state.remove_host(newcomer.ip)
+    run.sync()
+    run.state.set_host(location)
+    request = Packet.of(eth_type=0x0806, eth_src=newcomer.mac, arp_op=1, arp_sha=newcomer.mac, arp_spa=newcomer.ip,
+                        arp_tha="00:00:00:00:00:00", arp_tpa=target.ip)
+    answered = []
+
+    def is_reached_if_answered() -> None:
+        if {arrival.where for arrival in run.network.send("p0r0h0", request)} == {newcomer.ip}:
+            answered.append(True)
+            back = run.network.send("p1r1h0", run.network.tcp("p1r1h0", "p0r0h0"))
+            assert {arrival.where for arrival in back} == {newcomer.ip}
+
+    run.sync(between_steps=is_reached_if_answered)
+    assert answered
 
 
 @settings(max_examples=15, deadline=None)

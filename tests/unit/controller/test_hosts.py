@@ -32,7 +32,8 @@ class World:
     """Two switches, and what the application sends and tells."""
 
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
-        self.forwarding = SimpleNamespace(is_busy=False, wait_until_synced=lambda timeout: None)
+        self.forwarding = SimpleNamespace(is_busy=False, wait_until_synced=lambda timeout: None,
+                                          plan_anew=lambda: None)
         patch.setattr(hosts_module, "time", SimpleNamespace(monotonic=hub.read))
         patch.setattr(hosts_module, "lookup_service_brick", lambda name: self.forwarding)
         self.state = NetworkState()
@@ -159,6 +160,27 @@ def test_an_unknown_host_is_asked_for_on_all_edge_ports_and_nowhere_else_then_th
         assert world.sent == [(dpid, (EDGE_PORT, OTHER_EDGE_PORT), probe) for dpid in (A, B)]
         world.arrive(reply(OTHER_IP, OTHER_MAC), B, OTHER_EDGE_PORT)
         assert world.sent[2:] == [(A, (EDGE_PORT,), arp.Packet(arp.REPLY, OTHER_MAC, OTHER_IP, MAC, IP))]
+
+    run(scenario)
+
+
+def test_the_asker_of_an_unknown_host_is_told_only_when_the_switches_know_the_way(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        def plan_anew() -> None:
+            world.forwarding.is_busy = True
+
+        def wait_until_synced(timeout_seconds: float) -> None:
+            eventlet.sleep(0.1)
+            world.forwarding.is_busy = False
+
+        world.forwarding.plan_anew, world.forwarding.wait_until_synced = plan_anew, wait_until_synced
+        world.arrive(request(OTHER_IP))
+        world.sent.clear()
+        world.arrive(reply(OTHER_IP, OTHER_MAC), B, OTHER_EDGE_PORT)
+        eventlet.sleep(0.05)
+        assert world.sent == []
+        eventlet.sleep(0.1)
+        assert [packet.operation for _, _, packet in world.sent] == [arp.REPLY]
 
     run(scenario)
 
