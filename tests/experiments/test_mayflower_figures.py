@@ -1,0 +1,69 @@
+"""The experiment command, end to end, in its quick form or smaller."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.commands.experiment import experiment
+from sim.experiments import mayflower
+from sim.experiments.mayflower import Task
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(experiment, list(arguments))
+
+
+@pytest.fixture
+def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of 120 reads instead of three of 500."""
+    def tasks(figure: mayflower.Figure, quick: bool, seed: int) -> list[Task]:
+        point, x, rate, locality, ratio = figure.points[0]
+        return [Task(point, x, method, rate, locality, ratio, 120, seed + run)
+                for method in figure.methods[:2] for run in range(2)]
+
+    monkeypatch.setattr(mayflower, "tasks", tasks)
+
+
+def test_figure_4_in_its_quick_form_shows_what_the_paper_shows(tmp_path: Path) -> None:
+    result = invoke("mayflower-fig4", "--quick", "--output", str(tmp_path))
+
+    assert result.exit_code == 0, result.output
+    assert "1.4 to 3.4" in result.output
+    rows = {row["method"]: row for row in csv.DictReader((tmp_path / "table.csv").open())}
+    ratio = {method: float(row["mean_ratio_value"]) for method, row in rows.items()}
+    assert ratio["Mayflower, two replicas"] < 1 < ratio["Sinbad-R Mayflower"] < ratio["Sinbad-R ECMP"]
+    assert ratio["Sinbad-R ECMP"] < ratio["Nearest Mayflower"] <= ratio["Nearest ECMP"]
+    assert all(float(row["bound_seconds"]) <= float(row["mean_seconds_value"]) for row in rows.values())
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert (manifest["seed"], manifest["workload"]["zipf_exponent"]) == (1, 1.1)
+
+
+@pytest.mark.usefixtures("few_reads")
+def test_an_interrupted_sweep_keeps_what_has_finished_and_goes_on(tmp_path: Path) -> None:
+    assert invoke("mayflower-fig7", "--output", str(tmp_path)).exit_code == 0
+    whole = (tmp_path / "results.jsonl").read_text().splitlines()
+    table = (tmp_path / "table.csv").read_text()
+    (tmp_path / "results.jsonl").write_text("\n".join(whole[:2]) + "\n" + whole[2][:40])
+
+    refused = invoke("mayflower-fig7", "--output", str(tmp_path))
+    resumed = invoke("mayflower-fig7", "--output", str(tmp_path), "--resume")
+
+    assert refused.exit_code == 1 and "--resume" in refused.output
+    assert resumed.exit_code == 0, resumed.output
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert lines[:2] == whole[:2]
+    assert sorted(lines) == sorted(whole)
+    assert (tmp_path / "table.csv").read_text() == table
+
+
+@pytest.mark.parametrize("arguments", [("mayflower-fig8",), ("mayflower-fig4", "--emulate")])
+def test_what_is_not_available_says_so_and_leaves_nothing(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    result = invoke(*arguments, "--output", str(tmp_path / "results"))
+
+    assert result.exit_code == 1
+    assert "not available" in result.output
+    assert not (tmp_path / "results").exists()
