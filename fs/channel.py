@@ -77,6 +77,7 @@ class Channel:
         connection.setblocking(True)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
+        self._timeouts: dict[int, float] = {}
         self.peer = _peer(connection)
         self.set_timeout(stall_timeout_seconds)
 
@@ -84,6 +85,9 @@ class Channel:
         """How long one call may wait without a single byte moving (send: the same unless given)."""
         for option, seconds in ((socket.SO_RCVTIMEO, receive_seconds),
                                 (socket.SO_SNDTIMEO, receive_seconds if send_seconds is None else send_seconds)):
+            if self._timeouts.get(option) == seconds:
+                continue
+            self._timeouts[option] = seconds
             whole = int(seconds)
             self.socket.setsockopt(socket.SOL_SOCKET, option,
                                    _TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))

@@ -8,6 +8,7 @@ import ctypes
 import ctypes.util
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ STOPPED_BY_SIGNAL = 8
 # libfuse's capability bits (fuse_common.h).
 CAP_AUTO_INVAL_DATA = 1 << 12
 CAP_READDIRPLUS = 1 << 13
+
+_thread = threading.local()
 
 
 def load_library() -> ModuleType:
@@ -115,6 +118,14 @@ class _Callable:
         return [(os.fsencode(entry).decode(_BYTE_FOR_BYTE), *rest) for entry, *rest in answer]
 
 
+def _keep_thread_state() -> None:
+    """Python makes a thread state for every call from one of libfuse's threads and drops it afterwards, with its
+    memory; held once more, it lives as long as the thread. Their number is bounded by MAX_THREADS."""
+    if not getattr(_thread, "kept", False):
+        _thread.kept = True
+        ctypes.pythonapi.PyGILState_Ensure()
+
+
 def _session_class(library: ModuleType) -> type:
     """mfusepy's FUSE class with what it does not hand on: flags of rename, the handle of chmod and its like;
     paths as the bytes they are, and file content without copies through Python objects."""
@@ -122,6 +133,10 @@ def _session_class(library: ModuleType) -> type:
     addressof: Callable[[Any], int] = ctypes.addressof
 
     class Session(library.FUSE):  # type: ignore[name-defined,misc]
+        def _wrapper(self, *arguments: Any, **options: Any) -> Any:
+            _keep_thread_state()
+            return super()._wrapper(*arguments, **options)
+
         def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
             return self.operations.rename(old, new, flags)
 

@@ -1,5 +1,6 @@
 """Requests to one nameserver: as frames where it takes them, over gRPC otherwise."""
 
+import math
 import threading
 import time
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import grpc
 
 from fs import rpc
-from fs.channel import Channel, ConnectionLost
+from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost
 from fs.connections import ConnectionPool
 from fs.errors import FileClosed
 from fs.proto import speedwell_pb2 as pb
@@ -36,10 +37,10 @@ class CallFailed(Exception):
 class Calls:
     """Connections to one nameserver. Thread-safe. They are made with the first call."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
         self._address = address
         self._host = address.rpartition(":")[0].strip("[]")
-        self._pool = ConnectionPool()
+        self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
         self._frame_port: int | None = None     # None: not asked for yet
         self._grpc_only_until = 0.0
         self._channel: Any = None
@@ -87,7 +88,7 @@ class Calls:
     def _as_frame(self, port: int, connection: Channel, method: str, request: Any, timeout_seconds: float) -> Any:
         deadline = time.monotonic() + timeout_seconds
         try:
-            connection.set_timeout(timeout_seconds)
+            connection.set_timeout(math.ceil(timeout_seconds))  # whole seconds: most calls then leave it as it is
             connection.send(pb.Call(method=method, request=request.SerializeToString()))
             answer = connection.expect(pb.CallReply)
         except ConnectionLost:

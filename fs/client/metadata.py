@@ -1,5 +1,6 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ class MetadataClient:
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
-        self._calls = Calls(nameserver)
+        self._calls = Calls(nameserver, math.ceil(call_timeout_seconds))
 
     # -------------------------------------------------------------- reading
 
