@@ -14,6 +14,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from fs.errors import ProtocolError, SpeedwellError
+from fs.interface import checksums_in_hardware
 
 MAGIC = b"SPW1"
 MAX_FRAME_BYTES = 1 << 20
@@ -25,6 +26,7 @@ STALL_TIMEOUT_SECONDS = 10.0
 
 _TIMEVAL = struct.Struct("ll")
 _DISCARD_BYTES = 256 * 1024
+_SEND_BUFFER_BYTES = 1 << 20
 _IOV_LIMIT = 512
 
 M = TypeVar("M", bound=Message)
@@ -135,10 +137,18 @@ class Channel:
             raise self._lost(error) from None
 
     def send_file(self, descriptor: int, offset: int, count: int) -> None:
-        """Send `count` bytes of an open file from `offset`, inside the kernel.
+        """Send `count` bytes of an open file from `offset`; inside the kernel, where that saves a copy.
 
         Raises EOFError if the file is shorter.
         """
+        if self._checksums_in_hardware():
+            self._send_file_in_kernel(descriptor, offset, count)
+        else:
+            # Then the kernel reads every byte for its checksum anyway, and page by page: large buffers are
+            # up to twice as fast over interfaces such as those of an emulated fabric.
+            self._send_file_by_buffer(descriptor, offset, count)
+
+    def _send_file_in_kernel(self, descriptor: int, offset: int, count: int) -> None:
         while count:
             try:
                 sent = os.sendfile(self.socket.fileno(), descriptor, offset, count)
@@ -148,6 +158,22 @@ class Channel:
                 raise EOFError(f"the file ends {count} bytes early")
             offset += sent
             count -= sent
+
+    def _send_file_by_buffer(self, descriptor: int, offset: int, count: int) -> None:
+        buffer = memoryview(bytearray(min(count, _SEND_BUFFER_BYTES)))
+        while count:
+            read = os.preadv(descriptor, [buffer[:count]], offset)
+            if read == 0:
+                raise EOFError(f"the file ends {count} bytes early")
+            try:
+                self.socket.sendall(buffer[:read])
+            except OSError as error:
+                raise self._lost(error) from None
+            offset += read
+            count -= read
+
+    def _checksums_in_hardware(self) -> bool:
+        return self.socket.family != socket.AF_INET or checksums_in_hardware(self.socket.getsockname()[0])
 
     def receive_some(self, view: memoryview) -> int:
         """Receive at least one byte into `view` and return how many."""

@@ -1,9 +1,11 @@
 """Framing: what is sent arrives, and nothing that arrives can do harm."""
 
+import os
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -177,3 +179,26 @@ class TestConnectionPool:
         assert [channel.socket.fileno() == -1 for channel in taken] == [True] * 2 + [False] * KEPT_PER_SERVER
         pool.close()
         assert all(channel.socket.fileno() == -1 for channel in taken)
+
+
+@pytest.mark.parametrize("in_hardware", [True, False], ids=["in the kernel", "by buffer"])
+class TestSendingAFile:
+    @pytest.fixture(autouse=True)
+    def _way(self, in_hardware: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Channel, "_checksums_in_hardware", lambda channel: in_hardware)
+
+    def test_the_range_arrives_whole(self, pair: Pair, tmp_path: Path) -> None:
+        data = os.urandom(3 * 1024 * 1024 + 17)
+        (tmp_path / "file").write_bytes(data)
+        received = bytearray(len(data) - 5)
+        reader = threading.Thread(target=pair[1].receive_all, args=(memoryview(received),))
+        reader.start()
+        with (tmp_path / "file").open("rb") as file:
+            pair[0].send_file(file.fileno(), 5, len(received))
+        reader.join(10)
+        assert received == data[5:]
+
+    def test_a_file_that_is_too_short_is_an_error(self, pair: Pair, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"short")
+        with (tmp_path / "file").open("rb") as file, pytest.raises(EOFError, match="95 bytes early"):
+            pair[0].send_file(file.fileno(), 0, 100)

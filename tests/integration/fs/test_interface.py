@@ -1,0 +1,25 @@
+"""What is found out about interfaces, on real ones in a network namespace of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import subprocess
+for command in ("ip link set lo up", "ip link add a type veth peer name b", "ip addr add 10.9.8.7/24 dev a",
+                "ip link set a up"):
+    subprocess.run(command.split(), check=True)
+from fs.interface import checksums_in_hardware
+print(checksums_in_hardware("127.0.0.1"), checksums_in_hardware("10.9.8.7"), checksums_in_hardware("10.1.1.1"))
+subprocess.run("ethtool -K a tx off".split(), check=True, stdout=subprocess.DEVNULL)
+checksums_in_hardware.cache_clear()
+print(checksums_in_hardware("10.9.8.7"))
+"""
+
+
+@pytest.mark.root
+def test_an_interface_without_checksum_offload_is_told_from_others() -> None:
+    done = subprocess.run(["unshare", "--net", sys.executable, "-c", SCRIPT], capture_output=True, text=True,
+                          timeout=30, check=True)
+    assert done.stdout.split() == ["True", "True", "True", "False"]
