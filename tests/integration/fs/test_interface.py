@@ -7,8 +7,8 @@ import pytest
 
 SCRIPT = """
 import subprocess
-for command in ("ip link set lo up", "ip link add name left type veth peer name right", "ip addr add 10.9.8.7/24 dev left",
-                "ip link set left up"):
+for command in ("ip link set lo up", "ip link add name left type veth peer name right",
+                "ip addr add 10.9.8.7/24 dev left", "ip link set left up"):
     subprocess.run(command.split(), check=True)
 from fs.interface import checksums_in_hardware
 print(checksums_in_hardware("127.0.0.1"), checksums_in_hardware("10.9.8.7"), checksums_in_hardware("10.1.1.1"))
