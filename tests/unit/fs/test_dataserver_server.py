@@ -94,7 +94,9 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         assert ask(idle).status == NOT_FOUND
         busy.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=100, length=4)))
         busy.send_bytes([b"ab"])
-        wait_until(lambda: any(server._open.values()), 5, "the append did not begin")
+        peer = f":{busy.socket.getsockname()[1]}"
+        wait_until(lambda: any(serving for channel, serving in list(server._open.items())
+                               if channel.peer.endswith(peer)), 5, "the append did not begin")
         stopper = threading.Thread(target=server.stop, args=(5.0,))
         stopper.start()
         assert idle.receive(DataReply) is None
