@@ -28,7 +28,7 @@ from rich.table import Table
 
 from cluster.commands.up import MOUNT_ROOT
 from cluster.errors import ClusterError, InvalidSetting
-from cluster.fabric import read_settings, run_on_host
+from cluster.fabric import in_network_of, read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
 from cluster.waiting import wait_for
@@ -199,7 +199,7 @@ def _competing_traffic(cluster: dict[str, Any], stage: Stage) -> Iterator[None]:
 
 
 def _listens(pid: int) -> bool:
-    sockets = subprocess.run(["mnexec", "-a", str(pid), "ss", "-Hltn", f"sport = :{IPERF_PORT}"],
+    sockets = subprocess.run([*in_network_of(pid), "ss", "-Hltn", f"sport = :{IPERF_PORT}"],
                              capture_output=True, text=True, check=False)
     return bool(sockets.stdout.strip())
 

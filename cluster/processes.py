@@ -40,7 +40,7 @@ READY_LINE = re.compile(rb"^ready\b[ \t]*([^\r\n]*)\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Command:
-    """A daemon to start. `prefix` goes before `argv`, for example `("mnexec", "-a", "4711")`; it must exec
+    """A daemon to start. `prefix` goes before `argv`, for example `("nsenter", "--net=...", "--")`; it must exec
     the program (not fork it), so that the recorded pid is the daemon's."""
 
     name: str
