@@ -28,13 +28,14 @@ from rich.table import Table
 
 from cluster.commands.up import MOUNT_ROOT
 from cluster.errors import ClusterError, InvalidSetting
-from cluster.fabric import in_network_of, read_settings, run_on_host
+from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
 from cluster.waiting import wait_for
 from fs.client import Client
 from fs.errors import SpeedwellError
 from topo.emulation import EmulationError
+from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
 
 TREE = Path("/usr/lib/python3.11/encodings")
@@ -199,7 +200,7 @@ def _competing_traffic(cluster: dict[str, Any], stage: Stage) -> Iterator[None]:
 
 
 def _listens(pid: int) -> bool:
-    sockets = subprocess.run([*in_network_of(pid), "ss", "-Hltn", f"sport = :{IPERF_PORT}"],
+    sockets = subprocess.run(in_namespace(pid, ["ss", "-Hltn", f"sport = :{IPERF_PORT}"]),
                              capture_output=True, text=True, check=False)
     return bool(sockets.stdout.strip())
 

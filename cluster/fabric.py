@@ -20,6 +20,7 @@ from cluster.errors import InvalidSetting, StartFailed
 from cluster.processes import Command, Processes, program
 from cluster.waiting import wait_for
 from topo.emulation import Emulation
+from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, InvalidFabric
 
 DIRECTORY = Path("/var/tmp/speedwell/fabric")
@@ -151,7 +152,7 @@ class FabricCluster:
         ], prefix=self._inside(name))
 
     def _inside(self, name: str) -> Sequence[str]:
-        return in_network_of(self.emulation.host_pid(name))
+        return in_namespace(self.emulation.host_pid(name), ())
 
     def _make_mountpoint(self, mountpoint: Path) -> None:
         missing = [path for path in (mountpoint, *mountpoint.parents) if not path.exists()]
@@ -206,12 +207,4 @@ def wait_for_network(controller_url: str, fabric: Fabric) -> None:
 
 def run_on_host(pid: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a program inside the network namespace of the emulated host whose process id is `pid`."""
-    return subprocess.Popen([*in_network_of(pid), *argv], **options)
-
-
-def in_network_of(pid: int) -> list[str]:
-    """What goes before a command to run it in the network namespace of process `pid`.
-
-    Unlike mnexec it keeps the caller's mounts and root directory, so it works in a chroot or container too.
-    """
-    return ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+    return subprocess.Popen(in_namespace(pid, argv), **options)

@@ -18,12 +18,12 @@ def enter(host: str, command: tuple[str, ...]) -> None:
     It sees that host's network and this machine's files. The fabric is the one that `speedwell up --fabric`
     or the demonstration has left running.
     """
-    from cluster.fabric import in_network_of
     from cluster.supervisor import running
+    from topo.emulation.processes import in_namespace
 
     hosts = running()["hosts"]
     if host not in hosts:
         raise InvalidSetting(f"no host is named {host!r}; there are {', '.join(sorted(hosts))}")
     argv = command or (os.environ.get("SHELL", "/bin/sh"),)
-    command_line = [*in_network_of(hosts[host]["pid"]), *argv]
+    command_line = in_namespace(hosts[host]["pid"], argv)
     os.execvp(command_line[0], command_line)
