@@ -1,0 +1,35 @@
+"""The door between libfuse and the mount: the only place where errors of the filesystem become an errno."""
+
+import errno
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fs.errors import SpeedwellError
+
+log = logging.getLogger(__name__)
+
+Path = str | bytes
+"""Paths arrive as bytes, or as text from a library that decodes them."""
+Door = TypeVar("Door", bound=Callable[..., Any])
+
+
+def answers_errno(door: Door) -> Door:
+    """Turn every error into the OSError that the FUSE library answers the kernel with."""
+
+    @functools.wraps(door)
+    def guarded(*arguments: Any) -> Any:
+        try:
+            return door(*arguments)
+        except OSError:
+            raise
+        except SpeedwellError as error:
+            if error.errno == errno.EIO:
+                log.error("%s: %s", door.__name__, error)
+            raise OSError(error.errno, str(error)) from error
+        except Exception as error:
+            log.exception("%s failed in a way nobody foresaw", door.__name__)
+            raise OSError(errno.EIO, str(error)) from error
+
+    return guarded  # type: ignore[return-value]
