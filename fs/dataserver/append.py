@@ -10,15 +10,10 @@ from contextlib import contextmanager
 
 from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.connections import ConnectionPool
+from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.relay import Relay
-from fs.dataserver.store import (
-    MAX_CHUNKS_PER_APPEND,
-    MAX_OFFSET,
-    AppendWriter,
-    FileStore,
-    StoredFile,
-    check_file_id,
-)
+from fs.dataserver.store import MAX_CHUNKS_PER_APPEND, MAX_OFFSET, FileStore, check_file_id
+from fs.dataserver.stored_file import StoredFile
 from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import (
     BUSY,

@@ -1,15 +1,13 @@
 """Files on a dataserver's disk (Mayflower, section 3.3.2).
 
-`ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`, `2`, ... `meta` begins
-with the committed length as 20 digits, overwritten in place by one write when an append commits; then a line of
-JSON that says what the file is. Bytes of a chunk beyond the committed length are leftovers of an append that
-did not commit: nobody reads them, the next append overwrites them.
+`ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`, `2`, ... as
+`stored_file` says. New versions are made in `ROOT/making` and moved to their place when they are complete; what
+a dead process left there is removed at the next start.
 """
 
 import contextlib
 import errno
 import fcntl
-import json
 import logging
 import os
 import re
@@ -17,9 +15,9 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSpace, NoSuchFile, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
 
@@ -31,7 +29,6 @@ KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
 
 _FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_LENGTH_DIGITS = 20
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TOMBSTONES = 65536
 
@@ -40,48 +37,6 @@ def check_file_id(file_id: str) -> None:
     """Raises InvalidArgument unless `file_id` is a lower-case UUID: it becomes a directory's name."""
     if not _FILE_ID.fullmatch(file_id):
         raise InvalidArgument(f"file_id: {file_id[:60]!r} is not a lower-case UUID")
-
-
-@dataclass
-class StoredFile:
-    """One file on this server. `length` is the committed length in bytes; `turn` is held by its appender."""
-
-    file_id: str
-    directory: str
-    inode: int
-    path: bytes
-    chunk_size: int
-    length: int = 0
-    users: int = 0
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def segments(self, offset: int, length: int) -> Iterator[tuple[int, int, int]]:
-        """(descriptor, offset in it, bytes) for each chunk that the range touches, in order.
-
-        The descriptor is open until the next step. Raises StorageFailed if a chunk is missing or short.
-        """
-        while length > 0:
-            number, start = divmod(offset, self.chunk_size)
-            count = min(length, self.chunk_size - start)
-            descriptor = self._open_chunk(number)
-            try:
-                if os.fstat(descriptor).st_size < start + count:
-                    raise StorageFailed(f"chunk {number + 1} of {self.file_id} is shorter than the file's length")
-                yield descriptor, start, count
-            finally:
-                os.close(descriptor)
-            offset += count
-            length -= count
-
-    def chunk(self, number: int) -> str:
-        """The path of chunk `number`, counted from 0 (its name counts from 1, as in the paper)."""
-        return f"{self.directory}/{number + 1}"
-
-    def _open_chunk(self, number: int) -> int:
-        try:
-            return os.open(self.chunk(number), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageFailed(f"chunk {number + 1} of {self.file_id}: {error.strerror}") from None
 
 
 class FileStore:
@@ -103,6 +58,7 @@ class FileStore:
         except OSError as error:
             raise StorageFailed(f"cannot use the directory {directory}: {error.strerror}") from None
         self._claim(dataserver_id)
+        self._remove_half_made()
 
     def close(self) -> None:
         """Let another process use the directory. Safe to call again."""
@@ -232,34 +188,27 @@ class FileStore:
                 shutil.rmtree(file.directory, ignore_errors=True)
 
     def _load(self, file_id: str) -> StoredFile | None:
-        directory = self._place(file_id)
         try:
-            descriptor = os.open(f"{directory}/meta", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            return load(file_id, self._place(file_id))
+        except NoSuchFile:
             return None
-        except OSError as error:
-            raise StorageFailed(f"meta of {file_id}: {error.strerror}") from None
-        with os.fdopen(descriptor, encoding="ascii", errors="replace") as meta:
-            text = meta.read()
-        if not text:
-            return None  # a crash while the file was made
-        try:
-            length, rest = int(text[:_LENGTH_DIGITS]), json.loads(text[_LENGTH_DIGITS:])
-            return StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]),
-                              int(rest["chunk_size"]), length)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageFailed(f"meta of {file_id} is damaged: {error}") from None
 
     def _make(self, file: StoredFile) -> StoredFile:
-        description = json.dumps({"file_id": file.file_id, "inode": file.inode, "path": os.fsdecode(file.path),
-                                  "chunk_size": file.chunk_size})
         try:
             _make_directory(file.directory)
-            _write_new(f"{file.directory}/meta", f"{0:0{_LENGTH_DIGITS}d}\n{description}\n".encode("ascii"))
+            _write_new(f"{file.directory}/meta", file.description())
         except OSError as error:
             shutil.rmtree(file.directory, ignore_errors=True)
             raise disk_error(error, f"cannot make {file.file_id}") from None
         return file
+
+    def _remove_half_made(self) -> None:
+        making = self.directory / "making"
+        shutil.rmtree(making, ignore_errors=True)
+        try:
+            making.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"cannot write to {self.directory}") from None
 
 
 def disk_error(error: OSError, what: str) -> NoSpace | StorageFailed:
@@ -286,89 +235,3 @@ def _write_new(path: str, content: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class AppendWriter:
-    """Bytes of one append behind a file's committed length; the caller has the file's turn.
-
-    Ends with `commit`, which makes them part of the file, or `abort`, which leaves no trace.
-    """
-
-    def __init__(self, file: StoredFile, sync: bool = False) -> None:
-        self.file = file
-        self.offset = file.length
-        self.end = file.length
-        self._sync = sync
-        self._descriptor = -1
-        self._chunk = -1
-        self._touched: list[int] = []
-
-    def write(self, data: memoryview) -> None:
-        """Add bytes. Raises NoSpace or StorageFailed; only `abort` is useful then."""
-        try:
-            while data:
-                chunk, start = divmod(self.end, self.file.chunk_size)
-                if chunk != self._chunk:
-                    self._next_chunk(chunk)
-                written = os.pwrite(self._descriptor, data[:self.file.chunk_size - start], start)
-                self.end += written
-                data = data[written:]
-        except OSError as error:
-            raise disk_error(error, f"cannot write to {self.file.file_id}") from None
-
-    def segments(self) -> Iterator[tuple[int, int, int]]:
-        """Where the bytes of this append are, as `StoredFile.segments`."""
-        return self.file.segments(self.offset, self.end - self.offset)
-
-    def commit(self) -> None:
-        """Make the bytes visible. Raises StorageFailed, and they are not."""
-        try:
-            if self._sync and self._descriptor >= 0:
-                os.fsync(self._descriptor)
-            self._close()
-            descriptor = os.open(f"{self.file.directory}/meta", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.pwrite(descriptor, f"{self.end:0{_LENGTH_DIGITS}d}".encode(), 0)
-                if self._sync:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if self._sync:
-                _sync_directory(self.file.directory)
-        except OSError as error:
-            raise disk_error(error, f"cannot commit to {self.file.file_id}") from None
-        self.file.length = self.end
-
-    def abort(self) -> None:
-        """Drop the bytes and give their space back. Never raises."""
-        self._close()
-        for chunk in reversed(self._touched):
-            kept = max(0, self.offset - chunk * self.file.chunk_size)
-            with contextlib.suppress(OSError):
-                if kept:
-                    os.truncate(self.file.chunk(chunk), kept)
-                else:
-                    os.unlink(self.file.chunk(chunk))  # noqa: PTH108
-        self._touched.clear()
-        self.end = self.offset
-
-    def _next_chunk(self, chunk: int) -> None:
-        if self._sync and self._descriptor >= 0:
-            os.fsync(self._descriptor)
-        self._close()
-        self._descriptor = os.open(self.file.chunk(chunk), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._chunk = chunk
-        self._touched.append(chunk)
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = self._chunk = -1

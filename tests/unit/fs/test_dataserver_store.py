@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.dataserver.store import AppendWriter, FileStore, StoredFile
+from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.store import FileStore
+from fs.dataserver.stored_file import StoredFile
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"

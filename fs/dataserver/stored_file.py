@@ -1,0 +1,249 @@
+"""One version of a file as it lies on a dataserver's disk.
+
+Its directory holds `meta`, the chunk files, and, as far as there is something to say, `sums` (the sums of all
+blocks but the last) and `map` (where the blocks of a version made from another one lie: `layout`). `meta`
+begins with the committed length as 20 digits and the sum of the last block as 8, overwritten in place by one
+write when an append commits; so data, sums and length agree whenever a process dies. Bytes and sums beyond the
+committed length are leftovers of an append that did not commit: nobody reads them, the next append overwrites
+them.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
+from fs.dataserver import layout
+from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from fs.errors import NoSuchFile, StorageFailed
+
+LENGTH_DIGITS = 20
+HEAD_BYTES = LENGTH_DIGITS + 10
+ZEROS_BYTES = 1 << 20
+
+Piece = tuple[str, int, int]
+"""(name of a file in the version's directory, offset in it, bytes); no name: zeros."""
+
+_zeros = -1
+_zeros_lock = threading.Lock()
+
+
+@dataclass
+class StoredFile:
+    """One file id, that is one version of a file, on this server; `turn` is held by its appender.
+
+    `runs` say where its first blocks lie; all blocks after them lie in its own chunk files, those of
+    `generation`, which counts how many versions one after the other it was made from.
+    """
+
+    file_id: str
+    directory: str
+    inode: int
+    path: bytes
+    chunk_size: int
+    generation: int = 0
+    runs: Runs = field(default_factory=list)
+    committed: tuple[int, int] = (0, EMPTY)
+    """Length in bytes and sum of the last block, which change together."""
+    users: int = 0
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    sealed_until: float = 0.0
+    """Monotonic seconds up to which no append is taken: a new version is being made from this one."""
+
+    @property
+    def length(self) -> int:
+        """The committed length in bytes."""
+        return self.committed[0]
+
+    @property
+    def own_start(self) -> int:
+        """The first block that lies in chunk files of this version alone."""
+        return self.runs[-1].end if self.runs else 0
+
+    # ------------------------------------------------------------------ where bytes are
+
+    def chunk(self, number: int) -> str:
+        """The path of this version's own chunk file `number`, counted from 0."""
+        return f"{self.directory}/{chunk_name(number, self.generation)}"
+
+    def all_runs(self, length: int) -> Runs:
+        """Where the first `length` bytes lie, those in the own chunk files included."""
+        end, start = blocks_of(length), self.own_start
+        if end <= start:
+            return list(layout.find(self.runs, 0, end))
+        return layout.joined([*self.runs, Run(start, end - start, self.generation, NATURAL)])
+
+    def pieces(self, offset: int, length: int) -> Iterator[Piece]:
+        """The files that hold the range, in order."""
+        stop = offset + length
+        for run in layout.find(self.runs, offset // BLOCK_BYTES, blocks_of(stop)) if self.runs else ():
+            begin, end = max(offset, run.first * BLOCK_BYTES), min(stop, run.end * BLOCK_BYTES)
+            if run.position == NATURAL:
+                yield from self._natural(begin, end, run.generation)
+            elif run.position == HOLE:
+                yield "", begin, end - begin
+            else:
+                start = (run.position - run.first) * BLOCK_BYTES + begin
+                yield patch_name(run.generation), start, end - begin
+            offset = end
+        if offset < stop:
+            yield from self._natural(offset, stop, self.generation)
+
+    def segments(self, offset: int, length: int) -> Iterator[tuple[int, int, int]]:
+        """(descriptor, offset in it, bytes) for the files that hold the range, in order.
+
+        The descriptor is open until the next step. Raises StorageFailed if a file is missing or short.
+        """
+        for name, start, count in self.pieces(offset, length):
+            if not name:
+                for _ in range(count // ZEROS_BYTES):
+                    yield zeros(), 0, ZEROS_BYTES
+                if count % ZEROS_BYTES:
+                    yield zeros(), 0, count % ZEROS_BYTES
+                continue
+            descriptor = self._open(name)
+            try:
+                if os.fstat(descriptor).st_size < start + count:
+                    raise StorageFailed(f"chunk {name} of {self.file_id} is shorter than the file's length")
+                yield descriptor, start, count
+            finally:
+                os.close(descriptor)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes before the committed length, not compared with their sums. Raises StorageFailed."""
+        parts = []
+        for descriptor, start, count in self.segments(offset, length):
+            while count:
+                part = os.pread(descriptor, count, start)
+                if not part:
+                    raise StorageFailed(f"{self.file_id} ends early")
+                parts.append(part)
+                start += len(part)
+                count -= len(part)
+        return b"".join(parts)
+
+    def names(self, runs: Runs) -> set[str]:
+        """The files that `runs` lie in."""
+        found: set[str] = set()
+        for run in runs:
+            if run.position >= 0:
+                found.add(patch_name(run.generation))
+            elif run.position == NATURAL:
+                first = run.first * BLOCK_BYTES // self.chunk_size
+                last = (min(run.end * BLOCK_BYTES, self.length) - 1) // self.chunk_size
+                found.update(chunk_name(number, run.generation) for number in range(first, last + 1))
+        return found
+
+    # ------------------------------------------------------------------ sums
+
+    def sums(self, first: int, end: int, committed: tuple[int, int]) -> bytes:
+        """The packed sums of the blocks from `first` up to `end`, when `committed` was so.
+
+        Raises StorageFailed.
+        """
+        length, tail = committed
+        last = blocks_of(length) - 1
+        stored = self._stored_sums(first, min(end, last)) if first < min(end, last) else b""
+        return stored + pack([tail]) if first <= last < end else stored
+
+    def verified_block(self, number: int, committed: tuple[int, int]) -> bytes:
+        """A block's bytes up to the committed length. Raises StorageFailed if they are not what was written."""
+        start = number * BLOCK_BYTES
+        data = self.read(start, min(BLOCK_BYTES, committed[0] - start))
+        if unpack(self.sums(number, number + 1, committed)) != (block_sum(data),):
+            raise StorageFailed(f"block {number} of {self.file_id} is damaged")
+        return data
+
+    def _stored_sums(self, first: int, end: int) -> bytes:
+        wanted = (end - first) * SUM_BYTES
+        try:
+            descriptor = os.open(f"{self.directory}/sums", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                stored = os.pread(descriptor, wanted, first * SUM_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StorageFailed(f"sums of {self.file_id}: {error.strerror}") from None
+        if len(stored) != wanted:
+            raise StorageFailed(f"sums of {self.file_id} are cut off")
+        return stored
+
+    # ------------------------------------------------------------------ meta
+
+    def description(self) -> bytes:
+        """The content of `meta`."""
+        rest = {"file_id": self.file_id, "inode": self.inode, "path": os.fsdecode(self.path),
+                "chunk_size": self.chunk_size, "generation": self.generation, "mapped": bool(self.runs)}
+        return head(*self.committed) + f"{json.dumps(rest)}\n".encode("ascii")
+
+    # ------------------------------------------------------------------ private
+
+    def _natural(self, begin: int, end: int, generation: int) -> Iterator[Piece]:
+        while begin < end:
+            number, start = divmod(begin, self.chunk_size)
+            count = min(end - begin, self.chunk_size - start)
+            yield chunk_name(number, generation), start, count
+            begin += count
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(f"{self.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageFailed(f"chunk {name} of {self.file_id}: {error.strerror}") from None
+
+
+def load(file_id: str, directory: str) -> StoredFile:
+    """Read a version's description. Raises NoSuchFile if there is none, StorageFailed if it is damaged."""
+    try:
+        descriptor = os.open(f"{directory}/meta", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NoSuchFile(f"this dataserver has no file {file_id}") from None
+    except OSError as error:
+        raise StorageFailed(f"meta of {file_id}: {error.strerror}") from None
+    with os.fdopen(descriptor, encoding="ascii", errors="replace") as meta:
+        text = meta.read()
+    if not text:
+        raise NoSuchFile(f"this dataserver has no file {file_id}")  # a crash while the file was made
+    try:
+        committed = int(text[:LENGTH_DIGITS]), int(text[LENGTH_DIGITS:HEAD_BYTES], 16)
+        rest = json.loads(text[HEAD_BYTES:])
+        file = StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]), int(rest["chunk_size"]),
+                          int(rest["generation"]), committed=committed)
+        if rest["mapped"]:
+            file.runs = layout.decode(_content(f"{directory}/map"))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise StorageFailed(f"meta of {file_id} is damaged: {error}") from None
+    return file
+
+
+def head(length: int, tail: int) -> bytes:
+    """The first bytes of `meta`, which change with every commit."""
+    return b"%020d %08x\n" % (length, tail)
+
+
+def chunk_name(number: int, generation: int) -> str:
+    """Chunks are counted from 1 in names, as in the paper."""
+    return f"{number + 1}.{generation}" if generation else str(number + 1)
+
+
+def patch_name(generation: int) -> str:
+    return f"p{generation}"
+
+
+def zeros() -> int:
+    """A descriptor of ZEROS_BYTES zeros that take no space, never closed."""
+    global _zeros
+    with _zeros_lock:
+        if _zeros < 0:
+            descriptor = os.memfd_create("zeros", os.MFD_CLOEXEC)
+            os.truncate(descriptor, ZEROS_BYTES)
+            _zeros = descriptor
+        return _zeros
+
+
+def _content(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
