@@ -23,7 +23,7 @@ from fs.errors import (
 )
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
-from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
+from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
 ContentFactory = Callable[[], Content]
@@ -57,7 +57,7 @@ class Namespace:
         if next(iter(store.iterate(b"")), None) is not None:
             raise StorageFailed("the database is not a namespace of Speedwell")
         batch = Batch()
-        root = Inode(ROOT_INODE, 0o755, 0, 0, now_ns, now_ns, now_ns, 2, None)
+        root = Inode(ROOT_INODE, DIRECTORY, 0o755, 0, 0, now_ns, now_ns, now_ns, 2, ROOT_INODE)
         self._put_inode(batch, root)
         self._write(batch, Superblock(ROOT_INODE + 1, files=0, directories=1))
 
@@ -115,7 +115,8 @@ class Namespace:
                 raise IsADirectory(f"{paths.display(path)} is a directory")
             return self._inode(place.inode), False
         superblock = self._superblock()
-        inode = Inode(superblock.next_inode, mode, uid, gid, now_ns, now_ns, now_ns, 1, new_content())
+        inode = Inode(superblock.next_inode, REGULAR, mode, uid, gid, now_ns, now_ns, now_ns, 1, place.parent,
+                      new_content())
         superblock.files += 1
         self._add(place, inode, superblock, now_ns)
         return inode, True
@@ -126,7 +127,7 @@ class Namespace:
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(path)} exists")
         superblock = self._superblock()
-        inode = Inode(superblock.next_inode, mode, uid, gid, now_ns, now_ns, now_ns, 2, None)
+        inode = Inode(superblock.next_inode, DIRECTORY, mode, uid, gid, now_ns, now_ns, now_ns, 2, place.parent)
         superblock.directories += 1
         self._add(place, inode, superblock, now_ns)
         return inode
@@ -199,6 +200,7 @@ class Namespace:
             self._discard(batch, superblock, self._inode(new.inode), now_ns)
         inode = self._inode(moved)
         inode.ctime_ns = now_ns
+        inode.parent = new.parent
         self._put_inode(batch, inode)
         batch.delete(records.dentry_key(old.parent, old.name))
         batch.put(records.dentry_key(new.parent, new.name), records.encode_dentry(inode.kind, moved))

@@ -1,18 +1,25 @@
-"""How the namespace lies in the store: keys and compact values (docs/nameserver.md has the table).
+"""How the namespace lies in the store: keys and values (docs/nameserver.md has the table).
 
-All integers are big-endian, so that keys sort by their numbers.
+Integers in keys are big-endian, so that keys sort by their numbers. An inode's value is a message of
+fs/proto/speedwell.proto: a field that is added there needs no other change of the format.
 """
 
 import struct
 from dataclasses import dataclass
 
-from fs.errors import StorageFailed
+from google.protobuf.message import DecodeError
 
-FORMAT_VERSION = 1
+from fs.errors import StorageFailed
+from fs.proto import speedwell_pb2 as pb
+from fs.proto.speedwell_pb2 import ContentRecord, InodeRecord
+
+FORMAT_VERSION = 2
 ROOT_INODE = 1
 
-REGULAR = 1
-DIRECTORY = 2
+REGULAR: int = pb.REGULAR
+DIRECTORY: int = pb.DIRECTORY
+SYMBOLIC_LINK: int = pb.SYMBOLIC_LINK
+SPECIAL_KINDS: frozenset[int] = frozenset({pb.FIFO, pb.SOCKET, pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE})
 
 SUPERBLOCK_KEY = b"!"
 _DENTRY_PREFIX = b"d"
@@ -23,8 +30,6 @@ _DELETION_PREFIX = b"x"
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
-_HEAD = struct.Struct(">BHIIqqqI")
-_CONTENT = struct.Struct(">QQ16sB")
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
@@ -59,12 +64,21 @@ class Content:
     replicas: tuple[int, ...]
     size_bytes: int = 0
 
+    def record(self) -> ContentRecord:
+        return ContentRecord(file_id=self.file_id, size=self.size_bytes, chunk_size=self.chunk_size_bytes,
+                             replication=self.replication, replicas=self.replicas)
+
+    @classmethod
+    def of_record(cls, record: ContentRecord) -> "Content":
+        return cls(record.file_id, record.chunk_size, record.replication, tuple(record.replicas), record.size)
+
 
 @dataclass(slots=True)
 class Inode:
-    """A file (with `content`) or a directory (without). Times in nanoseconds since the epoch."""
+    """A file, directory, symbolic link or special file. Times in nanoseconds since the epoch."""
 
     number: int
+    kind: int  # REGULAR, DIRECTORY, ...
     mode: int
     uid: int
     gid: int
@@ -72,41 +86,35 @@ class Inode:
     mtime_ns: int
     ctime_ns: int
     link_count: int
-    content: Content | None
+    parent: int  # the directory that holds the name it got last
+    content: Content | None = None  # of a regular file
+    target: bytes = b""  # of a symbolic link
+    device: int = 0  # of a device
 
     @property
     def is_directory(self) -> bool:
-        return self.content is None
-
-    @property
-    def kind(self) -> int:
-        return DIRECTORY if self.content is None else REGULAR
+        return self.kind == DIRECTORY
 
     def encode(self) -> bytes:
-        head = _HEAD.pack(self.kind, self.mode, self.uid, self.gid, self.atime_ns, self.mtime_ns,
-                          self.ctime_ns, self.link_count)
         content = self.content
-        if content is None:
-            return head
-        return b"".join((head,
-                         _CONTENT.pack(content.size_bytes, content.chunk_size_bytes, content.file_id,
-                                       content.replication),
-                         struct.pack(f">{len(content.replicas)}H", *content.replicas)))
+        return InodeRecord(
+            type=self.kind, mode=self.mode, uid=self.uid, gid=self.gid,  # type: ignore[arg-type]
+            atime_ns=self.atime_ns, mtime_ns=self.mtime_ns, ctime_ns=self.ctime_ns, link_count=self.link_count,
+            parent=self.parent, device=self.device, target=self.target,
+            content=None if content is None else content.record()).SerializeToString()
 
     @classmethod
     def decode(cls, number: int, value: bytes) -> "Inode":
         try:
-            kind, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, link_count = _HEAD.unpack_from(value)
-            inode = cls(number, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, link_count, None)
-            if kind == DIRECTORY:
-                return inode
-            size_bytes, chunk_size_bytes, file_id, replication = _CONTENT.unpack_from(value, _HEAD.size)
-            tail = value[_HEAD.size + _CONTENT.size:]
-            replicas = struct.unpack(f">{len(tail) // 2}H", tail)
-        except struct.error as error:
+            record = InodeRecord.FromString(value)
+        except DecodeError as error:
             raise StorageFailed(f"the record of inode {number} is damaged") from error
-        inode.content = Content(file_id, chunk_size_bytes, replication, replicas, size_bytes)
-        return inode
+        kind = record.type
+        if not kind:
+            raise StorageFailed(f"the record of inode {number} is damaged")
+        return cls(number, kind, record.mode, record.uid, record.gid, record.atime_ns, record.mtime_ns,
+                   record.ctime_ns, record.link_count, record.parent,
+                   Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device)
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:
