@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,10 +144,10 @@ def plan_downloads(client: Client, source: bytes, destination: Path
 # ------------------------------------------------------------------- copying
 
 
-def upload(client: Client, job: Upload, progress: Progress) -> None:
-    """Copy one file in. Raises OSError for the source, SpeedwellError for the rest."""
+def upload(client: Client, job: Upload, progress: Progress, replicas: Sequence[str] = ()) -> None:
+    """Copy a file in, to the named dataservers if any. Raises OSError for the source, SpeedwellError for the rest."""
     with job.source.open("rb") as source:
-        client.store(job.destination, source.fileno(), progress, mode=job.mode)
+        client.store(job.destination, source.fileno(), progress, mode=job.mode, replicas=replicas)
 
 
 def download(client: Client, job: Download, progress: Progress) -> None:
@@ -176,12 +176,12 @@ def download(client: Client, job: Download, progress: Progress) -> None:
 
 
 def upload_tree(client: Client, directories: list[tuple[bytes, int]], uploads: list[Upload],
-                progress: Progress) -> None:
+                progress: Progress, replicas: Sequence[str] = ()) -> None:
     """Make the directories, then copy the files. Directories that exist are used as they are."""
     for path, mode in directories:
         make_directory(client, path, mode)
-    run_all([lambda report, job=job: upload(client, job, report) for job in uploads],  # type: ignore[misc]
-            progress)
+    run_all([lambda report, job=job: upload(client, job, report, replicas)  # type: ignore[misc]
+             for job in uploads], progress)
 
 
 def download_tree(client: Client, directories: list[tuple[Path, int]], downloads: list[Download],

@@ -23,8 +23,10 @@ STANDARD = "-"
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...")
 @click.argument("destination", metavar="DST")
 @click.option("-r", "-R", "--recursive", is_flag=True, help="Copy directories and all they hold.")
+@click.option("--replicas", metavar="ID,...", default="", help="Ids of the dataservers to hold each file, the "
+              "primary first (default: as the nameserver chooses).")
 @connection_options
-def put(sources: tuple[str, ...], destination: str, recursive: bool, target: Target) -> None:
+def put(sources: tuple[str, ...], destination: str, recursive: bool, replicas: str, target: Target) -> None:
     """Copy files from this machine into the filesystem.
 
     DST is a path in the filesystem: a directory to copy into, or the new file's own path. SRC may be `-`
@@ -32,12 +34,13 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, target: Tar
     """
     from cluster import transfer
 
+    wanted = tuple(replicas.split(",")) if replicas else ()
     with target.connect() as client:
         if len(sources) > 1:
             transfer.require_directory(client, destination)
         for source in sources:
             if source == STANDARD:
-                _put_input(client, destination)
+                _put_input(client, destination, wanted)
                 continue
             path = Path(source)
             status = path.stat()
@@ -47,11 +50,11 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, target: Tar
                     raise click.ClickException(f"{path} is a directory (-r copies directories)")
                 directories, jobs = transfer.plan_uploads(path, target_path, _warn)
                 with Meter(path.name or str(path), sum(job.size_bytes for job in jobs)) as meter:
-                    transfer.upload_tree(client, directories, jobs, meter.advance)
+                    transfer.upload_tree(client, directories, jobs, meter.advance, wanted)
             else:
                 job = transfer.Upload(path, target_path, stat.S_IMODE(status.st_mode) & 0o777, status.st_size)
                 with Meter(path.name, status.st_size or None) as meter:
-                    transfer.upload(client, job, meter.advance)
+                    transfer.upload(client, job, meter.advance, wanted)
 
 
 @click.command()
@@ -135,7 +138,7 @@ def _base_name(source: str) -> bytes:
     return os.fsencode(Path(os.path.abspath(source)).name)  # noqa: PTH100 - resolve() would follow links
 
 
-def _put_input(client: Client, destination: str) -> None:
+def _put_input(client: Client, destination: str, replicas: tuple[str, ...]) -> None:
     from cluster import transfer
     from fs.paths import normalise
     from fs.proto.speedwell_pb2 import DIRECTORY
@@ -145,7 +148,7 @@ def _put_input(client: Client, destination: str) -> None:
     if destination.endswith("/") or (there is not None and there.type == DIRECTORY):
         raise click.ClickException(f"{destination} is a directory; standard input needs a file name")
     with Meter("standard input", None) as meter:
-        client.store(path, sys.stdin.fileno(), meter.advance, mode=0o644)
+        client.store(path, sys.stdin.fileno(), meter.advance, mode=0o644, replicas=replicas)
 
 
 def _to_output(client: Client, path: str | bytes, size_bytes: int | None) -> None:

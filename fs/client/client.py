@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from fs import paths
@@ -63,15 +63,17 @@ class Client:
         return self._metadata.list(path)
 
     def create(self, path: str | bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
-               exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0) -> Attributes:
+               exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0,
+               replicas: Sequence[str] = ()) -> Attributes:
         """Make an empty file; an existing one is returned as it is, or is AlreadyExists if `exclusive`.
 
         `uid` and `gid` default to those of this process. `replication` and `chunk_size` (bytes) default
-        to what the nameserver was started with.
+        to what the nameserver was started with. `replicas` names the dataservers that are to hold a new file,
+        the primary first, instead of the nameserver's choice; raises InvalidArgument for an unknown one.
         """
         attributes, _ = self._metadata.create(
             path, mode, os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid, exclusive,
-            replication=replication, chunk_size=chunk_size, client_host=self._local_host)
+            replication=replication, chunk_size=chunk_size, client_host=self._local_host, replicas=replicas)
         return attributes
 
     def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int | None = None,
@@ -148,11 +150,12 @@ class Client:
         return receive_file(self._context, self._file(path, fresh=True), destination_fd, progress)
 
     def store(self, path: str | bytes, source_fd: int, progress: Progress | None = None, *,
-              mode: int = 0o644, exclusive: bool = False) -> int:
+              mode: int = 0o644, exclusive: bool = False, replicas: Sequence[str] = ()) -> int:
         """Make `path` hold what `source_fd` holds from its position to its end; returns the bytes moved.
 
         The content gets its name only when it is complete, so a failure leaves an existing file as it
-        was. Raises AlreadyExists if `exclusive`, NoSpace, AppendFailed, OSError for the source's errors.
+        was. `replicas` names the dataservers to hold it, the primary first. Raises AlreadyExists if
+        `exclusive`, NoSpace, AppendFailed, OSError for the source's errors.
         """
         self._require_open()
         target = paths.normalise(path)
@@ -160,7 +163,7 @@ class Client:
             raise IsADirectory("/ is a directory")
         hidden = b".%b.%b" % (paths.name(target)[:200], secrets.token_hex(8).encode())
         partial = paths.join(paths.parent(target), hidden)
-        attributes = self.create(partial, mode, exclusive=True)
+        attributes = self.create(partial, mode, exclusive=True, replicas=replicas)
         try:
             with self.open_append(partial, attributes) as appender:
                 stored_bytes = send_file(appender, source_fd, progress)

@@ -5,10 +5,10 @@ Times are monotonic seconds, passed in.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from fs.errors import AlreadyExists, StorageFailed
+from fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
 from fs.store import Batch, Store, end_of_prefix
@@ -109,6 +109,23 @@ class Registry:
         return [Candidate(server.number, server.host, server.rack)
                 for number, server in self._servers.items()
                 if self._status[number].available_bytes != 0 and self.is_alive(number, now_seconds)]
+
+    def numbers_for_new_file(self, wanted: Sequence[str], now_seconds: float) -> tuple[int, ...]:
+        """The dataservers of these ids, in this order.
+
+        Raises InvalidArgument for an id never heard of, NoReplicaAvailable if one is dead, NoSpace if one is full.
+        """
+        numbers = []
+        for index, dataserver_id in enumerate(wanted):
+            number = self._numbers.get(dataserver_id)
+            if number is None:
+                raise InvalidArgument(f"replicas[{index}]: no dataserver is called {dataserver_id!r}")
+            if not self.is_alive(number, now_seconds):
+                raise NoReplicaAvailable(f"replicas[{index}]: the dataserver {dataserver_id} is not alive")
+            if self._status[number].available_bytes == 0:
+                raise NoSpace(f"replicas[{index}]: the dataserver {dataserver_id} is full")
+            numbers.append(number)
+        return tuple(numbers)
 
     def any_alive(self, now_seconds: float) -> bool:
         return any(self.is_alive(number, now_seconds) for number in self._servers)

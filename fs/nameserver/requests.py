@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NameTooLong
@@ -74,6 +75,17 @@ def dataserver_id(value: str, field: str) -> str:
         raise InvalidArgument(f"{field}: {value[:300]!r} is not an id of 1 to {MAX_DATASERVER_ID} printable "
                               "characters")
     return value
+
+
+def replicas(values: Sequence[str], replication: int) -> tuple[str, ...]:
+    """The ids of the dataservers that a file is to be on; `replication` is what the request says, 0 for nothing."""
+    if values and replication not in (0, len(values)):
+        raise InvalidArgument(f"replication: {replication} does not go with {len(values)} replicas")
+    if len(values) > MAX_REPLICATION:
+        raise InvalidArgument(f"replicas: {len(values)} are named, at most {MAX_REPLICATION} are allowed")
+    if len(set(values)) < len(values):
+        raise InvalidArgument("replicas: a dataserver is named twice")
+    return tuple(dataserver_id(value, f"replicas[{index}]") for index, value in enumerate(values))
 
 
 def file_id(value: str, field: str = "file_id") -> bytes:

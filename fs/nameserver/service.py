@@ -70,10 +70,12 @@ class NameserverService:
         replication = requests.replication(request.replication, self._settings.replication)
         chunk_size_bytes = requests.chunk_size(request.chunk_size, self._settings.chunk_size_bytes)
         writer_host = requests.text(request.client_host, "client_host")
+        wanted = requests.replicas(request.replicas, request.replication)
         with self._lock:
             inode, created = self._namespace.create(
                 request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
-                new_content=lambda: self._new_content(replication, chunk_size_bytes, writer_host),
+                new_content=lambda: (self._content_on(wanted, chunk_size_bytes) if wanted else
+                                     self._new_content(replication, chunk_size_bytes, writer_host)),
                 now_ns=self._clock_ns())
             return pb.CreateReply(attributes=self._attributes(inode), created=created)
 
@@ -206,6 +208,10 @@ class NameserverService:
         chosen = place(candidates, replication, writer_host, self._generator)
         return Content(uuid.uuid4().bytes, chunk_size_bytes, replication,
                        tuple(candidate.number for candidate in chosen))
+
+    def _content_on(self, wanted: Sequence[str], chunk_size_bytes: int) -> Content:
+        numbers = self._registry.numbers_for_new_file(wanted, self._clock_seconds())
+        return Content(uuid.uuid4().bytes, chunk_size_bytes, len(numbers), numbers)
 
     def _attributes(self, inode: Inode) -> pb.Attributes:
         content = inode.content

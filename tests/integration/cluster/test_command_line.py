@@ -137,6 +137,16 @@ def test_stat_shows_the_replicas_with_their_racks_and_that_they_live(speedwell, 
     assert {replica["rack"] for replica in document["replicas"]} == {"r0", "r1", "r2"}
 
 
+def test_put_stores_on_the_dataservers_that_are_named(speedwell, room):
+    speedwell.ok("put", "--replicas", "d2,d0", "-", f"{room}/x", stdin=b"here")
+    [document] = json.loads(speedwell.ok("stat", "--json", f"{room}/x"))
+    assert [replica["dataserver_id"] for replica in document["replicas"]] == ["d2", "d0"]
+    assert speedwell.ok("cat", f"{room}/x") == "here"
+    refused = speedwell.run("put", "--replicas", "d2,d7", "-", f"{room}/y", stdin=b"nowhere")
+    assert "no dataserver is called 'd7'" in error_line(refused)
+    assert speedwell.ok("ls", room) == "x\n"
+
+
 def test_mv_renames_moves_into_directories_and_replaces_unless_told_not_to(speedwell, room):
     speedwell.ok("put", "-", f"{room}/a", stdin=b"a")
     speedwell.ok("put", "-", f"{room}/b", stdin=b"b")

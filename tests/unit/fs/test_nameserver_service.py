@@ -80,6 +80,26 @@ def test_a_file_may_ask_for_its_own_replication_and_chunk_size(bench: Bench) -> 
     assert (len(attributes.replicas), attributes.chunk_size) == (1, 4096)
 
 
+def test_a_file_may_ask_for_its_dataservers_the_primary_first(bench: Bench) -> None:
+    attributes = bench.create(replicas=["d3", "d0"], client_host="10.0.0.2")
+    assert ids(attributes) == ["d3", "d0"]
+    assert ids(bench.lookup()) == ["d3", "d0"]
+
+
+def test_a_dataserver_that_cannot_take_a_file_refuses_those_that_ask_for_it(bench: Bench) -> None:
+    with pytest.raises(InvalidArgument, match=r"replicas\[1\]: no dataserver is called 'd9'"):
+        bench.create(replicas=["d0", "d9"])
+    bench.beat(1, available_bytes=0)
+    with pytest.raises(NoSpace, match="d1 is full"):
+        bench.create(replicas=["d0", "d1"])
+    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.beat(0)
+    with pytest.raises(NoReplicaAvailable, match="d2 is not alive"):
+        bench.create(replicas=["d0", "d2"])
+    with pytest.raises(NoSuchFile):
+        bench.lookup()
+
+
 def test_with_fewer_live_dataservers_there_are_fewer_replicas() -> None:
     assert len(Bench(dataservers=2).create().replicas) == 2
 
@@ -204,6 +224,11 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("create", pb.CreateRequest(path=b"/x", chunk_size=2**63), InvalidArgument, "chunk_size"),
     ("create", pb.CreateRequest(path=b"/x", client_host="a\nb"), InvalidArgument, "client_host"),
     ("create", pb.CreateRequest(path=b"/x", client_host="h" * 300), InvalidArgument, "client_host"),
+    ("create", pb.CreateRequest(path=b"/x", replicas=["d0", "a\nb"]), InvalidArgument, r"replicas\[1\]"),
+    ("create", pb.CreateRequest(path=b"/x", replicas=["d0", "d0"]), InvalidArgument, "replicas"),
+    ("create", pb.CreateRequest(path=b"/x", replicas=["d0"], replication=2), InvalidArgument, "replication"),
+    ("create", pb.CreateRequest(path=b"/x", replicas=[f"d{number}" for number in range(17)]), InvalidArgument,
+     "replicas"),
     ("make_directory", pb.MakeDirectoryRequest(path=b"/.."), InvalidName, "path"),
     ("make_directory", pb.MakeDirectoryRequest(path=b"/x", mode=2**32 - 1), InvalidArgument, "mode"),
     ("remove", pb.RemoveRequest(path=b"//"), InvalidName, "path"),
