@@ -11,7 +11,7 @@ The paper stops at two. Here `most_parts` says how many, by the same rule for ea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from controller.policy.errors import NoPath
@@ -34,10 +34,13 @@ def select_parts(
     request: ReadRequest,
     now: float,
     most_parts: int,
+    client_ports: Sequence[int] | None = None,
 ) -> list[Part]:
     """One to `most_parts` parts from different replicas whose sizes let them end together: S_i = d b_i / b.
 
-    `select` is the selection algorithm for one flow. Raises what it raises for the whole request.
+    `select` is the selection algorithm for one flow. Part i ends at `client_ports[i]`, all of them at the
+    request's port if none are given: a path that is hashed from the connection needs to know. Raises what
+    `select` raises for the whole request.
     """
     chosen = [select(request)]
     if most_parts == 1 or math.isinf(chosen[0].estimated_bps):
@@ -47,7 +50,8 @@ def select_parts(
         while len(chosen) < min(most_parts, len(request.replicas)):
             used = {selection.replica.host for selection in chosen}
             left = tuple(replica for replica in request.replicas if replica.host not in used)
-            candidate = _try_select(select, replace(request, replicas=left))
+            port = client_ports[len(chosen)] if client_ports else request.client_port
+            candidate = _try_select(select, replace(request, replicas=left, client_port=port))
             if candidate is None or math.isinf(candidate.estimated_bps):
                 break
             trial.add(candidate.path, request.size_bits, now)

@@ -90,17 +90,18 @@ class Selector:
         most_parts: int,
         replica_policy: str | None = None,
         path_policy: str | None = None,
+        client_ports: Sequence[int] | None = None,
     ) -> list[Part]:
         """Up to `most_parts` replicas and paths to read parts of the data from at once (section 4.3).
 
         Sizes are such that the parts should end together. Nothing changes until `flow_added` reports them.
-        Raises what `select` raises.
+        `client_ports` has a port for each part that there may be. Raises what `select` raises.
         """
 
         def select(part: ReadRequest) -> Selection:
             return self.select(part, now, replica_policy, path_policy)
 
-        return select_parts(self._mayflower, select, request, now, most_parts)
+        return select_parts(self._mayflower, select, request, now, most_parts, client_ports)
 
     def _reachable(self, request: ReadRequest) -> list[Replica]:
         network = self._network
