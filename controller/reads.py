@@ -22,9 +22,23 @@ class UnknownRead(ControllerError):
         super().__init__(f"no read {read_id} is in flight: it ended, or never was")
 
 
+class UnknownPart(ControllerError):
+    """A read in flight does not have this part, or it has ended."""
+
+    status = 404
+    slug = "unknown-part"
+    title = "Unknown part"
+
+    def __init__(self, read_id: str, number: int) -> None:
+        super().__init__(f"read {read_id} has no part {number} in flight: it ended, or never was")
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """A read as a client asks for it. Policies may be None: as the controller is set."""
+    """A read as a client asks for it. Policies may be None: as the controller is set.
+
+    Part i ends at `client_ports[i]`; there are at most `most_parts` (None: as many as there are ports).
+    """
 
     client: str
     client_ports: Sequence[int]
@@ -33,6 +47,11 @@ class Wanted:
     file_id: str | None = None
     replica_policy: str | None = None
     path_policy: str | None = None
+    most_parts: int | None = None
+
+    @property
+    def parts_limit(self) -> int:
+        return min(self.most_parts or len(self.client_ports), len(self.client_ports))
 
 
 @dataclass(eq=False)
@@ -52,6 +71,7 @@ class Part:
     transferred_bytes: int = 0
     measured_bps: float | None = None
     reroutes: int = 0
+    ended: bool = False
     stranded: bool = False
     """Whether it lost its path and has no new one: it runs over the default paths, if there are any."""
 
@@ -123,20 +143,23 @@ class ReadBook:
         """Take a read out. Returns those of its parts that had not ended."""
         if self._reads.pop(read.id, None) is None:
             return []
-        return [part for part in read.parts if not part.is_flow or self._remove(part)]
+        return [part for part in read.parts if self._remove(part)]
 
     def end_part(self, part: Part) -> bool:
         """A part is over; the read with it when it was the last one. False if it was over before."""
         if not self._remove(part):
             return False
         read = self._reads.get(part.read_id)
-        if read is not None and not any(other.cookie in self._by_cookie for other in read.flows):
+        if read is not None and all(other.ended for other in read.parts):
             del self._reads[read.id]
         return True
 
     def _remove(self, part: Part) -> bool:
-        if part.cookie is None or self._by_cookie.pop(part.cookie, None) is None:
+        if part.ended:
             return False
+        part.ended = True
+        if part.cookie is not None:
+            del self._by_cookie[part.cookie]
         if self._by_connection.get(part.five_tuple) is part:
             del self._by_connection[part.five_tuple]
         return True

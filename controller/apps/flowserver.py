@@ -11,7 +11,8 @@ import itertools
 import secrets
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from ryu.ofproto import ofproto_v1_3
 
 from controller.apps.monitor import EventMeasured
 from controller.confirm import confirmed
+from controller.cutting import cut
 from controller.errors import ControllerError, NoSuchPath, UnknownHost
 from controller.events import EventHostChanged, EventPathsChanged
 from controller.measurements import Measurements, counter_of
@@ -33,11 +35,14 @@ from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.link_load import Flow
 from controller.policy.network import Path
 from controller.policy.selection import ReadRequest, Replica, Selection, Selector
-from controller.reads import Part, Read, ReadBook, UnknownRead, Wanted
+from controller.reads import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
 from controller.rest import RestApplication
 from controller.rest.metrics import FlowserverMetrics
 from controller.rest.reads_api import ReadsApi
 
+SPLITTING_POLICIES = ("mayflower",)
+"""Replica policies under which a read may have several parts: those that the others are compared with read from one
+replica."""
 LOCATE_SECONDS = 1.0
 """How long an unknown host may take to answer to ARP."""
 PLACEMENT_ATTEMPTS = 3
@@ -81,7 +86,7 @@ class Flowserver(RyuApp):
     # --- placing a read ---
 
     def place(self, wanted: Wanted) -> Read:
-        """Choose replica and path, and install them, confirmed by the switches.
+        """Choose replicas and paths, and install them, confirmed by all the switches concerned.
 
         Raises UnknownHost, NoSuchPath, SwitchRefused, SwitchTimedOut or SwitchGone; then nothing of the read remains.
         """
@@ -142,44 +147,50 @@ class Flowserver(RyuApp):
     def _decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
         """Select and account for it in one go: nothing here may let another green thread run."""
         now = time.monotonic()
-        client_port = wanted.client_ports[0]
-        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, client_port)
-        with self.metrics.decision_seconds.time():
-            selection = self._select(request, now, wanted.replica_policy, wanted.path_policy)
+        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
         read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id,
                     wanted.replica_policy or self._selector.replica_policy,
                     wanted.path_policy or self._selector.path_policy, now)
-        connection = FiveTuple(selection.replica.host, wanted.client, TCP, selection.replica.port, client_port)
-        local = not selection.path.links
-        number = None if local else cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1)
-        part = Part(read.id, connection, selection.path, 0, wanted.size_bytes, selection.estimated_bps,
-                    selection.cost_seconds, number, now)
-        read.parts.append(part)
-        if not local:
-            # The client has bound this port anew, so whatever used the same connection before is over.
-            former = self.reads.part_on(connection)
-            if former is not None:
-                self._end_part(former, "superseded")
-            self._selector.flow_added(part.flow_id, part.path, 8.0 * part.size_bytes, now)
+        most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
+        with self.metrics.decision_seconds.time(), _as_controller_errors():
+            selected = self._selector.select_parts(request, now, most_parts, read.replica_policy, read.path_policy,
+                                                   wanted.client_ports)
+        pieces = cut(wanted.size_bytes, [part.size_bits for part in selected])
+        for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
+            if size_bytes:
+                read.parts.append(self._part(read, part.selection, client_port, offset_bytes, size_bytes))
+        for flow in read.flows:
+            self._account_for(flow)
         self.reads.add(read)
         return read
 
-    def _select(self, request: ReadRequest, now: float, replica_policy: str | None,
-                path_policy: str | None) -> Selection:
-        try:
-            return self._selector.select(request, now, replica_policy, path_policy)
-        except NoPath as error:
-            raise NoSuchPath(str(error)) from None
-        except UnknownNode as error:
-            raise NoSuchPath(f"{error.node} is attached to a switch that is not connected") from None
+    def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
+        connection = FiveTuple(selection.replica.host, read.client, TCP, selection.replica.port, client_port)
+        number = cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1) if selection.path.links else None
+        return Part(read.id, connection, selection.path, offset_bytes, size_bytes, selection.estimated_bps,
+                    selection.cost_seconds, number, read.started_at)
 
-    def _install(self, parts: Iterable[Part]) -> None:
-        for part in parts:
+    def _account_for(self, part: Part) -> None:
+        # The client has bound this port anew, so whatever used the same connection before is over.
+        former = self.reads.part_on(part.five_tuple)
+        if former is not None:
+            self._end_part(former, "superseded")
+        self._selector.flow_added(part.flow_id, part.path, 8.0 * part.size_bytes, part.moved_at)
+
+    def _install(self, parts: Sequence[Part]) -> None:
+        """Install all at once. Raises what went wrong when nothing is under way any more."""
+
+        def install(part: Part) -> None:
             try:
                 self.forwarding.install_path(part.five_tuple, part.path, part.cookie, self._idle_timeout_seconds)
             except ControllerError as error:
                 self.metrics.installs_refused.labels(error.slug).inc()
                 raise
+
+        errors = _at_once(install, parts)
+        # A path that died meanwhile is chosen anew, which is of no use if there is something worse.
+        for error in sorted(errors, key=lambda error: isinstance(error, NoSuchPath)):
+            raise error
 
     def _abandon(self, read: Read) -> None:
         """Take back a read that could not be installed."""
@@ -198,9 +209,20 @@ class Flowserver(RyuApp):
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
-        for part in self._forget(read):
-            self.metrics.parts_ended.labels("deleted").inc()
-            self.forwarding.remove_path(part.five_tuple)
+        left = self._forget(read)
+        self.metrics.parts_ended.labels("deleted").inc(len(left))
+        for error in _at_once(lambda part: self.forwarding.remove_path(part.five_tuple), left):
+            raise error
+
+    def end_part(self, read_id: str, number: int) -> None:
+        """End one part of a read, counted from 0, and the read with the last one. What the part had is free for
+        others from now on. Raises UnknownPart, and what `end` raises."""
+        read = self.reads.get(read_id)
+        if read is None:
+            raise UnknownRead(read_id)
+        if number >= len(read.parts) or not self._end_part(read.parts[number], "deleted"):
+            raise UnknownPart(read_id, number)
+        self.forwarding.remove_path(read.parts[number].five_tuple)
 
     def _forget(self, read: Read) -> list[Part]:
         """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
@@ -212,7 +234,8 @@ class Flowserver(RyuApp):
     def _end_part(self, part: Part, reason: str) -> bool:
         if not self.reads.end_part(part):
             return False
-        self._selector.flow_dropped(part.flow_id, time.monotonic())
+        if part.is_flow:
+            self._selector.flow_dropped(part.flow_id, time.monotonic())
         self.metrics.parts_ended.labels(reason).inc()
         return True
 
@@ -329,7 +352,8 @@ class Flowserver(RyuApp):
         request = ReadRequest(connection.destination, (Replica(connection.source, connection.source_port),),
                               8.0 * max(part.size_bytes - part.transferred_bytes, 0), connection.destination_port)
         try:
-            path = self._select(request, now, read.replica_policy, read.path_policy).path
+            with _as_controller_errors():
+                path = self._selector.select(request, now, read.replica_policy, read.path_policy).path
             self._selector.flow_moved(part.flow_id, path, now)
         except (NoSuchPath, UnknownLink):
             part.stranded = True
@@ -355,3 +379,30 @@ class Flowserver(RyuApp):
     def model(self) -> dict[str, Flow]:
         """The policy's view of each flow, by `Part.flow_id`."""
         return {flow.flow_id: flow for flow in self._selector.flows()}
+
+
+@contextmanager
+def _as_controller_errors() -> Iterator[None]:
+    try:
+        yield
+    except NoPath as error:
+        raise NoSuchPath(str(error)) from None
+    except UnknownNode as error:
+        raise NoSuchPath(f"{error.node} is attached to a switch that is not connected") from None
+
+
+def _at_once(work: Callable[[Part], None], parts: Sequence[Part]) -> list[ControllerError]:
+    """Do the same with all parts in green threads of their own. Returns what they raised when all have ended."""
+    errors: list[ControllerError] = []
+
+    def run(part: Part) -> None:
+        try:
+            work(part)
+        except ControllerError as error:
+            errors.append(error)
+
+    if len(parts) == 1:
+        run(parts[0])
+    else:
+        hub.joinall([hub.spawn(run, part) for part in parts])
+    return errors

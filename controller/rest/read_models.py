@@ -36,6 +36,8 @@ class ReadRequest(Input):
     replicas: Annotated[
         list[ReplicaAddress], AfterValidator(_distinct),
         Field(min_length=1, max_length=MAX_REPLICAS, json_schema_extra={"uniqueItems": True})]
+    most_parts: int | None = Field(default=None, ge=1, le=MAX_CLIENT_PORTS,
+                                   description="How many parts the read may have; null: one for each port.")
     size_bytes: int = Field(ge=1, le=MAX_READ_BYTES)
     file_id: str | None = Field(default=None, min_length=1, max_length=255,
                                 description="Shown again by GET; decides nothing.")
@@ -44,7 +46,8 @@ class ReadRequest(Input):
 
 
 class ReadPart(Output):
-    """One stream of a read: TCP from `replica` to the client's `client_port`."""
+    """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
+    together."""
 
     replica: ReplicaAddress
     client_port: Port
@@ -75,6 +78,7 @@ class ReadPartState(ReadPart):
     share_bps: float | None = Field(description="The bandwidth the policy counts with; null on one host.")
     frozen: bool = Field(description="Whether the share is an estimate that measurements do not change yet.")
     reroutes: int = Field(ge=0, description="How often the path was changed under way.")
+    ended: bool = Field(description="Whether it is over, while other parts of the read are not.")
 
 
 class ReadState(Output):

@@ -12,10 +12,12 @@ from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimed
 from controller.network_state import NetworkState
 from controller.policy.link_load import Flow
 from controller.policy.read_request import Replica
-from controller.reads import Part, Read, ReadBook, UnknownRead, Wanted
+from controller.reads import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
 from controller.rest import read_models as models
 from controller.rest.routes import route
 
+PartNumber = Annotated[int, Field(ge=0, lt=models.MAX_CLIENT_PORTS,
+                                  description="A part's place in `parts`, counted from 0.")]
 ReadId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/reads gave it.")]
 
 
@@ -28,6 +30,8 @@ class ReadService(Protocol):
 
     def end(self, read_id: str) -> None: ...
 
+    def end_part(self, read_id: str, number: int) -> None: ...
+
     def model(self) -> dict[str, Flow]: ...
 
 
@@ -36,15 +40,16 @@ class ReadsApi:
         self._service = service
         self._state = state
 
-    @route("POST", "/v1/reads", summary="Choose replica and path for a read", tag="reads",
+    @route("POST", "/v1/reads", summary="Choose replicas and paths for a read", tag="reads",
            request=models.ReadRequest, response=models.Read, status=201,
            problems=[UnknownHost, NoSuchPath, SwitchRefused, SwitchGone, SwitchTimedOut])
     def create_read(self, body: models.ReadRequest) -> models.Read:
-        """The switches have confirmed the path when this answers. The client connects from `client_port` to the
-        replica, and deletes the read when it is done. Replicas that no switch has seen are left out."""
+        """The switches have confirmed the paths when this answers. For each part, the client connects from its
+        `client_port` to its replica; it deletes the read when it is done. Replicas that no switch has seen are left
+        out. There are several parts only where that is estimated to be faster (Mayflower, section 4.3)."""
         read = self._service.place(Wanted(
             body.client, body.client_ports, [Replica(replica.host, replica.port) for replica in body.replicas],
-            body.size_bytes, body.file_id, body.replica_policy, body.path_policy))
+            body.size_bytes, body.file_id, body.replica_policy, body.path_policy, body.most_parts))
         return models.Read(id=read.id, parts=[models.ReadPart(**self._part(part)) for part in read.parts],
                            **_policies(read))
 
@@ -53,6 +58,13 @@ class ReadsApi:
     def delete_read(self, id: ReadId) -> None:  # noqa: A002
         """Its entries are out of the switches when this answers."""
         self._service.end(id)
+
+    @route("DELETE", "/v1/reads/{id}/parts/{number}", summary="End one part of a read", tag="reads", status=204,
+           problems=[UnknownRead, UnknownPart, SwitchRefused, SwitchTimedOut])
+    def delete_part(self, id: ReadId, number: PartNumber) -> None:  # noqa: A002
+        """For a part that ends before the others: its bandwidth counts as free at once. With the last one the read
+        ends."""
+        self._service.end_part(id, number)
 
     @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.Reads)
     def list_reads(self) -> models.Reads:
@@ -100,7 +112,7 @@ class ReadsApi:
         remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
         return models.ReadPartState(**self._part(part), transferred_bytes=part.transferred_bytes,
                                     remaining_bytes=remaining_bytes, measured_bps=part.measured_bps,
-                                    reroutes=part.reroutes, **_share(part, flows, now))
+                                    reroutes=part.reroutes, ended=part.ended, **_share(part, flows, now))
 
     def _flow(self, part: Part, flows: dict[str, Flow], now: float) -> models.Flow:
         connection = part.five_tuple

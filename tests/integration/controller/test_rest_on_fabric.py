@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -110,16 +111,69 @@ def test_bad_input_changes_nothing_in_the_switches(running: Northbound) -> None:
     assert running.get("/v1/reads") == {"reads": []}
 
 
-def test_refusal_of_a_full_switch_reaches_the_caller(running: Northbound) -> None:
-    read = running.place("r1h0", "r0h0", port=next(PORTS))
-    table = int(running.read_entries("leaf0")[0].split("table=")[1].split(",")[0])
-    running.end(read)
-    listed = running.emulation.ovs_ofctl("leaf0", "dump-flows", f"table={table}")
-    entries = listed.count("cookie=")
-    running.emulation.ovs_vsctl("leaf0", "--", "--id=@full", "create", "Flow_Table", f"flow_limit={entries}",
+@contextmanager
+def full_table(running: Northbound, switch: str, entry: str) -> Iterator[None]:
+    """The table that holds `entry` takes no more entries than it has now."""
+    table = int(entry.split("table=")[1].split(",")[0])
+    entries = running.emulation.ovs_ofctl(switch, "dump-flows", f"table={table}").count("cookie=")
+    running.emulation.ovs_vsctl(switch, "--", "--id=@full", "create", "Flow_Table", f"flow_limit={entries}",
                                 "overflow_policy=refuse", "--", "set", "Bridge", "br0",
                                 f"flow_tables:{table}=@full")
     try:
+        yield
+    finally:
+        running.emulation.ovs_vsctl(switch, "clear", "Bridge", "br0", "flow_tables")
+
+
+@pytest.fixture
+def busy_servers(running: Northbound) -> Iterator[list[str]]:
+    """Two servers, at a leaf each, that send to other hosts: either alone has half a link left."""
+    reads = [running.place("r0h1", "r0h0", port=next(PORTS), size_bytes=10 ** 12),
+             running.place("r0h1", "r1h1", port=next(PORTS), size_bytes=10 ** 12)]
+    yield ["r0h0", "r1h1"]
+    for read in reads:
+        running.end(read)
+
+
+def place_parts(running: Northbound, servers: list[str]) -> dict[str, Any]:
+    return running.place("r1h0", *servers, port=1, client_ports=[next(PORTS), next(PORTS)], size_bytes=10 ** 7 + 1)
+
+
+def test_parts_are_in_the_first_switch_of_each_until_each_ends(running: Northbound, busy_servers: list[str]) -> None:
+    before = len(running.all_read_entries())
+    read = place_parts(running, busy_servers)
+    parts = {part["path_names"][1]: (number, part) for number, part in enumerate(read["parts"])}
+    assert set(parts) == {"leaf0", "leaf1"}
+    assert sum(part["size_bytes"] for _, part in parts.values()) == 10 ** 7 + 1
+    for leaf, (_, part) in parts.items():
+        assert any(f"tp_dst={part['client_port']}" in entry for entry in running.read_entries(leaf))
+    number, ended = parts["leaf0"]
+    assert running.ask("DELETE", f"/v1/reads/{read['id']}/parts/{number}").status_code == 204
+    assert not any(f"tp_dst={ended['client_port']}" in entry for entry in running.all_read_entries())
+    states = running.get(f"/v1/reads/{read['id']}")["parts"]
+    assert [state["ended"] for state in states] == [index == number for index in (0, 1)]
+    running.end(read)
+    assert len(running.all_read_entries()) == before
+
+
+def test_part_refused_by_one_switch_leaves_nothing_in_the_other(
+        running: Northbound, busy_servers: list[str]) -> None:
+    before = running.get("/v1/flows")["flows"]
+    entries = len(running.all_read_entries())
+    with full_table(running, "leaf1", running.read_entries("leaf1")[0]):
+        answer = running.ask("POST", "/v1/reads", running.body(
+            "r1h0", *busy_servers, port=1, client_ports=[next(PORTS), next(PORTS)]))
+        assert (answer.status_code, answer.json()["dpid"]) == (502, running.fabric.switch("leaf1").dpid_hex)
+    assert [flow["id"] for flow in running.get("/v1/flows")["flows"]] == [flow["id"] for flow in before]
+    assert len(running.all_read_entries()) == entries
+    running.end(place_parts(running, busy_servers))
+
+
+def test_refusal_of_a_full_switch_reaches_the_caller(running: Northbound) -> None:
+    read = running.place("r1h0", "r0h0", port=next(PORTS))
+    (entry,) = running.read_entries("leaf0")
+    running.end(read)
+    with full_table(running, "leaf0", entry):
         answer = running.ask("POST", "/v1/reads", running.body("r1h0", "r0h0", port=next(PORTS)))
         assert answer.status_code == 502
         problem = answer.json()
@@ -128,8 +182,6 @@ def test_refusal_of_a_full_switch_reaches_the_caller(running: Northbound) -> Non
         assert "TABLE_FULL" in problem["openflow_code"]
         assert running.get("/v1/reads") == {"reads": []}
         assert running.all_read_entries() == []
-    finally:
-        running.emulation.ovs_vsctl("leaf0", "clear", "Bridge", "br0", "flow_tables")
     running.end(running.place("r1h0", "r0h0", port=next(PORTS)))
 
 

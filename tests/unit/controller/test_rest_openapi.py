@@ -83,6 +83,13 @@ def test_every_route_answers_as_documented(described: Described) -> None:
         for given in (EDGES[0], "1", "0x1", "99", "zz", "18446744073709551616"):
             described.ask("GET", path, url=path.format(dpid=given))
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{'x' * 65}")
+    part = "/v1/reads/{id}/parts/{number}"
+    for unknown in (f"/v1/reads/{read['id']}/parts/1", "/v1/reads/x/parts/0", f"/v1/reads/{read['id']}/parts/x",
+                    f"/v1/reads/{read['id']}/parts/-1"):
+        assert described.ask("DELETE", part, url=unknown).status_int in (404, 422)
+    assert described.ask("DELETE", part, url=f"/v1/reads/{read['id']}/parts/0").status_int == 204
+    assert described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}").status_int == 404
+    read = json.loads(described.ask("POST", "/v1/reads", read_of()).body)
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
