@@ -62,6 +62,12 @@ class StaleFile(SpeedwellError):
     errno = errno.ESTALE
 
 
+class Superseded(SpeedwellError):
+    """Another version was published first, or the base has grown: make it again from the newest."""
+
+    errno = errno.EAGAIN
+
+
 # ------------------------------------------------------------------ requests
 
 
@@ -116,6 +122,10 @@ class ReadFailed(SpeedwellError):
 
 class AppendFailed(SpeedwellError):
     """An append was not acknowledged; nothing of it is visible."""
+
+
+class WriteFailed(SpeedwellError):
+    """A change of a file was not acknowledged; nothing of it is visible."""
 
 
 class ProtocolError(SpeedwellError):

@@ -20,6 +20,7 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.DirectoryNotEmpty: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeviceBusy: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleFile: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Superseded: grpc.StatusCode.ABORTED,
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidName: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NameTooLong: grpc.StatusCode.INVALID_ARGUMENT,

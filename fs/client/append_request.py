@@ -11,6 +11,7 @@ from fs.proto.speedwell_pb2 import (
     NO_SPACE,
     NOT_FOUND,
     OK,
+    STALE,
     AppendOperation,
     Attributes,
     DataReply,
@@ -26,6 +27,7 @@ SUCCESSION_SECONDS = 6.0
 """How long to wait for the nameserver to notice that a primary is gone and to name another one."""
 
 SUCCESSION_INTERVAL_SECONDS = 0.25
+SEALED_INTERVAL_SECONDS = 0.02
 
 
 class AppendRequests:
@@ -53,11 +55,11 @@ class AppendRequests:
             try:
                 return self._append_once(send, length)
             except _NothingDone as failure:
-                successor = self._look_up_again()
-                if time.monotonic() > deadline or not (successor or failure.primary_gone):
+                successor = self._look_up_again(follow=failure.sealed)
+                if time.monotonic() > deadline or not (successor or failure.primary_gone or failure.sealed):
                     raise failure.error from None
                 if not successor:
-                    time.sleep(SUCCESSION_INTERVAL_SECONDS)
+                    time.sleep(SEALED_INTERVAL_SECONDS if failure.sealed else SUCCESSION_INTERVAL_SECONDS)
 
     def publish(self) -> None:
         """Commit the length reached at the nameserver, if it is not there yet.
@@ -94,7 +96,7 @@ class AppendRequests:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
         if reply.status != OK:
-            raise _NothingDone(_refusal(primary, reply, self._path))
+            raise _NothingDone(_refusal(primary, reply, self._path), sealed=reply.status == STALE)
         self._context.connections.give_back(primary.host, primary.port, channel)  # type: ignore[arg-type]
         self._note(reply, length)
         return reply.offset
@@ -138,12 +140,18 @@ class AppendRequests:
             self._failed.update(dict.fromkeys(new))
         self._context.metrics.add(append_requests=1, bytes_appended=length, replicas_dropped=len(new))
 
-    def _look_up_again(self) -> bool:
-        """Whether the nameserver names another primary now."""
+    def _look_up_again(self, follow: bool) -> bool:
+        """Whether the nameserver names another primary now; with `follow`, a new content is one too."""
         try:
             attributes = self._context.metadata.lookup_inode(self.attributes.inode)
         except SpeedwellError:
             return False
+        if follow and attributes.file_id != self.attributes.file_id:
+            # A version was made from ours, which has all that was appended before.
+            with self._lock:
+                self.attributes, self.end = attributes, attributes.size
+                self._unpublished = False
+            return True
         if attributes.file_id != self.attributes.file_id:
             raise StaleFile(f"{_shown(self._path)} has a new content: open it again")
         before, self.attributes = self.attributes, attributes
@@ -153,10 +161,11 @@ class AppendRequests:
 class _NothingDone(Exception):
     """The append failed and is certain to have no effect."""
 
-    def __init__(self, error: SpeedwellError, primary_gone: bool = False) -> None:
+    def __init__(self, error: SpeedwellError, primary_gone: bool = False, sealed: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.primary_gone = primary_gone
+        self.sealed = sealed
 
 
 def _refusal(primary: Replica, reply: DataReply, path: bytes) -> SpeedwellError:

@@ -12,6 +12,7 @@ from fs.client.context import ClientContext
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.reader import Reader
+from fs.client.version import Changes, publish_changes
 from fs.errors import FileClosed, InvalidArgument, IsADirectory, SpeedwellError
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes, DirectoryEntry, StatisticsReply
 
@@ -139,6 +140,17 @@ class Client:
         """
         with self.open_append(path) as appender:
             return appender.append_record(data)
+
+    def change(self, path: str | bytes, changes: Changes, attributes: Attributes | None = None) -> Attributes:
+        """Change a file anywhere, in one step that readers see whole or not at all; returns its attributes then.
+
+        Readers that have the old version open keep it. `attributes` save a look-up.
+        Raises WriteFailed, NoSpace, NoReplicaAvailable: then nothing of it is visible. NoSuchFile, IsADirectory.
+        """
+        self._require_open()
+        if attributes is None:
+            attributes = self._file(path, fresh=True)
+        return publish_changes(self._context, attributes, paths.normalise(path), changes)
 
     def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:
         """Write the whole file to a descriptor (file, pipe or socket) and return its size in bytes.

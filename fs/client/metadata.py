@@ -215,6 +215,19 @@ class MetadataClient:
             self._cache.changed_inode(attributes, time.monotonic())
         return attributes
 
+    def publish(self, inode: int, base: str, base_size: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0,
+                failed_replicas: Sequence[str] = ()) -> Attributes:
+        """Make `file_id`, a new version made from `base` when that had `base_size` bytes, the file's content.
+
+        Raises NoSuchFile (removed meanwhile), Superseded (another version is the newest).
+        """
+        request = _message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
+                           size=size_bytes, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
+        attributes: Attributes = self._call("Publish", request).attributes
+        if self._caching:
+            self._cache.changed_inode(attributes, time.monotonic())
+        return attributes
+
     def forget(self, path: str | bytes) -> None:
         """Drop what is cached about `path`."""
         self._cache.changed(paths.normalise(path), None, time.monotonic())

@@ -18,7 +18,9 @@ class Counters:
     small_reads: int = 0              # requests outside a stream
     replica_failures: int = 0         # a replica that did not serve or stopped in the middle
     append_requests: int = 0
-    replicas_dropped: int = 0         # replicas that did not take an append
+    versions_written: int = 0         # published changes other than appends
+    bytes_written: int = 0            # in them
+    replicas_dropped: int = 0         # replicas that did not take an append or a version
 
 
 @dataclass

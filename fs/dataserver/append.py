@@ -5,12 +5,14 @@ failed append invisible everywhere: first every live replica holds the bytes, th
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.connections import ConnectionPool
 from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.payload import Payload
 from fs.dataserver.relay import Relay
 from fs.dataserver.store import MAX_CHUNKS_PER_APPEND, MAX_OFFSET, FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
@@ -22,6 +24,7 @@ from fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     OUT_OF_DATE,
+    STALE,
     AppendOperation,
     CommitAppend,
     DataReply,
@@ -31,7 +34,6 @@ from fs.proto.speedwell_pb2 import (
 log = logging.getLogger(__name__)
 
 MAX_RELAYS = 16
-PIECE_BYTES = 256 * 1024
 TURN_SECONDS = 20.0
 """How long a client's append waits for those before it; the client's own patience is longer."""
 
@@ -84,7 +86,7 @@ class Appends:
         Raises InvalidArgument, and ConnectionLost when the sender is gone: then nothing of it stays.
         """
         check_append(operation)
-        unread = _Payload(channel, operation.length)
+        unread = Payload(channel, operation.length)
         try:
             with self._file_in_turn(operation) as file:
                 return self._append(channel, operation, file, unread)
@@ -112,6 +114,8 @@ class Appends:
             if not file.turn.acquire(timeout=TURN_SECONDS if primary else RELAYED_TURN_SECONDS):
                 raise Refused(BUSY, "other appends to the file take too long", file.length)
             try:
+                if file.is_sealed(time.monotonic()):
+                    raise Refused(STALE, "a new version is being made from this one", file.length)
                 if not primary and operation.offset != file.length:
                     raise Refused(OUT_OF_DATE, f"the append begins at {operation.offset}, this replica has "
                                   f"{file.length} bytes", file.length)
@@ -123,7 +127,7 @@ class Appends:
                 file.turn.release()
 
     def _append(self, channel: Channel, operation: AppendOperation, file: StoredFile,
-                payload: "_Payload") -> DataReply:
+                payload: Payload) -> DataReply:
         writer = AppendWriter(file, self._sync)
         relay = Relay(operation, writer.offset, operation.relay, self._connections, writer.segments)
         committed = False
@@ -152,24 +156,3 @@ class Appends:
         channel.set_timeout(COMMIT_SECONDS)
         if not channel.expect(CommitAppend).commit:
             raise Refused(OK, "the append was called off", file.length)
-
-
-class _Payload:
-    """The raw bytes that follow an append's frame."""
-
-    def __init__(self, channel: Channel, length: int) -> None:
-        self._channel = channel
-        self._missing = length
-
-    def pieces(self) -> Iterator[memoryview]:
-        """The bytes as they arrive, in a buffer that is used again for the next piece."""
-        buffer = memoryview(bytearray(min(self._missing, PIECE_BYTES)))
-        while self._missing:
-            received = self._channel.receive_some(buffer[:self._missing])
-            self._missing -= received
-            yield buffer[:received]
-
-    def discard(self) -> None:
-        """Receive what was not read, so that the answer finds a sender that listens."""
-        self._channel.discard(self._missing)
-        self._missing = 0

@@ -9,6 +9,7 @@ from fs.channel import Channel, ConnectionLost
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.store import MAX_OFFSET, FileStore
+from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.frame_server import IDLE_SECONDS, MAX_CONNECTIONS, SEND_STALL_SECONDS, FrameServer
 from fs.proto.speedwell_pb2 import (
@@ -37,6 +38,7 @@ class DataServer(FrameServer):
         self._store = store
         self._relays = ConnectionPool()
         self._appends = Appends(store, self._relays, sync)
+        self._versions = Versions(store, self._relays, sync)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """As FrameServer.stop; connections to other dataservers are closed too."""
@@ -54,6 +56,8 @@ class DataServer(FrameServer):
             self._read(channel, request.read)
         elif operation == "append":
             channel.send(self._appends.serve(channel, request.append))
+        elif operation == "write":
+            channel.send(self._versions.serve(channel, request.write))
         elif operation == "length":
             channel.send(self._length(request.length))
         else:

@@ -104,6 +104,24 @@ class FileStore:
         finally:
             self._release(file)
 
+    def making(self, file_id: str) -> str:
+        """Where a version is made before it has its place."""
+        return f"{self._root}/making/{file_id}"
+
+    def new_version(self, file_id: str, inode: int, path: bytes, chunk_size: int, generation: int) -> StoredFile:
+        """A version that is to be made; `adopt` gives it its place. Raises InvalidArgument, NoSuchFile."""
+        check_file_id(file_id)
+        if file_id in self._deleted:
+            raise NoSuchFile(f"the file {file_id} was deleted")
+        return StoredFile(file_id, self._place(file_id), inode, path, chunk_size, generation)
+
+    def adopt(self, file: StoredFile, made_in: str) -> None:
+        """Give a complete version its place: from now on it is a file like others. Raises OSError."""
+        with self._lock:
+            Path(file.directory).parent.mkdir(exist_ok=True)
+            os.rename(made_in, file.directory)  # noqa: PTH104
+            self._files[file.file_id] = file
+
     def delete(self, file_id: str) -> None:
         """Remove a file; a read that goes on may finish the chunk it is in. Unknown files are fine."""
         check_file_id(file_id)

@@ -49,8 +49,8 @@ class StoredFile:
     """Length in bytes and sum of the last block, which change together."""
     users: int = 0
     turn: threading.Lock = field(default_factory=threading.Lock)
+    sealers: int = 0
     sealed_until: float = 0.0
-    """Monotonic seconds up to which no append is taken: a new version is being made from this one."""
 
     @property
     def length(self) -> int:
@@ -61,6 +61,22 @@ class StoredFile:
     def own_start(self) -> int:
         """The first block that lies in chunk files of this version alone."""
         return self.runs[-1].end if self.runs else 0
+
+    # ------------------------------------------------------------------ sealing
+
+    def seal(self) -> None:
+        """Take no append until `unseal`: a new version is being made. The caller holds the turn."""
+        self.sealers += 1
+
+    def unseal(self, until: float) -> None:
+        """The inverse of `seal`, which takes effect at the monotonic second `until`."""
+        with self.turn:
+            self.sealers -= 1
+            self.sealed_until = max(until, self.sealed_until)
+
+    def is_sealed(self, now: float) -> bool:
+        """Whether appends are to be refused at the monotonic second `now`."""
+        return self.sealers > 0 or now < self.sealed_until
 
     # ------------------------------------------------------------------ where bytes are
 

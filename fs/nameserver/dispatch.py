@@ -27,6 +27,7 @@ class Requests:
             "SetAttributes": (pb.SetAttributesRequest, service.set_attributes),
             "Truncate": (pb.TruncateRequest, service.truncate),
             "Commit": (pb.CommitRequest, service.commit),
+            "Publish": (pb.PublishRequest, service.publish),
             "Statistics": (pb.StatisticsRequest, service.statistics),
             "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
         }

@@ -7,7 +7,7 @@ One thread at a time (the service holds a lock).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fs import paths
 from fs.errors import (
@@ -20,6 +20,7 @@ from fs.errors import (
     NotADirectory,
     StaleFile,
     StorageFailed,
+    Superseded,
 )
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
@@ -287,6 +288,38 @@ class Namespace:
             self._put_inode(batch, inode)
             self._write(batch)
         return inode
+
+    def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *,
+                mtime_ns: int | None, failed_replicas: Iterable[int], now_ns: int) -> Inode:
+        """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes. The
+        replicas are those of `base` except the failed ones. Doing it again changes nothing.
+
+        Raises NoSuchFile (removed), Superseded (the new content is then deleted), IsADirectory.
+        """
+        inode = self.inode(number)
+        content = inode.content
+        if content is None:
+            raise IsADirectory(f"inode {number} is a directory")
+        if content.file_id == file_id:
+            return inode
+        due_ns = now_ns + self._deletion_grace_ns
+        batch = Batch()
+        if content.file_id != base or content.size_bytes > base_size:
+            self._write_deletion(batch, replace(content, file_id=file_id), now_ns)
+            raise Superseded(f"inode {number} has a newer content")
+        failed = set(failed_replicas)
+        kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
+        enqueue(batch, content, content.replicas, due_ns)
+        inode.content = replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept)
+        inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
+        inode.ctime_ns = now_ns
+        self._put_inode(batch, inode)
+        self._write(batch)
+        return inode
+
+    def _write_deletion(self, batch: Batch, content: Content, due_ns: int) -> None:
+        enqueue(batch, content, content.replicas, due_ns)
+        self._write(batch)
 
     def repair_length(self, number: int, file_id: bytes, size_bytes: int, reporter: int, *,
                       now_ns: int) -> bool:

@@ -139,6 +139,21 @@ class NameserverService:
                 now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._attributes(inode))
 
+    def publish(self, request: pb.PublishRequest) -> pb.PublishReply:
+        requests.number(request.inode, "inode", 2**64 - 1, 1)
+        base = requests.file_id(request.base, "base")
+        file_id = requests.file_id(request.file_id)
+        base_size = requests.number(request.base_size, "base_size", requests.MAX_SIZE_BYTES)
+        size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
+        failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
+                      for index, value in enumerate(request.failed_replicas)]
+        with self._lock:
+            numbers = (self._registry.number_of(value) for value in failed_ids)
+            inode = self._namespace.publish(
+                request.inode, base, base_size, file_id, size_bytes, mtime_ns=request.mtime_ns or None,
+                failed_replicas=[number for number in numbers if number is not None], now_ns=self._clock_ns())
+            return pb.PublishReply(attributes=self._attributes(inode))
+
     # -------------------------------------------------------------- dataservers
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
