@@ -1,0 +1,99 @@
+"""Traces in the format of coflow-benchmark, and their coflows' completion times when every flow has its fair share.
+
+The first line has the numbers of racks and coflows. Each further line is one coflow: number, arrival in
+milliseconds, number of mappers, the mappers' racks, number of reducers, `rack:megabytes` of each reducer (10^6
+bytes). A reducer takes an equal part of its data from every mapper.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sim import kernel
+from sim.errors import InvalidWorkload
+from sim.state import EVENTS, new_state
+
+BITS_PER_MEGABYTE = 8e6
+
+
+@dataclass(frozen=True, slots=True)
+class Coflow:
+    """Racks are numbered from 0 up; a rack stands as often as it has mappers or reducers."""
+
+    number: int
+    arrival_seconds: float
+    mapper_racks: tuple[int, ...]
+    reducers: tuple[tuple[int, float], ...]     # (rack, bits)
+
+
+@dataclass(frozen=True)
+class CoflowTrace:
+    racks: int
+    coflows: tuple[Coflow, ...]
+
+
+def read_coflows(path: Path) -> CoflowTrace:
+    """Raises InvalidWorkload, naming the line."""
+    lines = path.read_text().splitlines() or [""]
+    racks, coflows, number = 0, [], 0
+    for line_number, line in enumerate(lines, start=1):
+        try:
+            if line_number == 1:
+                racks, number = (int(field) for field in line.split())
+            else:
+                coflows.append(_coflow(line.split(), racks))
+        except (ValueError, IndexError):
+            raise InvalidWorkload(f"{path}, line {line_number}: not a line of a coflow-benchmark trace") from None
+    if len(coflows) != number or racks < 1:
+        raise InvalidWorkload(f"{path}: line 1 announces {number} coflows on {racks} racks, {len(coflows)} follow")
+    return CoflowTrace(racks, tuple(coflows))
+
+
+def _coflow(fields: list[str], racks: int) -> Coflow:
+    mappers = int(fields[2])
+    reducers = int(fields[3 + mappers])
+    if mappers < 1 or reducers < 1 or len(fields) != 4 + mappers + reducers:
+        raise ValueError
+    sizes = [(_rack(rack, racks), float(megabytes) * BITS_PER_MEGABYTE)
+             for rack, megabytes in (field.split(":") for field in fields[4 + mappers :])]
+    arrival_seconds = int(fields[1]) / 1e3
+    if arrival_seconds < 0 or not all(0 < bits < math.inf for _, bits in sizes):
+        raise ValueError
+    return Coflow(int(fields[0]), arrival_seconds, tuple(_rack(rack, racks) for rack in fields[3 : 3 + mappers]),
+                  tuple(sizes))
+
+
+def _rack(field: str, racks: int) -> int:
+    """Traces count from 0 or from 1: the last rack of the latter becomes number 0."""
+    if not 0 <= int(field) <= racks:
+        raise ValueError
+    return int(field) % racks
+
+
+@dataclass(frozen=True)
+class FairRun:
+    """`completion_seconds` by coflow number, from arrival to the last byte."""
+
+    completion_seconds: dict[int, float]
+    flows: int
+    events: int
+
+
+def run_fair(trace: CoflowTrace, port_bps: float) -> FairRun:
+    """All flows of all coflows at max-min fair rates; only the racks' ports limit them."""
+    racks = trace.racks
+    flows = [(coflow.arrival_seconds, mapper * racks + reducer, bits / len(coflow.mapper_racks), coflow.number)
+             for coflow in trace.coflows for reducer, bits in coflow.reducers for mapper in coflow.mapper_racks]
+    flows.sort(key=lambda flow: flow[0])
+    state = new_state([port_bps] * (2 * racks), racks * racks, 2, len(flows))
+    state.routes["length"] = 2
+    state.route_links[:, 0] = np.repeat(np.arange(racks), racks)
+    state.route_links[:, 1] = racks + np.tile(np.arange(racks), racks)
+    starts, routes, sizes, numbers = map(np.array, zip(*flows, strict=True))
+    kernel.run_trace(state, starts, routes, sizes)
+    completion: dict[int, float] = {}
+    for number, seconds in zip(numbers.tolist(), (state.flows["finished"] - starts).tolist(), strict=True):
+        completion[number] = max(completion.get(number, 0.0), seconds)
+    return FairRun(completion, len(flows), int(state.counters[EVENTS]))
