@@ -1,19 +1,6 @@
 """Networks for the tests of the policies."""
 
 from controller.policy.network import Network
-from topo.fabric import Fabric
-
-
-def network_of(fabric: Fabric) -> Network:
-    """A fabric under its own names, each link in both directions."""
-    network = Network()
-    for host in fabric.hosts:
-        network.add_host(host.name)
-    for switch in fabric.switches:
-        network.add_switch(switch.name)
-    for link in fabric.links:
-        join(network, link.a, link.b, link.capacity_bps)
-    return network
 
 
 def join(network: Network, a: str, b: str, capacity_bps: float = 10e6) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from controller.policy.network import Network
 from controller.policy.selection import ReadRequest, Replica, Selector
-from tests.unit.policy.networks import network_of
+from sim.fabric_network import network_of
 from topo.fabric import three_tier
 
 CLIENT = "p0r0h0"

@@ -8,7 +8,8 @@ from controller.policy import labels
 from controller.policy.errors import LabelsExhausted, UnknownPath
 from controller.policy.labels import FIRST_LABEL, LAST_LABEL, LabelTable
 from controller.policy.network import Network, Path
-from tests.unit.policy.networks import join, network_of, network_with, part
+from sim.fabric_network import network_of
+from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import fat_tree, spine_leaf, three_tier
 
 PathsByPair = dict[tuple[str, str], tuple[Path, ...]]

@@ -12,7 +12,7 @@ from controller.policy.maxmin import max_min_shares
 from controller.policy.mayflower import Mayflower
 from controller.policy.network import Link, Network, Path
 from controller.policy.read_request import ReadRequest, Replica
-from tests.unit.policy.networks import network_of
+from sim.fabric_network import network_of
 from topo.fabric import fat_tree, three_tier
 
 FABRICS = [

@@ -6,7 +6,8 @@ import pytest
 
 from controller.policy.network import Network
 from controller.policy.selection import Part, ReadRequest, Replica, Selector
-from tests.unit.policy.networks import network_of, network_with
+from sim.fabric_network import network_of
+from tests.unit.policy.networks import network_with
 from topo.fabric import three_tier
 
 BITS = 90e6

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
 from controller.policy.network import Network, Path
-from tests.unit.policy.networks import join, network_of, network_with, part
+from sim.fabric_network import network_of
+from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
 

@@ -13,7 +13,8 @@ from controller.policy.errors import InvalidRequest, NoPath, UnknownLink, Unknow
 from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.network import Network, Path
 from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES, ReadRequest, Replica, Selector
-from tests.unit.policy.networks import network_of, part
+from sim.fabric_network import network_of
+from tests.unit.policy.networks import part
 from topo.fabric import three_tier
 
 SIZE_BITS = 80e6
@@ -189,7 +190,7 @@ def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> No
 HISTORY = """
 from random import Random
 from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES, ReadRequest, Replica, Selector
-from tests.unit.policy.networks import network_of
+from sim.fabric_network import network_of
 from topo.fabric import three_tier
 
 network = network_of(three_tier(host_bps=10e6))

@@ -7,7 +7,7 @@ import pytest
 from controller.policy.network import Network
 from controller.policy.read_request import ReadRequest, Replica
 from controller.policy.sinbad_r import SMOOTHING, SinbadR
-from tests.unit.policy.networks import network_of
+from sim.fabric_network import network_of
 from topo.fabric import spine_leaf, three_tier
 
 SIZE_BITS = 10e6
