@@ -1,13 +1,14 @@
-"""Priority queues in arrays, for compiled code: a binary and a skew heap on the simulator's state."""
+"""Priority queues in arrays, for compiled code: two binary heaps and a skew heap on the simulator's state."""
 
-from numba import njit
+import numpy as np
 
-from sim.state import IN_HEAP, NONE, NOT_QUEUED, QUEUE_SIZE, State
+from sim.compiled import compiled
+from sim.state import DUE_BLOCK, IN_HEAP, NONE, NOT_QUEUED, QUEUE_SIZE, State
 
 # ------------------------------------------------------- links to be looked at, lowest level first
 
 
-@njit(cache=True)
+@compiled
 def push_link(s: State, link: int) -> None:
     """Queue a link at its current level; one that waits already stays where it is."""
     if s.queued[link] != NOT_QUEUED:
@@ -27,7 +28,7 @@ def push_link(s: State, link: int) -> None:
     s.queue[position] = link
 
 
-@njit(cache=True)
+@compiled
 def pop_link(s: State) -> int:
     """The queued link of the lowest level."""
     least = s.queue[0]
@@ -55,7 +56,7 @@ def pop_link(s: State) -> int:
 # ------------------------------------------------------- flows of one route by threshold: a skew heap
 
 
-@njit(cache=True)
+@compiled
 def merge_flows(s: State, a: int, b: int) -> int:
     """Merge two skew heaps top-down; returns the root."""
     if a == NONE:
@@ -76,3 +77,84 @@ def merge_flows(s: State, a: int, b: int) -> int:
             rest, b = b, rest
         s.flows[a].left = rest
         a = rest
+
+
+# ------------------------------------------------------- routes that a link holds, by finish
+
+
+@compiled
+def add_held(s: State, link: int, route: int) -> None:
+    position = s.links[link].held_size
+    s.links[link].held_size = position + 1
+    _raise_held(s, s.links[link].member_begin, position, route)
+
+
+@compiled
+def drop_held(s: State, link: int, route: int) -> None:
+    s.links[link].held_size -= 1
+    begin, size, position = s.links[link].member_begin, s.links[link].held_size, s.routes[route].held_index
+    if position < size:
+        _lower_held(s, begin, size, position, s.held[begin + size])
+        moved = s.held[begin + position]
+        _raise_held(s, begin, position, moved)
+
+
+@compiled
+def move_held(s: State, link: int, route: int) -> None:
+    """The route's finish is another."""
+    begin = s.links[link].member_begin
+    _lower_held(s, begin, s.links[link].held_size, s.routes[route].held_index, route)
+    position = s.routes[route].held_index
+    _raise_held(s, begin, position, route)
+
+
+@compiled
+def _raise_held(s: State, begin: int, position: int, route: int) -> None:
+    finish = s.routes[route].finish
+    while position > 0:
+        above = (position - 1) >> 1
+        other = s.held[begin + above]
+        if s.routes[other].finish <= finish:
+            break
+        s.held[begin + position] = other
+        s.routes[other].held_index = position
+        position = above
+    s.held[begin + position] = route
+    s.routes[route].held_index = position
+
+
+@compiled
+def _lower_held(s: State, begin: int, size: int, position: int, route: int) -> None:
+    finish = s.routes[route].finish
+    while True:
+        below = 2 * position + 1
+        if below >= size:
+            break
+        other = s.held[begin + below]
+        if below + 1 < size and s.routes[s.held[begin + below + 1]].finish < s.routes[other].finish:
+            below += 1
+            other = s.held[begin + below]
+        if finish <= s.routes[other].finish:
+            break
+        s.held[begin + position] = other
+        s.routes[other].held_index = position
+        position = below
+    s.held[begin + position] = route
+    s.routes[route].held_index = position
+
+
+# ------------------------------------------------------- when links have their next completion
+
+
+@compiled
+def set_due(s: State, link: int, due: float) -> None:
+    before = s.due[link]
+    s.due[link] = due
+    block = link // DUE_BLOCK
+    if due <= s.block_due[block]:
+        s.block_due[block] = due
+    elif before == s.block_due[block]:
+        earliest = np.inf
+        for other in range(block * DUE_BLOCK, min(len(s.due), (block + 1) * DUE_BLOCK)):
+            earliest = s.due[other] if s.due[other] < earliest else earliest
+        s.block_due[block] = earliest

@@ -120,7 +120,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(cases())
 @settings(max_examples=300, deadline=None)
-def test_rates_are_max_min_fair_after_every_event(case: Case) -> None:
+def test_rates_are_max_min_fair_and_the_next_completion_is_known_after_every_event(case: Case) -> None:
     state = network(case.capacities, case.routes, len(case.steps))
     capacities = list(case.capacities)
     running: dict[int, int] = {}
@@ -142,3 +142,6 @@ def test_rates_are_max_min_fair_after_every_event(case: Case) -> None:
         rates = [kernel.rate(state, flow) for flow in running]
         expected = max_min_rates(capacities, [case.routes[route] for route in running.values()])
         np.testing.assert_allclose(rates, expected, rtol=1e-7, atol=1e-9)
+        ends = [state.clock[0] + kernel.bits_left(state, flow) / rate
+                for flow, rate in zip(running, rates, strict=True) if rate > 0]
+        assert kernel.next_completion(state) == pytest.approx(min(ends, default=np.inf), rel=1e-9)
