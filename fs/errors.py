@@ -68,6 +68,42 @@ class Superseded(SpeedwellError):
     errno = errno.EAGAIN
 
 
+class NotPermitted(SpeedwellError):
+    """Nobody may do this to such a file."""
+
+    errno = errno.EPERM
+
+
+class TooManyLinks(SpeedwellError):
+    """The file has as many names as it can have."""
+
+    errno = errno.EMLINK
+
+
+class NoSuchAttribute(SpeedwellError):
+    """The file has no extended attribute of that name."""
+
+    errno = errno.ENODATA
+
+
+class Locked(SpeedwellError):
+    """Somebody else holds a lock that conflicts."""
+
+    errno = errno.EAGAIN
+
+
+class WouldDeadlock(SpeedwellError):
+    """Whoever holds the lock waits, directly or not, for a lock of the one who asks."""
+
+    errno = errno.EDEADLK
+
+
+class TooManyLocks(SpeedwellError):
+    """No more locks can be held or waited for, or the session that asks has lost its lease."""
+
+    errno = errno.ENOLCK
+
+
 # ------------------------------------------------------------------ requests
 
 

@@ -12,6 +12,9 @@ MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096
 ROOT = b"/"
 
+_INODE_PREFIX = b"/\0"
+"""No name has a NUL: what follows is the number of an inode, of a file that is open but has no name any more."""
+
 
 def display(path: bytes) -> str:
     """`path` for messages: printable, shortened in the middle if it is long."""
@@ -26,6 +29,8 @@ def normalise(path: str | bytes, field: str = "path") -> bytes:
     Raises InvalidName or NameTooLong, with `field` in the message.
     """
     raw = os.fsencode(path) if isinstance(path, str) else bytes(path)
+    if is_inode(raw):
+        return raw
     if not raw.startswith(b"/"):
         raise InvalidName(f"{field}: {display(raw)!r} is not absolute (it must begin with /)")
     normalised = b"/" + b"/".join(part for part in raw.split(b"/") if part)
@@ -78,3 +83,18 @@ def name(path: bytes) -> bytes:
 def is_within(path: bytes, directory: bytes) -> bool:
     """Whether `path` is `directory` or below it."""
     return path == directory or directory == ROOT or path.startswith(directory + b"/")
+
+
+def of_inode(number: int) -> bytes:
+    """The path that names an inode, whatever its names are. Only for files that exist in the nameserver."""
+    return _INODE_PREFIX + b"%d" % number
+
+
+def is_inode(path: bytes) -> bool:
+    """Whether `path` is one that `of_inode` made."""
+    return path.startswith(_INODE_PREFIX) and path[2:].isdigit() and len(path) <= 22
+
+
+def inode_number(path: bytes) -> int:
+    """The inode that such a path names."""
+    return int(path[2:])

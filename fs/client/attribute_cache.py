@@ -2,7 +2,8 @@
 
 What this client changes is seen by it at once: a change drops what is cached about the path, and a reply
 that was on its way meanwhile is not stored, because it may be older than the change. Times are monotonic
-seconds, passed in. Thread-safe. Only files that exist are cached, never that one does not exist.
+seconds, passed in. Thread-safe. Only files that exist are cached, never that one does not exist,
+and never a file with several names.
 """
 
 import threading
@@ -10,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fs import paths
-from fs.proto.speedwell_pb2 import Attributes
+from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 
 MAX_CHANGED_DIRECTORIES = 4096
 
@@ -106,6 +107,8 @@ class AttributeCache:
 
     def _put(self, path: bytes, attributes: Attributes, expires: float) -> None:
         self._drop(path)
+        if (attributes.link_count > 1 and attributes.type != DIRECTORY) or paths.is_inode(path):
+            return  # changed under another name, it would go on unchanged under this one
         self._entries[path] = (attributes, expires)
         self._paths_by_inode[attributes.inode] = path
         while len(self._entries) > self._capacity:

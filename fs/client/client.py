@@ -50,6 +50,11 @@ class Client:
         """Counters since this client was made (`controller_fallbacks`, `bytes_read`, ...)."""
         return self._context.metrics
 
+    @property
+    def metadata(self) -> MetadataClient:
+        """The nameserver, for what only a mount asks of it."""
+        return self._metadata
+
     # ------------------------------------------------------------------ names
 
     def lookup(self, path: str | bytes, fresh: bool = False) -> Attributes:

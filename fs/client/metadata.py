@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
 from fs.client.calls import CallFailed, Calls
+from fs.client.posix_metadata import PosixMetadata, message
 from fs.client.stat_ahead import StatAhead
 from fs.errors import InvalidArgument, NameserverUnavailable, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
@@ -19,7 +20,7 @@ _LIST_PAGE = 1000
 _RETRY_PAUSE_SECONDS = 0.05
 
 
-class MetadataClient:
+class MetadataClient(PosixMetadata):
     """One nameserver's namespace. Thread-safe. Paths are `str | bytes`, absolute.
 
     Every method raises the errors of `fs.errors`: those the nameserver answered, InvalidName or
@@ -55,6 +56,8 @@ class MetadataClient:
         Raises NoSuchFile, NotADirectory.
         """
         path = paths.normalise(path)
+        if paths.is_inode(path):
+            return self.lookup_inode(paths.inode_number(path))
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
             if cached is not None:
@@ -127,7 +130,7 @@ class MetadataClient:
         NoReplicaAvailable, NoSpace, InvalidArgument.
         """
         path = paths.normalise(path)
-        request = _message(pb.CreateRequest, path=path, mode=mode, uid=uid, gid=gid, exclusive=exclusive,
+        request = message(pb.CreateRequest, path=path, mode=mode, uid=uid, gid=gid, exclusive=exclusive,
                            replication=replication, chunk_size=chunk_size, client_host=client_host,
                            replicas=replicas)
         reply = self._change("Create", request, path, again=not exclusive)
@@ -139,7 +142,7 @@ class MetadataClient:
     def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int = 0, gid: int = 0) -> Attributes:
         """Raises AlreadyExists, NoSuchFile, NotADirectory."""
         path = paths.normalise(path)
-        request = _message(pb.MakeDirectoryRequest, path=path, mode=mode, uid=uid, gid=gid)
+        request = message(pb.MakeDirectoryRequest, path=path, mode=mode, uid=uid, gid=gid)
         attributes: Attributes = self._change("MakeDirectory", request, path).attributes
         self._changed(path, attributes)
         self._added(path, attributes, is_directory=True)
@@ -147,44 +150,55 @@ class MetadataClient:
 
     # -------------------------------------------------------------- removing and renaming
 
-    def remove(self, path: str | bytes) -> None:
-        """Remove a file. Raises NoSuchFile, NotADirectory, IsADirectory."""
-        self._remove(pb.RemoveRequest(path=paths.normalise(path)))
+    def remove(self, path: str | bytes, session: int = 0) -> Attributes:
+        """Remove one name of a file; returns its attributes then. With a `session` (`fs.client.session`) a file
+        that lost its last name lives until the session releases it.
+
+        Raises NoSuchFile, NotADirectory, IsADirectory.
+        """
+        return self._remove(pb.RemoveRequest(path=paths.normalise(path), session=session))
 
     def rmdir(self, path: str | bytes) -> None:
         """Remove an empty directory. Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy."""
         self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True))
 
-    def _remove(self, request: pb.RemoveRequest) -> None:
+    def _remove(self, request: pb.RemoveRequest) -> Attributes:
         reply = self._change("Remove", request, request.path)
         self._cache.changed(request.path, None, time.monotonic())
         self._changed(paths.parent(request.path), reply.directory)
+        removed: Attributes = reply.removed
+        return removed
 
-    def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False) -> None:
-        """As rename(2), atomically; with `no_replace` an existing destination is AlreadyExists."""
+    def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False, *,
+               exchange: bool = False, session: int = 0) -> Attributes | None:
+        """As rename(2), atomically; with `no_replace` an existing destination is AlreadyExists, with `exchange`
+        both swap their names. Returns what was replaced; a `session` holds it as with `remove`."""
         source, destination = paths.normalise(source, "source"), paths.normalise(destination, "destination")
         known = self._cache.get(source, time.monotonic())
         try:
-            self._call("Rename", pb.RenameRequest(source=source, destination=destination,
-                                                  no_replace=no_replace), again=False)
+            reply = self._call("Rename", pb.RenameRequest(
+                source=source, destination=destination, no_replace=no_replace, exchange=exchange,
+                session=session), again=False)
         finally:
-            if known is not None and known.type == pb.REGULAR:
+            if known is not None and known.type != pb.DIRECTORY and not exchange:
                 self._gone(source)
                 self._gone(destination)
             else:
                 for path in (source, destination):
                     self._gone(path)
                     self._cache.changed_tree(path)
+        return reply.replaced if reply.replaced.inode else None
 
     # -------------------------------------------------------------- changing files
 
     def set_attributes(self, path: str | bytes, *, mode: int | None = None, uid: int | None = None,
                        gid: int | None = None, atime_ns: int | None = None,
-                       mtime_ns: int | None = None) -> Attributes:
-        """Only what is not None changes. Raises NoSuchFile, NotADirectory."""
+                       mtime_ns: int | None = None, atime_now: bool = False,
+                       mtime_now: bool = False) -> Attributes:
+        """Only what is not None changes; `..._now` is the nameserver's time. Raises NoSuchFile, NotADirectory."""
         path = paths.normalise(path)
-        request = _message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
-                           atime_ns=atime_ns, mtime_ns=mtime_ns)
+        request = message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
+                           atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=atime_now, mtime_now=mtime_now)
         attributes: Attributes = self._change("SetAttributes", request, path, again=True).attributes
         self._changed(path, attributes)
         return attributes
@@ -195,7 +209,7 @@ class MetadataClient:
         Raises NoSuchFile, NotADirectory, IsADirectory, NoReplicaAvailable, NoSpace.
         """
         path = paths.normalise(path)
-        request = _message(pb.TruncateRequest, path=path, client_host=client_host)
+        request = message(pb.TruncateRequest, path=path, client_host=client_host)
         attributes: Attributes = self._change("Truncate", request, path, again=True).attributes
         self._changed(path, attributes)
         return attributes
@@ -208,7 +222,7 @@ class MetadataClient:
 
         Raises NoSuchFile (removed meanwhile), StaleFile (truncated meanwhile).
         """
-        request = _message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes,
+        request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes,
                            mtime_ns=mtime_ns, failed_replicas=failed_replicas)
         attributes: Attributes = self._call("Commit", request).attributes
         if self._caching:
@@ -221,7 +235,7 @@ class MetadataClient:
 
         Raises NoSuchFile (removed meanwhile), Superseded (another version is the newest).
         """
-        request = _message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
+        request = message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
                            size=size_bytes, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
         attributes: Attributes = self._call("Publish", request).attributes
         if self._caching:
@@ -284,16 +298,3 @@ class MetadataClient:
                         f"the connection to the nameserver at {self._address} broke; "
                         f"{method} may or may not have been carried out") from None
                 time.sleep(_RETRY_PAUSE_SECONDS)
-
-
-def _message(kind: Callable[..., Any], **fields: Any) -> Any:
-    """A request, with a number that does not fit its field turned into InvalidArgument."""
-    try:
-        return kind(**fields)
-    except (ValueError, TypeError) as error:
-        for name, value in fields.items():
-            try:
-                kind(**{name: value})
-            except (ValueError, TypeError):
-                raise InvalidArgument(f"{name}: {value!r} is out of range") from error
-        raise

@@ -1,89 +1,37 @@
-"""The tree of files and directories over a key-value store.
+"""The tree of files and directories: making, removing and changing (`fs.nameserver.tree` says how)."""
 
-Inode-based: a directory entry names an inode, so renaming a directory touches two entries whatever is
-below it. Every operation reads, decides, and writes one batch: it happens whole or not at all. Time and
-new contents are passed in; nothing here knows of dataservers beyond their numbers, of RPC, or of a clock.
-One thread at a time (the service holds a lock).
-"""
-
+import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fs import paths
 from fs.errors import (
     AlreadyExists,
     DeviceBusy,
-    DirectoryNotEmpty,
-    InvalidArgument,
     IsADirectory,
     NoSuchFile,
     NotADirectory,
+    NotPermitted,
     StaleFile,
-    StorageFailed,
     Superseded,
+    TooManyLinks,
 )
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
-from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, Content, Inode, Superblock
-from fs.store import Batch, Store, end_of_prefix
+from fs.nameserver.extended_attributes import ExtendedAttributes
+from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
+from fs.nameserver.renaming import Renaming
+from fs.store import Batch, end_of_prefix
+
+MAX_LINKS = 65000
 
 ContentFactory = Callable[[], Content]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a path leads: the directory that holds its last name, and what is there (None: nothing)."""
-
-    path: bytes
-    name: bytes
-    parent: int
-    inode: int | None
-    kind: int | None
-    ancestors: tuple[int, ...]  # inodes of the directories on the way, the root first, `parent` last
-
-
-class Namespace:
+class Namespace(Renaming, ExtendedAttributes):
     """Paths are in wire form (`fs.paths`); `now_ns` is the time of the change."""
 
-    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int) -> None:
-        """Opens the namespace in `store`, or makes an empty one with a root directory.
-
-        Raises StorageFailed if the store holds something else.
-        """
-        self._store = store
-        self._deletion_grace_ns = deletion_grace_ns
-        if store.get(records.SUPERBLOCK_KEY) is not None:
-            self._superblock()
-            return
-        if next(iter(store.iterate(b"")), None) is not None:
-            raise StorageFailed("the database is not a namespace of Speedwell")
-        batch = Batch()
-        root = Inode(ROOT_INODE, DIRECTORY, 0o755, 0, 0, now_ns, now_ns, now_ns, 2, ROOT_INODE)
-        self._put_inode(batch, root)
-        self._write(batch, Superblock(ROOT_INODE + 1, files=0, directories=1))
-
-    @property
-    def file_count(self) -> int:
-        return self._superblock().files
-
-    @property
-    def directory_count(self) -> int:
-        """Including the root."""
-        return self._superblock().directories
-
     # -------------------------------------------------------------- reading
-
-    def lookup(self, path: bytes) -> Inode:
-        """Raises NoSuchFile, NotADirectory."""
-        place = self._find(path)
-        return self._inode(self._existing(place))
-
-    def inode(self, number: int) -> Inode:
-        """Raises NoSuchFile if no file has that inode (any more)."""
-        value = self._store.get(records.inode_key(number))
-        if value is None:
-            raise NoSuchFile(f"inode {number} does not exist (any more)")
-        return Inode.decode(number, value)
 
     def list(self, path: bytes, after: bytes, limit: int) -> tuple[Inode, list[tuple[bytes, Inode]], bool]:
         """The directory, up to `limit` of its entries with names after `after`, in the order of their bytes,
@@ -106,46 +54,77 @@ class Namespace:
                new_content: ContentFactory, now_ns: int) -> tuple[Inode, bool]:
         """The file, and whether it was made; `new_content` is called only then.
 
-        Raises AlreadyExists (exclusive), IsADirectory, NoSuchFile, NotADirectory.
+        Raises AlreadyExists (exclusive, or a link or special file), IsADirectory, NoSuchFile, NotADirectory.
         """
         place = self._find(path)
         if place.inode is not None:
-            if exclusive:
-                raise AlreadyExists(f"{paths.display(path)} exists")
-            if place.kind == DIRECTORY:
+            if place.kind == DIRECTORY and not exclusive:
                 raise IsADirectory(f"{paths.display(path)} is a directory")
+            if exclusive or place.kind != REGULAR:
+                raise AlreadyExists(f"{paths.display(path)} exists")
             return self._inode(place.inode), False
         superblock = self._superblock()
         inode = Inode(superblock.next_inode, REGULAR, mode, uid, gid, now_ns, now_ns, now_ns, 1, place.parent,
                       new_content())
-        superblock.files += 1
         self._add(place, inode, superblock, now_ns)
         return inode, True
 
     def make_directory(self, path: bytes, *, mode: int, uid: int, gid: int, now_ns: int) -> Inode:
         """Raises AlreadyExists, NoSuchFile, NotADirectory."""
+        return self._make(path, DIRECTORY, mode, uid, gid, now_ns, links=2)
+
+    def make_symbolic_link(self, path: bytes, target: bytes, *, uid: int, gid: int, now_ns: int) -> Inode:
+        """Raises AlreadyExists, NoSuchFile, NotADirectory."""
+        return self._make(path, SYMBOLIC_LINK, 0o777, uid, gid, now_ns, target=target)
+
+    def make_special(self, path: bytes, kind: int, *, mode: int, uid: int, gid: int, device: int,
+                     now_ns: int) -> Inode:
+        """A fifo, socket or device. Raises AlreadyExists, NoSuchFile, NotADirectory."""
+        return self._make(path, kind, mode, uid, gid, now_ns, device=device)
+
+    def _make(self, path: bytes, kind: int, mode: int, uid: int, gid: int, now_ns: int, *, links: int = 1,
+              target: bytes = b"", device: int = 0) -> Inode:
         place = self._find(path)
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(path)} exists")
         superblock = self._superblock()
-        inode = Inode(superblock.next_inode, DIRECTORY, mode, uid, gid, now_ns, now_ns, now_ns, 2, place.parent)
-        superblock.directories += 1
+        inode = Inode(superblock.next_inode, kind, mode, uid, gid, now_ns, now_ns, now_ns, links, place.parent,
+                      target=target, device=device)
         self._add(place, inode, superblock, now_ns)
         return inode
 
-    def _add(self, place: _Place, inode: Inode, superblock: Superblock, now_ns: int) -> None:
+    def link(self, source: bytes, destination: bytes, *, now_ns: int) -> Inode:
+        """Give a file another name.
+
+        Raises NoSuchFile, NotADirectory, NotPermitted (a directory), AlreadyExists, TooManyLinks.
+        """
+        inode = self.lookup(source)
+        if inode.is_directory:
+            raise NotPermitted(f"{paths.display(source)} is a directory: it has one name only")
+        if inode.link_count == 0:
+            raise NoSuchFile(f"inode {inode.number} was removed")
+        place = self._find(destination)
+        if place.inode is not None:
+            raise AlreadyExists(f"{paths.display(destination)} exists")
+        if inode.link_count >= MAX_LINKS:
+            raise TooManyLinks(f"{paths.display(source)} has {inode.link_count} names already")
+        inode.link_count += 1
+        inode.ctime_ns = now_ns
+        inode.parent = place.parent
         batch = Batch()
-        superblock.next_inode = inode.number + 1
         self._put_inode(batch, inode)
         batch.put(records.dentry_key(place.parent, place.name), records.encode_dentry(inode.kind, inode.number))
-        self._touch_parent(batch, place.parent, now_ns, link_change=int(inode.is_directory))
-        self._write(batch, superblock)
+        self._touch_parent(batch, place.parent, now_ns)
+        self._write(batch)
+        return inode
 
-    # -------------------------------------------------------------- removing and renaming
+    # -------------------------------------------------------------- removing
 
-    def remove_file(self, path: bytes, *, now_ns: int) -> None:
-        """The content is deleted from its dataservers after the grace period.
+    def remove_file(self, path: bytes, *, now_ns: int, session: int = 0) -> Inode:
+        """Remove one name; returns the inode as it is then, with its remaining links.
 
+        With the last name the file goes, and its content from its dataservers after the grace period; with a
+        `session`, which has the file open, not before that session releases it.
         Raises NoSuchFile, NotADirectory, IsADirectory.
         """
         place = self._find(path)
@@ -154,13 +133,16 @@ class Namespace:
             raise IsADirectory(f"{paths.display(path)} is a directory")
         batch = Batch()
         superblock = self._superblock()
-        self._discard(batch, superblock, self._inode(number), now_ns)
+        inode = self._inode(number)
+        self._unlink(batch, superblock, inode, now_ns, session)
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns)
         self._write(batch, superblock)
+        return inode
 
-    def remove_directory(self, path: bytes, *, now_ns: int) -> None:
-        """Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy (the root)."""
+    def remove_directory(self, path: bytes, *, now_ns: int) -> Inode:
+        """Returns the inode as it is then. Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy
+        (the root)."""
         place = self._find(path)
         number = self._existing(place)
         if number == ROOT_INODE:
@@ -170,70 +152,46 @@ class Namespace:
         self._check_empty(path, number)
         batch = Batch()
         superblock = self._superblock()
-        self._discard(batch, superblock, self._inode(number), now_ns)
+        inode = self._inode(number)
+        self._discard(batch, superblock, inode, now_ns)
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns, link_change=-1)
         self._write(batch, superblock)
+        inode.link_count = 0
+        return inode
 
-    def rename(self, source: bytes, destination: bytes, *, no_replace: bool, now_ns: int) -> None:
-        """As rename(2): what is at the destination is replaced in the same step.
+    def release(self, session: int, now_ns: int, inodes: Iterable[int] | None = None) -> int:
+        """Drop the files without a name that `session` held: those of `inodes`, or all. Returns how many."""
+        if inodes is None:
+            prefix = records.orphan_key(session)
+            inodes = [records.orphan_inode(key) for key, _ in self._store.iterate(prefix, end_of_prefix(prefix))]
+        dropped = 0
+        for number in inodes:
+            key = records.orphan_key(session, number)
+            if self._store.get(key) is None:
+                continue
+            batch = Batch()
+            superblock = self._superblock()
+            batch.delete(key)
+            self._discard(batch, superblock, self._inode(number), now_ns)
+            self._write(batch, superblock)
+            dropped += 1
+        return dropped
 
-        Raises NoSuchFile, NotADirectory, IsADirectory, DirectoryNotEmpty, AlreadyExists (no_replace),
-        InvalidArgument (a directory into itself), DeviceBusy (the root).
-        """
-        old, new = self._find(source), self._find(destination)
-        moved = self._existing(old)
-        if ROOT_INODE in (moved, new.inode):
-            raise DeviceBusy("the root directory cannot be renamed or replaced")
-        if no_replace and new.inode is not None:
-            raise AlreadyExists(f"{paths.display(destination)} exists")
-        if moved in new.ancestors:
-            raise InvalidArgument(f"destination: {paths.display(destination)} is inside the directory "
-                                  f"{paths.display(source)} that is being renamed")
-        if new.inode in old.ancestors:
-            raise DirectoryNotEmpty(f"{paths.display(destination)} is not empty")
-        if moved == new.inode:
-            return
-        self._check_replaceable(old, new)
-        batch = Batch()
-        superblock = self._superblock()
-        if new.inode is not None:
-            self._discard(batch, superblock, self._inode(new.inode), now_ns)
-        inode = self._inode(moved)
-        inode.ctime_ns = now_ns
-        inode.parent = new.parent
-        self._put_inode(batch, inode)
-        batch.delete(records.dentry_key(old.parent, old.name))
-        batch.put(records.dentry_key(new.parent, new.name), records.encode_dentry(inode.kind, moved))
-        self._touch_renamed_parents(batch, old, new, now_ns)
-        self._write(batch, superblock)
-
-    def _check_replaceable(self, old: _Place, new: _Place) -> None:
-        if new.inode is None:
-            return
-        if old.kind == DIRECTORY and new.kind != DIRECTORY:
-            raise NotADirectory(f"{paths.display(new.path)} is not a directory, "
-                                f"{paths.display(old.path)} is")
-        if old.kind != DIRECTORY and new.kind == DIRECTORY:
-            raise IsADirectory(f"{paths.display(new.path)} is a directory, {paths.display(old.path)} is not")
-        if new.kind == DIRECTORY:
-            self._check_empty(new.path, new.inode)
-
-    def _touch_renamed_parents(self, batch: Batch, old: _Place, new: _Place, now_ns: int) -> None:
-        moved_links = int(old.kind == DIRECTORY)
-        gained_links = moved_links - int(new.kind == DIRECTORY)
-        if old.parent == new.parent:
-            self._touch_parent(batch, old.parent, now_ns, link_change=gained_links - moved_links)
-        else:
-            self._touch_parent(batch, old.parent, now_ns, link_change=-moved_links)
-            self._touch_parent(batch, new.parent, now_ns, link_change=gained_links)
+    def holders(self) -> set[int]:
+        """The sessions that hold files without a name."""
+        prefix = records.ORPHAN_PREFIX
+        return {records.orphan_session(key) for key, _ in self._store.iterate(prefix, end_of_prefix(prefix))}
 
     # -------------------------------------------------------------- changing files
 
     def set_attributes(self, path: bytes, *, mode: int | None, uid: int | None, gid: int | None,
                        atime_ns: int | None, mtime_ns: int | None, now_ns: int) -> Inode:
-        """Only what is not None changes. Raises NoSuchFile, NotADirectory."""
+        """Only what is not None changes. A new owner or group takes the setuid and setgid bits from a file, as
+        on Linux. Raises NoSuchFile, NotADirectory."""
         inode = self.lookup(path)
+        if (uid is not None or gid is not None) and not inode.is_directory:
+            inode.mode &= ~(stat.S_ISUID | (stat.S_ISGID if inode.mode & stat.S_IXGRP else 0))
         inode.mode = inode.mode if mode is None else mode
         inode.uid = inode.uid if uid is None else uid
         inode.gid = inode.gid if gid is None else gid
@@ -340,78 +298,3 @@ class Namespace:
         inode.mtime_ns = inode.ctime_ns = now_ns
         self._write_inode(inode)
         return True
-
-    # -------------------------------------------------------------- helpers
-
-    def _find(self, path: bytes) -> _Place:
-        """Raises NoSuchFile or NotADirectory if a directory on the way is missing or none."""
-        names = paths.components(path)
-        if not names:
-            return _Place(path, b"", ROOT_INODE, ROOT_INODE, DIRECTORY, ())
-        name = names.pop()
-        parent = ROOT_INODE
-        ancestors = [parent]
-        get = self._store.get
-        for depth, directory in enumerate(names):
-            value = get(records.dentry_key(parent, directory))
-            if value is None:
-                raise NoSuchFile(f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} does not exist")
-            kind, parent = records.decode_dentry(value)
-            if kind != DIRECTORY:
-                raise NotADirectory(
-                    f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} is not a directory")
-            ancestors.append(parent)
-        value = get(records.dentry_key(parent, name))
-        kind_, inode = records.decode_dentry(value) if value is not None else (None, None)
-        return _Place(path, name, parent, inode, kind_, tuple(ancestors))
-
-    def _existing(self, place: _Place) -> int:
-        if place.inode is None:
-            raise NoSuchFile(f"{paths.display(place.path)} does not exist")
-        return place.inode
-
-    def _inode(self, number: int) -> Inode:
-        value = self._store.get(records.inode_key(number))
-        if value is None:
-            raise StorageFailed(f"the record of inode {number} is missing")
-        return Inode.decode(number, value)
-
-    def _check_empty(self, path: bytes, number: int) -> None:
-        prefix = records.dentry_key(number, b"")
-        if next(iter(self._store.iterate(prefix, end_of_prefix(prefix))), None) is not None:
-            raise DirectoryNotEmpty(f"{paths.display(path)} is not empty")
-
-    def _discard(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int) -> None:
-        """Drop an inode and queue its content for deletion."""
-        batch.delete(records.inode_key(inode.number))
-        if inode.content is None:
-            superblock.directories -= 1
-        else:
-            superblock.files -= 1
-            enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
-
-    def _touch_parent(self, batch: Batch, number: int, now_ns: int, *, link_change: int = 0) -> None:
-        directory = self._inode(number)
-        directory.mtime_ns = directory.ctime_ns = now_ns
-        directory.link_count += link_change
-        self._put_inode(batch, directory)
-
-    def _put_inode(self, batch: Batch, inode: Inode) -> None:
-        batch.put(records.inode_key(inode.number), inode.encode())
-
-    def _write_inode(self, inode: Inode) -> None:
-        batch = Batch()
-        self._put_inode(batch, inode)
-        self._write(batch)
-
-    def _superblock(self) -> Superblock:
-        """Read anew each time: after a failed write the store may hold more than was answered."""
-        value = self._store.get(records.SUPERBLOCK_KEY)
-        if value is None:
-            raise StorageFailed("the record with the namespace's counters is missing")
-        return Superblock.decode(value)
-
-    def _write(self, batch: Batch, superblock: Superblock | None = None) -> None:
-        if superblock is not None:
-            batch.put(records.SUPERBLOCK_KEY, superblock.encode())
-        self._store.write(batch)

@@ -5,13 +5,13 @@ fs/proto/speedwell.proto: a field that is added there needs no other change of t
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
 from fs.errors import StorageFailed
 from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import ContentRecord, InodeRecord
+from fs.proto.speedwell_pb2 import ContentRecord, ExtendedAttribute, InodeRecord
 
 FORMAT_VERSION = 2
 ROOT_INODE = 1
@@ -26,10 +26,12 @@ _DENTRY_PREFIX = b"d"
 _INODE_PREFIX = b"i"
 DATASERVER_PREFIX = b"s"
 _DELETION_PREFIX = b"x"
+ORPHAN_PREFIX = b"o"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
+_ORPHAN_KEY = struct.Struct(">cQQ")
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
@@ -90,6 +92,7 @@ class Inode:
     content: Content | None = None  # of a regular file
     target: bytes = b""  # of a symbolic link
     device: int = 0  # of a device
+    extended_attributes: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
     def is_directory(self) -> bool:
@@ -101,7 +104,9 @@ class Inode:
             type=self.kind, mode=self.mode, uid=self.uid, gid=self.gid,  # type: ignore[arg-type]
             atime_ns=self.atime_ns, mtime_ns=self.mtime_ns, ctime_ns=self.ctime_ns, link_count=self.link_count,
             parent=self.parent, device=self.device, target=self.target,
-            content=None if content is None else content.record()).SerializeToString()
+            content=None if content is None else content.record(),
+            extended_attributes=[ExtendedAttribute(name=name, value=attribute)
+                                 for name, attribute in self.extended_attributes.items()]).SerializeToString()
 
     @classmethod
     def decode(cls, number: int, value: bytes) -> "Inode":
@@ -114,7 +119,8 @@ class Inode:
             raise StorageFailed(f"the record of inode {number} is damaged")
         return cls(number, kind, record.mode, record.uid, record.gid, record.atime_ns, record.mtime_ns,
                    record.ctime_ns, record.link_count, record.parent,
-                   Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device)
+                   Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
+                   {each.name: each.value for each in record.extended_attributes})
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:
@@ -149,3 +155,20 @@ def deletion_key(dataserver: int, due_ns: int, file_id: bytes) -> bytes:
 
 def deletion_file_id(key: bytes) -> bytes:
     return key[-16:]
+
+
+def orphan_key(session: int, inode: int | None = None) -> bytes:
+    """Of a file without a name that `session` has open, or the prefix of all of that session."""
+    if inode is None:
+        return _DENTRY_KEY.pack(ORPHAN_PREFIX, session)
+    return _ORPHAN_KEY.pack(ORPHAN_PREFIX, session, inode)
+
+
+def orphan_session(key: bytes) -> int:
+    session: int = _ORPHAN_KEY.unpack(key)[1]
+    return session
+
+
+def orphan_inode(key: bytes) -> int:
+    inode: int = _ORPHAN_KEY.unpack(key)[2]
+    return inode

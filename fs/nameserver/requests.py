@@ -17,6 +17,9 @@ MAX_CHUNK_BYTES = 1 << 40
 MAX_TEXT = 253  # the longest host name
 MAX_DATASERVER_ID = 200
 LIST_LIMIT = 1000
+MAX_TARGET_BYTES = 4095   # with its NUL a symbolic link's target fits Linux's longest path
+MAX_ATTRIBUTE_NAME_BYTES = 255
+MAX_ATTRIBUTE_BYTES = 65536   # as on Linux
 
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -97,3 +100,29 @@ def file_id(value: str, field: str = "file_id") -> bytes:
 
 def file_id_text(value: bytes) -> str:
     return str(uuid.UUID(bytes=value))
+
+
+def link_target(value: bytes) -> bytes:
+    if not value or b"\0" in value:
+        raise InvalidArgument("target: a symbolic link's target is not empty and has no NUL")
+    if len(value) > MAX_TARGET_BYTES:
+        raise NameTooLong(f"target: {len(value)} bytes, at most {MAX_TARGET_BYTES} are allowed")
+    return value
+
+
+def attribute_name(value: bytes) -> bytes:
+    if not 1 <= len(value) <= MAX_ATTRIBUTE_NAME_BYTES or b"\0" in value:
+        raise InvalidArgument(f"extended_attribute.name: {paths.display(value)!r} is not 1 to "
+                              f"{MAX_ATTRIBUTE_NAME_BYTES} bytes without NUL")
+    return value
+
+
+def attribute_value(value: bytes) -> bytes:
+    if len(value) > MAX_ATTRIBUTE_BYTES:
+        raise InvalidArgument(f"extended_attribute.value: {len(value)} bytes, at most {MAX_ATTRIBUTE_BYTES} are "
+                              "allowed")
+    return value
+
+
+def session(value: int) -> int:
+    return number(value, "session", 2**64 - 1, 1)

@@ -16,8 +16,10 @@ from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
 from fs.nameserver import deletions, requests
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
+from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.records import Content, Inode
 from fs.nameserver.registry import Dataserver, Registry
+from fs.nameserver.sessions import Sessions
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
 from fs.store import Store
@@ -25,7 +27,7 @@ from fs.store import Store
 log = logging.getLogger(__name__)
 
 
-class NameserverService:
+class NameserverService(PosixRequests):
     """One method per rpc, callable from any thread; a lock makes each one atomic."""
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
@@ -42,6 +44,7 @@ class NameserverService:
         self._namespace = Namespace(store, now_ns=clock_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds())
+        self._sessions = Sessions(settings.session_lease_seconds, self._namespace.holders(), clock_seconds())
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names
@@ -89,18 +92,28 @@ class NameserverService:
 
     def remove(self, request: pb.RemoveRequest) -> pb.RemoveReply:
         with self._lock:
-            remove = self._namespace.remove_directory if request.directory else self._namespace.remove_file
-            remove(request.path, now_ns=self._clock_ns())
+            if request.directory:
+                removed = self._namespace.remove_directory(request.path, now_ns=self._clock_ns())
+            else:
+                if request.session:
+                    self._require_session(request.session)
+                removed = self._namespace.remove_file(request.path, now_ns=self._clock_ns(),
+                                                      session=request.session)
             directory = self._namespace.lookup(paths.parent(request.path))
-            return pb.RemoveReply(directory=self._attributes(directory))
+            return pb.RemoveReply(directory=self._attributes(directory), removed=self._attributes(removed))
 
     def rename(self, request: pb.RenameRequest) -> pb.RenameReply:
         source = requests.path(request.source, "source")
         destination = requests.path(request.destination, "destination")
+        if request.no_replace and request.exchange:
+            raise InvalidArgument("exchange: one of exchange and no_replace at most")
         with self._lock:
-            self._namespace.rename(source, destination, no_replace=request.no_replace,
-                                   now_ns=self._clock_ns())
-        return pb.RenameReply()
+            if request.session:
+                self._require_session(request.session)
+            replaced = self._namespace.rename(source, destination, no_replace=request.no_replace,
+                                              exchange=request.exchange, session=request.session,
+                                              now_ns=self._clock_ns())
+            return pb.RenameReply(replaced=None if replaced is None else self._attributes(replaced))
 
     # -------------------------------------------------------------- files
 
@@ -110,10 +123,11 @@ class NameserverService:
         uid = requests.owner(request.uid, "uid") if has("uid") else None
         gid = requests.owner(request.gid, "gid") if has("gid") else None
         with self._lock:
+            now_ns = self._clock_ns()
             inode = self._namespace.set_attributes(
-                request.path, mode=mode, uid=uid, gid=gid,
-                atime_ns=request.atime_ns if has("atime_ns") else None,
-                mtime_ns=request.mtime_ns if has("mtime_ns") else None, now_ns=self._clock_ns())
+                request.path, mode=mode, uid=uid, gid=gid, now_ns=now_ns,
+                atime_ns=now_ns if request.atime_now else request.atime_ns if has("atime_ns") else None,
+                mtime_ns=now_ns if request.mtime_now else request.mtime_ns if has("mtime_ns") else None)
             return pb.SetAttributesReply(attributes=self._attributes(inode))
 
     def truncate(self, request: pb.TruncateRequest) -> pb.TruncateReply:
@@ -172,6 +186,7 @@ class NameserverService:
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
                 now_seconds=self._clock_seconds())
+            self._expire_sessions()
             now_ns = self._clock_ns()
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
@@ -232,13 +247,16 @@ class NameserverService:
         content = inode.content
         if content is None:
             return pb.Attributes(
-                inode=inode.number, type=pb.DIRECTORY, mode=inode.mode, uid=inode.uid, gid=inode.gid,
+                inode=inode.number, type=inode.kind,  # type: ignore[arg-type]
+                mode=inode.mode, uid=inode.uid, gid=inode.gid,
                 atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
-                link_count=inode.link_count)
+                link_count=inode.link_count, target=inode.target, device=inode.device, size=len(inode.target),
+                has_extended_attributes=bool(inode.extended_attributes))
         return pb.Attributes(
             inode=inode.number, type=pb.REGULAR, mode=inode.mode, uid=inode.uid, gid=inode.gid,
             atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
             link_count=inode.link_count, size=content.size_bytes,
+            has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
             replicas=self._replicas(content.replicas))
 

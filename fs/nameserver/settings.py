@@ -8,6 +8,7 @@ from fs.nameserver import requests
 DEFAULT_REPLICATION = 3
 DEFAULT_CHUNK_BYTES = 256 << 20
 DEFAULT_DELETION_GRACE_SECONDS = 60.0
+DEFAULT_SESSION_LEASE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Settings:
     replication: int = DEFAULT_REPLICATION
     chunk_size_bytes: int = DEFAULT_CHUNK_BYTES
     deletion_grace_seconds: float = DEFAULT_DELETION_GRACE_SECONDS
+    session_lease_seconds: float = DEFAULT_SESSION_LEASE_SECONDS
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
@@ -25,3 +27,6 @@ class Settings:
         if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
             raise InvalidArgument(f"deletion-grace: {self.deletion_grace_seconds:g} s is not between 0 and "
                                   "a year")
+        if not 1 <= self.session_lease_seconds <= 3600:
+            raise InvalidArgument(f"session-lease: {self.session_lease_seconds:g} s is not between a second and "
+                                  "an hour")

@@ -1,0 +1,111 @@
+"""Requests that only a POSIX mount makes: links and special files, extended attributes, sessions."""
+
+import threading
+from collections.abc import Callable
+
+from fs.errors import InvalidArgument, TooManyLocks
+from fs.nameserver import requests
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.records import SPECIAL_KINDS, Inode
+from fs.nameserver.sessions import Sessions
+from fs.proto import speedwell_pb2 as pb
+
+
+class PosixRequests:
+    """One method per rpc, callable from any thread."""
+
+    _lock: threading.Lock
+    _namespace: Namespace
+    _sessions: Sessions
+    _clock_ns: Callable[[], int]
+    _clock_seconds: Callable[[], float]
+
+    def _attributes(self, inode: Inode) -> pb.Attributes:
+        raise NotImplementedError
+
+    # -------------------------------------------------------------- links and special files
+
+    def make_symbolic_link(self, request: pb.MakeSymbolicLinkRequest) -> pb.MakeSymbolicLinkReply:
+        target = requests.link_target(request.target)
+        uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
+        with self._lock:
+            inode = self._namespace.make_symbolic_link(request.path, target, uid=uid, gid=gid,
+                                                       now_ns=self._clock_ns())
+            return pb.MakeSymbolicLinkReply(attributes=self._attributes(inode))
+
+    def make_special(self, request: pb.MakeSpecialRequest) -> pb.MakeSpecialReply:
+        if request.type not in SPECIAL_KINDS:
+            raise InvalidArgument(f"type: {request.type} is not a fifo, socket or device")
+        mode = requests.mode(request.mode)
+        uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
+        with self._lock:
+            inode = self._namespace.make_special(request.path, request.type, mode=mode, uid=uid, gid=gid,
+                                                 device=request.device, now_ns=self._clock_ns())
+            return pb.MakeSpecialReply(attributes=self._attributes(inode))
+
+    def link(self, request: pb.LinkRequest) -> pb.LinkReply:
+        destination = requests.path(request.destination, "destination")
+        with self._lock:
+            inode = self._namespace.link(request.source, destination, now_ns=self._clock_ns())
+            return pb.LinkReply(attributes=self._attributes(inode))
+
+    # -------------------------------------------------------------- extended attributes
+
+    def list_extended_attributes(self, request: pb.ListExtendedAttributesRequest
+                                 ) -> pb.ListExtendedAttributesReply:
+        with self._lock:
+            attributes = self._namespace.lookup(request.path).extended_attributes
+        return pb.ListExtendedAttributesReply(extended_attributes=[
+            pb.ExtendedAttribute(name=name, value=value) for name, value in attributes.items()])
+
+    def set_extended_attribute(self, request: pb.SetExtendedAttributeRequest) -> pb.SetExtendedAttributeReply:
+        name = requests.attribute_name(request.extended_attribute.name)
+        value = requests.attribute_value(request.extended_attribute.value)
+        if request.create and request.replace:
+            raise InvalidArgument("create: one of create and replace at most")
+        with self._lock:
+            inode = self._namespace.set_extended_attribute(
+                request.path, name, value, create=request.create, replace=request.replace,
+                now_ns=self._clock_ns())
+            return pb.SetExtendedAttributeReply(attributes=self._attributes(inode))
+
+    def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest
+                                  ) -> pb.RemoveExtendedAttributeReply:
+        with self._lock:
+            inode = self._namespace.remove_extended_attribute(request.path, request.name,
+                                                              now_ns=self._clock_ns())
+            return pb.RemoveExtendedAttributeReply(attributes=self._attributes(inode))
+
+    # -------------------------------------------------------------- sessions
+
+    def renew_session(self, request: pb.RenewSessionRequest) -> pb.RenewSessionReply:
+        session = requests.session(request.session)
+        with self._lock:
+            self._expire_sessions()
+            self._require_session(session)
+        return pb.RenewSessionReply(lease_seconds=self._sessions.lease_seconds)
+
+    def end_session(self, request: pb.EndSessionRequest) -> pb.EndSessionReply:
+        session = requests.session(request.session)
+        with self._lock:
+            self._end_session(session)
+        return pb.EndSessionReply()
+
+    def release(self, request: pb.ReleaseRequest) -> pb.ReleaseReply:
+        session = requests.session(request.session)
+        with self._lock:
+            self._namespace.release(session, self._clock_ns(), request.inodes)
+        return pb.ReleaseReply()
+
+    def _require_session(self, session: int) -> None:
+        """Any sign of life renews a lease."""
+        if not self._sessions.renew(session, self._clock_seconds()):
+            raise TooManyLocks("the nameserver has too many sessions")
+
+    def _expire_sessions(self) -> None:
+        for session in self._sessions.expired(self._clock_seconds()):
+            self._end_session(session)
+
+    def _end_session(self, session: int) -> None:
+        self._namespace.release(session, self._clock_ns())
+        self._sessions.end(session)

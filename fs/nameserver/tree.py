@@ -1,0 +1,184 @@
+"""What every operation on the namespace stands on: finding places, reading and writing inodes.
+
+Inode-based: a directory entry names an inode, so renaming a directory touches two entries whatever is
+below it. Every operation reads, decides, and writes one batch: it happens whole or not at all. Time and
+new contents are passed in; nothing here knows of dataservers beyond their numbers, of RPC, or of a clock.
+One thread at a time (the service holds a lock).
+"""
+
+import stat
+from dataclasses import dataclass
+
+from fs import paths
+from fs.errors import DirectoryNotEmpty, NoSuchFile, NotADirectory, StorageFailed
+from fs.nameserver import records
+from fs.nameserver.deletions import enqueue
+from fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode, Superblock
+from fs.store import Batch, Store, end_of_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a path leads: the directory that holds its last name, and what is there (None: nothing)."""
+
+    path: bytes
+    name: bytes
+    parent: int
+    inode: int | None
+    kind: int | None
+    ancestors: tuple[int, ...]  # inodes of the directories on the way, the root first, `parent` last
+
+
+class Tree:
+    """Paths are in wire form (`fs.paths`); `now_ns` is the time of the change."""
+
+    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int) -> None:
+        """Opens the namespace in `store`, or makes an empty one with a root directory.
+
+        Raises StorageFailed if the store holds something else.
+        """
+        self._store = store
+        self._deletion_grace_ns = deletion_grace_ns
+        if store.get(records.SUPERBLOCK_KEY) is not None:
+            self._superblock()
+            return
+        if next(iter(store.iterate(b"")), None) is not None:
+            raise StorageFailed("the database is not a namespace of Speedwell")
+        batch = Batch()
+        root = Inode(ROOT_INODE, DIRECTORY, 0o755, 0, 0, now_ns, now_ns, now_ns, 2, ROOT_INODE)
+        self._put_inode(batch, root)
+        self._write(batch, Superblock(ROOT_INODE + 1, files=0, directories=1))
+
+    @property
+    def file_count(self) -> int:
+        return self._superblock().files
+
+    @property
+    def directory_count(self) -> int:
+        """Including the root."""
+        return self._superblock().directories
+
+    # -------------------------------------------------------------- reading
+
+    def lookup(self, path: bytes) -> Inode:
+        """The inode of a path, also of one that names an inode. Raises NoSuchFile, NotADirectory."""
+        if paths.is_inode(path):
+            return self.inode(paths.inode_number(path))
+        place = self._find(path)
+        return self._inode(self._existing(place))
+
+    def inode(self, number: int) -> Inode:
+        """Raises NoSuchFile if no file has that inode (any more)."""
+        value = self._store.get(records.inode_key(number))
+        if value is None:
+            raise NoSuchFile(f"inode {number} does not exist (any more)")
+        return Inode.decode(number, value)
+
+    # -------------------------------------------------------------- helpers
+
+    def _find(self, path: bytes) -> Place:
+        """Raises NoSuchFile or NotADirectory if a directory on the way is missing or none."""
+        names = paths.components(path)
+        if not names:
+            return Place(path, b"", ROOT_INODE, ROOT_INODE, DIRECTORY, ())
+        name = names.pop()
+        parent = ROOT_INODE
+        ancestors = [parent]
+        get = self._store.get
+        for depth, directory in enumerate(names):
+            value = get(records.dentry_key(parent, directory))
+            if value is None:
+                raise NoSuchFile(f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} does not exist")
+            kind, parent = records.decode_dentry(value)
+            if kind != DIRECTORY:
+                raise NotADirectory(
+                    f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} is not a directory")
+            ancestors.append(parent)
+        value = get(records.dentry_key(parent, name))
+        kind_, inode = records.decode_dentry(value) if value is not None else (None, None)
+        return Place(path, name, parent, inode, kind_, tuple(ancestors))
+
+    def _existing(self, place: Place) -> int:
+        if place.inode is None:
+            raise NoSuchFile(f"{paths.display(place.path)} does not exist")
+        return place.inode
+
+    def _inode(self, number: int) -> Inode:
+        value = self._store.get(records.inode_key(number))
+        if value is None:
+            raise StorageFailed(f"the record of inode {number} is missing")
+        return Inode.decode(number, value)
+
+    def _check_empty(self, path: bytes, number: int) -> None:
+        prefix = records.dentry_key(number, b"")
+        if next(iter(self._store.iterate(prefix, end_of_prefix(prefix))), None) is not None:
+            raise DirectoryNotEmpty(f"{paths.display(path)} is not empty")
+
+    def _add(self, place: Place, inode: Inode, superblock: Superblock, now_ns: int) -> None:
+        """Write a new inode and its name. In a directory with the setgid bit it belongs to the directory's
+        group (a directory gets the bit too), as on Linux."""
+        directory = self._inode(place.parent)
+        if directory.mode & stat.S_ISGID:
+            inode.gid = directory.gid
+            if inode.is_directory:
+                inode.mode |= stat.S_ISGID
+        batch = Batch()
+        superblock.next_inode = inode.number + 1
+        if inode.is_directory:
+            superblock.directories += 1
+            directory.link_count += 1
+        else:
+            superblock.files += 1
+        self._put_inode(batch, inode)
+        batch.put(records.dentry_key(place.parent, place.name), records.encode_dentry(inode.kind, inode.number))
+        directory.mtime_ns = directory.ctime_ns = now_ns
+        self._put_inode(batch, directory)
+        self._write(batch, superblock)
+
+    def _unlink(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int, session: int = 0) -> None:
+        """Take one name away from a file. One without a name is dropped, unless `session` still holds it."""
+        inode.link_count -= 1
+        inode.ctime_ns = now_ns
+        if inode.link_count > 0:
+            self._put_inode(batch, inode)
+        elif session:
+            self._put_inode(batch, inode)
+            batch.put(records.orphan_key(session, inode.number), b"")
+        else:
+            self._discard(batch, superblock, inode, now_ns)
+
+    def _discard(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int) -> None:
+        """Drop an inode and queue its content for deletion."""
+        batch.delete(records.inode_key(inode.number))
+        if inode.is_directory:
+            superblock.directories -= 1
+        else:
+            superblock.files -= 1
+        if inode.content is not None:
+            enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
+
+    def _touch_parent(self, batch: Batch, number: int, now_ns: int, *, link_change: int = 0) -> None:
+        directory = self._inode(number)
+        directory.mtime_ns = directory.ctime_ns = now_ns
+        directory.link_count += link_change
+        self._put_inode(batch, directory)
+
+    def _put_inode(self, batch: Batch, inode: Inode) -> None:
+        batch.put(records.inode_key(inode.number), inode.encode())
+
+    def _write_inode(self, inode: Inode) -> None:
+        batch = Batch()
+        self._put_inode(batch, inode)
+        self._write(batch)
+
+    def _superblock(self) -> Superblock:
+        """Read anew each time: after a failed write the store may hold more than was answered."""
+        value = self._store.get(records.SUPERBLOCK_KEY)
+        if value is None:
+            raise StorageFailed("the record with the namespace's counters is missing")
+        return Superblock.decode(value)
+
+    def _write(self, batch: Batch, superblock: Superblock | None = None) -> None:
+        if superblock is not None:
+            batch.put(records.SUPERBLOCK_KEY, superblock.encode())
+        self._store.write(batch)
