@@ -6,6 +6,7 @@ Timeouts are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO) so that a blocking call cos
 
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterable
@@ -204,6 +205,12 @@ class Channel:
 
     # ------------------------------------------------------------------ life
 
+    def is_readable(self, timeout_seconds: float) -> bool:
+        """Whether a receive would not block, within `timeout_seconds`."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(timeout_seconds * 1000))
+
     def is_idle(self) -> bool:
         """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""
         try:
@@ -216,9 +223,13 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection; a thread blocked in it wakes up with ConnectionLost."""
+        self.interrupt()
+        self.socket.close()
+
+    def interrupt(self) -> None:
+        """End the conversation; the thread that has it wakes up with ConnectionLost and closes."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
 
     def _receive_exactly(self, count: int, may_end: bool = False) -> bytes:
         parts: list[bytes] = []

@@ -104,6 +104,12 @@ class TooManyLocks(SpeedwellError):
     errno = errno.ENOLCK
 
 
+class StaleEpoch(SpeedwellError):
+    """The file's set of replicas has changed since the sender learnt of it."""
+
+    errno = errno.EAGAIN
+
+
 # ------------------------------------------------------------------ requests
 
 

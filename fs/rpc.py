@@ -27,6 +27,7 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.Locked: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WouldDeadlock: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TooManyLocks: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidName: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NameTooLong: grpc.StatusCode.INVALID_ARGUMENT,

@@ -5,29 +5,39 @@ import time
 from collections.abc import Callable
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.client.context import ClientContext
-from fs.errors import AppendFailed, NoReplicaAvailable, NoSpace, SpeedwellError, StaleFile
+from fs.client.context import ClientContext, Writer
+from fs.errors import AppendFailed, NoReplicaAvailable, NoSpace, NoSuchFile, SpeedwellError, StaleFile
 from fs.proto.speedwell_pb2 import (
+    BUSY,
+    FENCED,
+    IO_ERROR,
     NO_SPACE,
     NOT_FOUND,
     OK,
+    OUT_OF_DATE,
     STALE,
+    STALE_EPOCH,
     AppendOperation,
+    AppendRecord,
     Attributes,
     DataReply,
     DataRequest,
     Replica,
 )
 
-PATIENCE_SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 """Longer than a primary may wait for the appends of others and for a replica that does not answer."""
 
-REFUSAL_SECONDS = 1.0
-SUCCESSION_SECONDS = 6.0
-"""How long to wait for the nameserver to notice that a primary is gone and to name another one."""
+LOOK_SECONDS = 2.0
+"""After so long without an answer the nameserver is asked whether the primary is still the primary."""
 
-SUCCESSION_INTERVAL_SECONDS = 0.25
-SEALED_INTERVAL_SECONDS = 0.02
+REFUSAL_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
+"""How long an append is tried again after its first failure: longer than it takes until the lease of a primary
+that is gone has ended and the nameserver names another one."""
+
+PAUSE_SECONDS = 0.1
+SEALED_PAUSE_SECONDS = 0.02
 
 
 class AppendRequests:
@@ -38,28 +48,39 @@ class AppendRequests:
         self.end = attributes.size      # where the last acknowledged append ended
         self._context = context
         self._path = path
-        self._failed: dict[str, None] = {}
+        self._writer: Writer | None = None
         self._unpublished = False
         self._lock = threading.Lock()
 
     def append(self, send: Callable[[Channel], None], length: int) -> int:
         """Have `length` bytes appended that `send` puts on the channel; returns their offset.
 
-        As long as it is certain that nothing was done (the primary has not been given the last byte, or
-        refused), the append is tried once more after a fresh look-up; where the primary is gone, the look-up
-        is repeated until the nameserver names another one or this one is back.
+        What fails for a while (a dead primary, replicas that change, a lost answer) is tried again with the same
+        writer and sequence number, so that the bytes are appended once however often they are sent.
         Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile.
         """
-        deadline = time.monotonic() + SUCCESSION_SECONDS
+        if self._writer is None:
+            self._writer = self._context.take_writer()
+        self._writer.sequence += 1
+        deadline = 0.0
+        retry = False
         while True:
             try:
-                return self._append_once(send, length)
-            except _NothingDone as failure:
-                successor = self._look_up_again(follow=failure.sealed)
-                if time.monotonic() > deadline or not (successor or failure.primary_gone or failure.sealed):
+                return self._append_once(send, length, self._writer, retry)
+            except _Again as failure:
+                retry = retry or failure.may_be_done
+                deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+                changed = self._look_up_again(failure)
+                if time.monotonic() > deadline or (failure.final and not changed):
                     raise failure.error from None
-                if not successor:
-                    time.sleep(SEALED_INTERVAL_SECONDS if failure.sealed else SUCCESSION_INTERVAL_SECONDS)
+                if not changed:
+                    time.sleep(SEALED_PAUSE_SECONDS if failure.sealed else PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """No append follows."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._context.give_back_writer(writer)
 
     def publish(self) -> None:
         """Commit the length reached at the nameserver, if it is not there yet.
@@ -69,25 +90,26 @@ class AppendRequests:
         with self._lock:
             if not self._unpublished:
                 return
-            self.attributes = self._context.metadata.commit(
-                self.attributes.inode, self.attributes.file_id, self.end, failed_replicas=tuple(self._failed))
+            self.attributes = self._context.metadata.commit(self.attributes.inode, self.attributes.file_id, self.end)
             self._unpublished = False
 
     # ------------------------------------------------------------------ private
 
-    def _append_once(self, send: Callable[[Channel], None], length: int) -> int:
+    def _append_once(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> int:
         primary, relay = self._targets()
         channel: Channel | None = None
         handed_over = False
         try:
             channel = self._context.connections.take(primary.host, primary.port)
-            channel.set_timeout(PATIENCE_SECONDS)
+            channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(append=AppendOperation(
                 file_id=self.attributes.file_id, inode=self.attributes.inode, path=self._path,
-                chunk_size=self.attributes.chunk_size, length=length, relay=relay,
+                chunk_size=self.attributes.chunk_size, length=length, relay=relay, epoch=self.attributes.epoch,
+                records=[AppendRecord(writer=writer.id, sequence=writer.sequence)], retry=retry,
                 known_size=max(self.attributes.size, self.end))), more=True)
             send(channel)
             handed_over = True
+            self._await_answer(channel, primary)
             reply = channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
             reply = self._after_break(primary, channel, handed_over, error)
@@ -96,20 +118,32 @@ class AppendRequests:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
         if reply.status != OK:
-            raise _NothingDone(_refusal(primary, reply, self._path), sealed=reply.status == STALE)
+            raise _refusal(primary, reply, self._path)
         self._context.connections.give_back(primary.host, primary.port, channel)  # type: ignore[arg-type]
-        self._note(reply, length)
+        self._note(primary, reply, length)
         return reply.offset
+
+    def _await_answer(self, channel: Channel, primary: Replica) -> None:
+        """Raises ConnectionLost when there is none for too long, or another primary has been named."""
+        for _ in range(int(ANSWER_SECONDS / LOOK_SECONDS)):
+            if channel.is_readable(LOOK_SECONDS):
+                return
+            try:
+                attributes = self._context.metadata.lookup_inode(self.attributes.inode, to_append=True)
+            except SpeedwellError:
+                continue
+            if [replica.dataserver_id for replica in attributes.replicas[:1]] != [primary.dataserver_id]:
+                raise ConnectionLost("it does not answer, and another primary has been named")
 
     def _after_break(self, primary: Replica, channel: Channel | None, handed_over: bool,
                      error: SpeedwellError) -> DataReply:
-        """The refusal that the primary sent before it closed. Raises if there is none."""
+        """The refusal that the primary sent before it closed. Raises _Again if there is none."""
         self._context.note_failure(primary)
         self._context.metrics.add(replica_failures=1)
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
         if channel is None:
-            gone = NoReplicaAvailable(f"the primary of {_shown(self._path)} takes no append: {where}: {error}")
-            raise _NothingDone(gone, primary_gone=True) from None
+            raise _Again(NoReplicaAvailable(
+                f"the primary of {_shown(self._path)} takes no append: {where}: {error}")) from None
         try:
             if not handed_over:
                 channel.set_timeout(REFUSAL_SECONDS)
@@ -121,32 +155,34 @@ class AppendRequests:
         finally:
             channel.close()
         if handed_over:
-            raise AppendFailed(f"{where} did not acknowledge an append to {_shown(self._path)}, which it may have "
-                               f"carried out: {error}") from None
-        raise _NothingDone(AppendFailed(f"{where} failed during an append to {_shown(self._path)}: {error}"),
-                           primary_gone=True) from None
+            raise _Again(AppendFailed(f"{where} did not acknowledge an append to {_shown(self._path)}, which it may "
+                                      f"have carried out: {error}"), may_be_done=True) from None
+        raise _Again(AppendFailed(f"{where} failed during an append to {_shown(self._path)}: {error}")) from None
 
     def _targets(self) -> tuple[Replica, list[Replica]]:
-        left = [replica for replica in self.attributes.replicas if replica.dataserver_id not in self._failed]
-        if not left:
-            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica left to append to")
-        return left[0], left[1:]
+        replicas = self.attributes.replicas
+        if not replicas:
+            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica to append to")
+        return replicas[0], list(replicas[1:])
 
-    def _note(self, reply: DataReply, length: int) -> None:
+    def _note(self, primary: Replica, reply: DataReply, length: int) -> None:
         with self._lock:
             self.end = max(self.end, reply.offset + length)
             self._unpublished = True
-            new = [name for name in reply.failed_replicas if name not in self._failed]
-            self._failed.update(dict.fromkeys(new))
-        self._context.metrics.add(append_requests=1, bytes_appended=length, replicas_dropped=len(new))
+            if reply.epoch > self.attributes.epoch:
+                self.attributes = _with_replicas(self.attributes, reply.epoch, [primary, *reply.replicas])
+        self._context.metrics.add(append_requests=1, bytes_appended=length,
+                                  replicas_dropped=len(reply.failed_replicas))
 
-    def _look_up_again(self, follow: bool) -> bool:
-        """Whether the nameserver names another primary now; with `follow`, a new content is one too."""
+    def _look_up_again(self, failure: "_Again") -> bool:
+        """Whether the nameserver names another primary or another set now. Raises StaleFile."""
         try:
-            attributes = self._context.metadata.lookup_inode(self.attributes.inode)
+            attributes = self._context.metadata.lookup_inode(self.attributes.inode, to_append=True)
+        except NoSuchFile:
+            raise failure.error from None
         except SpeedwellError:
             return False
-        if follow and attributes.file_id != self.attributes.file_id:
+        if failure.sealed and attributes.file_id != self.attributes.file_id:
             # A version was made from ours, which has all that was appended before.
             with self._lock:
                 self.attributes, self.end = attributes, attributes.size
@@ -154,27 +190,52 @@ class AppendRequests:
             return True
         if attributes.file_id != self.attributes.file_id:
             raise StaleFile(f"{_shown(self._path)} has a new content: open it again")
-        before, self.attributes = self.attributes, attributes
-        return [r.dataserver_id for r in before.replicas][:1] != [r.dataserver_id for r in attributes.replicas][:1]
+        with self._lock:
+            before = self.attributes
+            if attributes.epoch < before.epoch:
+                return False
+            self.attributes = attributes
+        return attributes.epoch > before.epoch or list(attributes.replicas) != list(before.replicas)
 
 
-class _NothingDone(Exception):
-    """The append failed and is certain to have no effect."""
+class _Again(Exception):
+    """The append failed for now. `may_be_done`: it may have been carried out. `final`: unless the replicas
+    have changed, trying again is of no use. `sealed`: somebody makes a new version of the file."""
 
-    def __init__(self, error: SpeedwellError, primary_gone: bool = False, sealed: bool = False) -> None:
+    def __init__(self, error: SpeedwellError, *, may_be_done: bool = False, final: bool = False,
+                 sealed: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
-        self.primary_gone = primary_gone
+        self.may_be_done = may_be_done
+        self.final = final
         self.sealed = sealed
 
 
-def _refusal(primary: Replica, reply: DataReply, path: bytes) -> SpeedwellError:
+def _with_replicas(attributes: Attributes, epoch: int, replicas: list[Replica]) -> Attributes:
+    changed = Attributes()
+    changed.CopyFrom(attributes)  # the original may be in the cache
+    changed.epoch = epoch
+    del changed.replicas[:]
+    changed.replicas.extend(replicas)
+    return changed
+
+
+def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError | _Again":
     reason = f"{_shown(path)}: dataserver {primary.dataserver_id}: {reply.message}"
     if reply.status == NO_SPACE:
         return NoSpace(reason)
     if reply.status == NOT_FOUND:
-        return StaleFile(reason)
-    return AppendFailed(reason)
+        return _Again(StaleFile(reason), final=True)
+    error = AppendFailed(reason)
+    if reply.status == FENCED:  # what others hold of it by now is not taken back
+        return _Again(error, may_be_done=True)
+    if reply.status in (BUSY, STALE_EPOCH):
+        return _Again(error, may_be_done=reply.status == STALE_EPOCH)
+    if reply.status == STALE:
+        return _Again(error, sealed=True)
+    if reply.status in (IO_ERROR, OUT_OF_DATE):
+        return _Again(error, may_be_done=reply.status == IO_ERROR, final=True)
+    return error
 
 
 def _shown(path: bytes) -> str:

@@ -120,6 +120,8 @@ class Appender:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
+            if self._error is None:
+                self._requests.close()
 
     def __enter__(self) -> "Appender":
         return self

@@ -1,6 +1,7 @@
 """What the readers and appenders of one client share."""
 
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -22,6 +23,17 @@ AVOID_SECONDS = 5.0
 PLACE_EXPIRES_SECONDS = 60.0
 
 
+class Writer:
+    """A name for somebody who appends one piece after the other, and the number of the last piece.
+
+    Dataservers remember the last append of each writer; so a writer has one append under way at a time.
+    """
+
+    def __init__(self) -> None:
+        self.id = secrets.randbits(64) or 1
+        self.sequence = 0
+
+
 class ClientContext:
     """Metadata, connections, steering and counters of one client. Thread-safe."""
 
@@ -40,6 +52,7 @@ class ClientContext:
             timeout_seconds=controller_timeout_seconds)
         self.steer_min_bytes = steer_min_bytes
         self.local_host = local_host
+        self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
         self._place: tuple[str, str] | None = None
         self._place_expires = 0.0
@@ -64,6 +77,17 @@ class ClientContext:
                     zlib.crc32(salt + replica.dataserver_id.encode()))
 
         return sorted(wanted, key=order)
+
+    def take_writer(self) -> Writer:
+        """A writer for the caller alone. Few are made, as dataservers remember only so many."""
+        try:
+            return self._writers.pop()
+        except IndexError:
+            return Writer()
+
+    def give_back_writer(self, writer: Writer) -> None:
+        """The caller has no append under way any more."""
+        self._writers.append(writer)
 
     def note_failure(self, replica: Replica) -> None:
         """Try this dataserver last for a while."""

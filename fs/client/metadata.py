@@ -83,9 +83,11 @@ class MetadataClient(PosixMetadata):
                 reply = self._list_page(directory, page.after, page.limit)
                 self._stat_ahead.listed(directory, len(reply.entries))
 
-    def lookup_inode(self, inode: int) -> Attributes:
-        """Attributes of an open file, never from the cache. Raises NoSuchFile if it was removed."""
-        attributes: Attributes = self._call("Lookup", pb.LookupRequest(inode=inode)).attributes
+    def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
+        """Attributes of an open file, never from the cache; `to_append` with a primary that can order
+        appends, if there is one. Raises NoSuchFile if it was removed."""
+        attributes: Attributes = self._call("Lookup",
+                                            pb.LookupRequest(inode=inode, to_append=to_append)).attributes
         return attributes
 
     def list(self, path: str | bytes) -> list[DirectoryEntry]:
@@ -214,29 +216,26 @@ class MetadataClient(PosixMetadata):
         self._changed(path, attributes)
         return attributes
 
-    def commit(self, inode: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0,
-               failed_replicas: Sequence[str] = ()) -> Attributes:
-        """Publish a length that every replica has acknowledged except `failed_replicas` (their ids), which
-        leave the file's set: name every replica that does not hold `size_bytes`, also one that was skipped
-        because it was dead.
+    def commit(self, inode: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0) -> Attributes:
+        """Publish a length that every replica has acknowledged.
 
         Raises NoSuchFile (removed meanwhile), StaleFile (truncated meanwhile).
         """
-        request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes,
-                           mtime_ns=mtime_ns, failed_replicas=failed_replicas)
+        request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes, mtime_ns=mtime_ns)
         attributes: Attributes = self._call("Commit", request).attributes
         if self._caching:
             self._cache.changed_inode(attributes, time.monotonic())
         return attributes
 
-    def publish(self, inode: int, base: str, base_size: int, file_id: str, size_bytes: int, *, mtime_ns: int = 0,
-                failed_replicas: Sequence[str] = ()) -> Attributes:
-        """Make `file_id`, a new version made from `base` when that had `base_size` bytes, the file's content.
+    def publish(self, inode: int, base: str, base_size: int, file_id: str, size_bytes: int, *, epoch: int,
+                mtime_ns: int = 0, failed_replicas: Sequence[str] = ()) -> Attributes:
+        """Make `file_id`, a new version made from `base` when that had `base_size` bytes and its replicas were
+        at `epoch`, the file's content.
 
         Raises NoSuchFile (removed meanwhile), Superseded (another version is the newest).
         """
         request = message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
-                           size=size_bytes, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
+                           size=size_bytes, epoch=epoch, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
         attributes: Attributes = self._call("Publish", request).attributes
         if self._caching:
             self._cache.changed_inode(attributes, time.monotonic())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.client.append_request import PATIENCE_SECONDS, SUCCESSION_INTERVAL_SECONDS, SUCCESSION_SECONDS
+from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
 from fs.errors import NoReplicaAvailable, NoSpace, SpeedwellError, StaleFile, Superseded, WriteFailed
 from fs.proto.speedwell_pb2 import (
@@ -57,7 +57,7 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
 
     Raises WriteFailed, NoSpace, NoReplicaAvailable, NoSuchFile (removed): then nothing of it is visible.
     """
-    deadline = time.monotonic() + SUCCESSION_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     excluded: dict[str, None] = {}
     while True:
         try:
@@ -67,7 +67,7 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
             if newest.file_id == attributes.file_id and newest.size <= attributes.size:
                 if time.monotonic() > deadline:
                     raise WriteFailed(f"{_shown(path)}: {error}") from None
-                time.sleep(SUCCESSION_INTERVAL_SECONDS)
+                time.sleep(PAUSE_SECONDS)
             elif newest.file_id != attributes.file_id:
                 excluded.clear()
             attributes = newest
@@ -79,7 +79,7 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
             if newest.file_id != attributes.file_id or not any(
                     replica.dataserver_id not in excluded for replica in newest.replicas):
                 excluded.clear()
-                time.sleep(SUCCESSION_INTERVAL_SECONDS)
+                time.sleep(PAUSE_SECONDS)
             attributes = newest
 
 
@@ -114,7 +114,7 @@ class _Attempt:
         failed = [*self._excluded, *reply.failed_replicas]
         attributes = self._context.metadata.publish(
             self._attributes.inode, self._attributes.file_id, reply.offset, self._file_id, reply.file_size,
-            failed_replicas=failed)
+            epoch=self._attributes.epoch, failed_replicas=failed)
         if time.monotonic() - answered > PUBLISH_WITHIN_SECONDS:
             log.warning("%s: publishing a version took %.1f s", _shown(self._path), time.monotonic() - answered)
         self._context.metrics.add(versions_written=1, replicas_dropped=len(failed),
@@ -126,7 +126,7 @@ class _Attempt:
         channel: Channel | None = None
         try:
             channel = self._context.connections.take(primary.host, primary.port)
-            channel.set_timeout(PATIENCE_SECONDS)
+            channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(write=self._operation(relay)), more=bool(self._changes.ranges))
             self._changes.send(channel)
             reply = channel.expect(DataReply)

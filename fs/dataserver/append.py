@@ -1,54 +1,42 @@
-"""One append on a dataserver, as the file's primary or as a replica further down the chain.
+"""One append on a dataserver: the door, and the part of a replica that follows the primary.
 
-The primary orders the appends of a file: it gives each the offset at which the file ends. Two phases keep a
-failed append invisible everywhere: first every live replica holds the bytes, then they all commit.
+Two phases keep a failed append invisible everywhere: first every live replica holds the bytes, then they all
+commit, the last one of the chain first. `fs.dataserver.primary` orders the appends of a file.
 """
 
 import logging
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.connections import ConnectionPool
+from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.payload import Payload
+from fs.dataserver.primary import Authority, Primary
 from fs.dataserver.relay import Relay
 from fs.dataserver.store import MAX_CHUNKS_PER_APPEND, MAX_OFFSET, FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
-from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
+from fs.dataserver.turns import RELAYED_TURN_SECONDS, Refused, cut, note, require_unsealed, turn
+from fs.errors import InvalidArgument, NoSpace, NoSuchFile, StaleEpoch, StaleFile, StorageFailed
 from fs.proto.speedwell_pb2 import (
-    BUSY,
     IO_ERROR,
     NO_SPACE,
     NOT_FOUND,
     OK,
     OUT_OF_DATE,
     STALE,
+    STALE_EPOCH,
     AppendOperation,
     CommitAppend,
     DataReply,
-    Status,
 )
 
 log = logging.getLogger(__name__)
 
 MAX_RELAYS = 16
-TURN_SECONDS = 20.0
-"""How long a client's append waits for those before it; the client's own patience is longer."""
-
-RELAYED_TURN_SECONDS = 5.0
+MAX_RECORDS = 4096
 COMMIT_SECONDS = 60.0
 """How long a replica waits for the primary's word: the primary may be busy with a replica that fails."""
-
-
-class Refused(SpeedwellError):
-    """The append is answered with this status; nothing of it stays."""
-
-    def __init__(self, status: Status, message: str, file_size: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-        self.file_size = file_size
 
 
 def check_append(operation: AppendOperation) -> None:
@@ -65,20 +53,37 @@ def check_append(operation: AppendOperation) -> None:
         raise InvalidArgument(f"offset: {operation.offset} is more than {MAX_OFFSET}")
     if len(operation.path) > 4096:
         raise InvalidArgument(f"path: {len(operation.path)} bytes, at most 4096 are allowed")
+    if not 1 <= operation.epoch <= 2**32 - 1:
+        raise InvalidArgument(f"epoch: {operation.epoch} is not in 1..2^32-1")
     if len(operation.relay) > MAX_RELAYS:
         raise InvalidArgument(f"relay: {len(operation.relay)} replicas, at most {MAX_RELAYS} are allowed")
     for replica in operation.relay:
         if not replica.host or not 1 <= replica.port <= 65535:
             raise InvalidArgument(f"relay: {replica.host!r} port {replica.port} is not an address")
+    _check_records(operation)
+
+
+def _check_records(operation: AppendOperation) -> None:
+    relayed = operation.HasField("offset")
+    if len(operation.records) > MAX_RECORDS or (not relayed and len(operation.records) != 1):
+        raise InvalidArgument(f"records: {len(operation.records)}; a client sends one")
+    for record in operation.records:
+        if not record.writer or not 1 <= record.sequence < 2**63:
+            raise InvalidArgument("records: writer and sequence must be set")
+        end = record.offset + record.length
+        if relayed and not operation.offset < end <= operation.offset + operation.length:
+            raise InvalidArgument(f"records: an append that ends at {end} is not among these bytes")
 
 
 class Appends:
     """Serves the appends of one dataserver."""
 
-    def __init__(self, store: FileStore, connections: ConnectionPool, sync: bool = False) -> None:
+    def __init__(self, store: FileStore, connections: ConnectionPool, authority: Authority,
+                 sync: bool = False) -> None:
         self._store = store
         self._connections = connections
         self._sync = sync
+        self.primary = Primary(store, connections, authority, sync)
 
     def serve(self, channel: Channel, operation: AppendOperation) -> DataReply:
         """Receive the append's bytes and carry it out; the reply is the last frame of the exchange.
@@ -86,73 +91,99 @@ class Appends:
         Raises InvalidArgument, and ConnectionLost when the sender is gone: then nothing of it stays.
         """
         check_append(operation)
-        unread = Payload(channel, operation.length)
+        payload = Payload(channel, operation.length)
         try:
-            with self._file_in_turn(operation) as file:
-                return self._append(channel, operation, file, unread)
+            if not operation.HasField("offset"):
+                return self.primary.order(channel, operation, payload)
+            return self._follow(channel, operation, payload)
         except Refused as refusal:
-            unread.discard()
-            return DataReply(status=refusal.status, message=str(refusal), file_size=refusal.file_size)
+            reply = DataReply(status=refusal.status, message=str(refusal), file_size=refusal.file_size)
+        except StaleEpoch as error:
+            reply = DataReply(status=STALE_EPOCH, message=str(error))
+        except StaleFile as error:
+            reply = DataReply(status=STALE, message=str(error))
         except NoSpace as error:
-            unread.discard()
-            return DataReply(status=NO_SPACE, message=str(error))
+            reply = DataReply(status=NO_SPACE, message=str(error))
         except NoSuchFile as error:
-            unread.discard()
-            return DataReply(status=NOT_FOUND, message=str(error))
+            reply = DataReply(status=NOT_FOUND, message=str(error))
         except (StorageFailed, EOFError) as error:
             log.error("append to %s failed: %s", operation.file_id, error)
-            unread.discard()
-            return DataReply(status=IO_ERROR, message=str(error))
+            reply = DataReply(status=IO_ERROR, message=str(error))
+        payload.discard()
+        return reply
 
     # ------------------------------------------------------------------ private
 
-    @contextmanager
-    def _file_in_turn(self, operation: AppendOperation) -> Iterator[StoredFile]:
-        primary = not operation.HasField("offset")
+    def _follow(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
-                                           operation.chunk_size) as file:
-            if not file.turn.acquire(timeout=TURN_SECONDS if primary else RELAYED_TURN_SECONDS):
-                raise Refused(BUSY, "other appends to the file take too long", file.length)
+                                           operation.chunk_size) as file, \
+                turn(file, operation.epoch, channel, RELAYED_TURN_SECONDS):
+            records = [Record.of(record) for record in operation.records]
+            writer = self._writer(file, operation, records)
+            relay = Relay(operation, operation.offset, operation.relay, self._connections, writer.segments)
+            committed = False
             try:
-                if file.is_sealed(time.monotonic()):
-                    raise Refused(STALE, "a new version is being made from this one", file.length)
-                if not primary and operation.offset != file.length:
-                    raise Refused(OUT_OF_DATE, f"the append begins at {operation.offset}, this replica has "
-                                  f"{file.length} bytes", file.length)
-                if file.length < operation.known_size:
-                    raise Refused(OUT_OF_DATE, f"{operation.known_size} bytes are committed, this replica has "
-                                  f"only {file.length}", file.length)
-                yield file
+                for piece in payload.pieces():
+                    relay.send(piece)
+                    writer.write(piece)
+                writer.prepare()
+                note(file, records, operation.epoch, self._sync)
+                relay.prepare()
+                self._await_commit(channel, file, relay)
+                relay.commit()
+                writer.commit()
+                committed = True
             finally:
-                file.turn.release()
+                if not committed:
+                    relay.abort()
+                    writer.abort()
+                    cut(file)
+            return DataReply(status=OK, file_size=file.length, offset=operation.offset,
+                             failed_replicas=relay.failed, behind_replicas=relay.behind)
 
-    def _append(self, channel: Channel, operation: AppendOperation, file: StoredFile,
-                payload: Payload) -> DataReply:
-        writer = AppendWriter(file, self._sync)
-        relay = Relay(operation, writer.offset, operation.relay, self._connections, writer.segments)
-        committed = False
-        try:
-            for piece in payload.pieces():
-                relay.send(piece)
-                writer.write(piece)
-            relay.prepare()
-            if operation.HasField("offset"):
-                self._await_commit(channel, file, writer, relay)
-            writer.commit()
-            committed = True
-            relay.commit()
-        finally:
-            if not committed:
-                relay.abort()
-                writer.abort()
-        if not operation.HasField("offset"):
-            self._store.note_growth(file)
-        return DataReply(status=OK, file_size=file.length, offset=writer.offset, failed_replicas=relay.failed)
+    def _writer(self, file: StoredFile, operation: AppendOperation,
+                records: list[Record]) -> "AppendWriter | HeldBytes":
+        """Raises Refused if the append does not fit on what this replica holds."""
+        require_unsealed(file)
+        appends = file.ordering.log(file.length)
+        if operation.epoch < appends.epoch:
+            raise Refused(STALE_EPOCH, f"this replica knows epoch {appends.epoch} of the file, the append has "
+                          f"{operation.epoch}", file.length)
+        if operation.offset == file.length:
+            return AppendWriter(file, self._sync)
+        if operation.offset + operation.length <= file.length and appends.holds(records):
+            return HeldBytes(file, operation.offset, operation.length)
+        raise Refused(OUT_OF_DATE, f"the append begins at {operation.offset}, this replica has {file.length} bytes",
+                      file.length)
 
-    def _await_commit(self, channel: Channel, file: StoredFile, writer: AppendWriter, relay: Relay) -> None:
-        channel.send(DataReply(status=OK, file_size=file.length, offset=writer.offset,
-                               failed_replicas=relay.failed))
-        relay.failed = []
+    def _await_commit(self, channel: Channel, file: StoredFile, relay: Relay) -> None:
+        channel.send(DataReply(status=OK, file_size=file.length, failed_replicas=relay.failed,
+                               behind_replicas=relay.behind))
+        relay.failed, relay.behind = [], []
         channel.set_timeout(COMMIT_SECONDS)
         if not channel.expect(CommitAppend).commit:
             raise Refused(OK, "the append was called off", file.length)
+
+
+class HeldBytes:
+    """In place of a writer: the file has these very bytes already, from the same append."""
+
+    def __init__(self, file: StoredFile, offset: int, length: int) -> None:
+        self._file = file
+        self._offset = offset
+        self._length = length
+
+    def write(self, data: memoryview) -> None:
+        """They are there."""
+
+    def prepare(self) -> None:
+        """They are there."""
+
+    def segments(self) -> Iterator[tuple[int, int, int]]:
+        return self._file.segments(self._offset, self._length)
+
+    def commit(self) -> None:
+        """They are part of the file."""
+
+    def abort(self) -> None:
+        """They stay."""

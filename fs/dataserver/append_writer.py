@@ -13,7 +13,8 @@ from fs.dataserver.stored_file import StoredFile, head
 class AppendWriter:
     """Bytes of one append behind a file's committed length; the caller has the file's turn.
 
-    Ends with `commit`, which makes them part of the file, or `abort`, which leaves no trace.
+    Ends with `commit`, which makes them part of the file, or `abort`, which leaves no trace. `prepare` does
+    beforehand what of the commit can fail.
     """
 
     def __init__(self, file: StoredFile, sync: bool = False) -> None:
@@ -24,6 +25,7 @@ class AppendWriter:
         self._descriptor = -1
         self._chunk = -1
         self._touched: list[int] = []
+        self._prepared = False
         # The sums of the block in which the committed bytes end, and of all after it.
         self._sums: list[int] = [tail] if self.offset else []
         self._room = -self.offset % BLOCK_BYTES     # bytes that the last of them still takes
@@ -46,8 +48,12 @@ class AppendWriter:
         """Where the bytes of this append are, as `StoredFile.segments`."""
         return self.file.segments(self.offset, self.end - self.offset)
 
-    def commit(self) -> None:
-        """Make the bytes visible. Raises StorageFailed, and they are not."""
+    def prepare(self) -> None:
+        """Put everything on the disk that a commit needs, so that it fails for want of space here or never.
+
+        Raises NoSpace or StorageFailed; only `abort` is useful then.
+        """
+        self._prepared = True
         try:
             if self._sync and self._descriptor >= 0:
                 os.fsync(self._descriptor)
@@ -55,6 +61,14 @@ class AppendWriter:
             if len(self._sums) > 1:
                 first = (self.offset - 1) // BLOCK_BYTES if self.offset else 0
                 _write_at(f"{self.file.directory}/sums", pack(self._sums[:-1]), first * SUM_BYTES, self._sync)
+        except OSError as error:
+            raise disk_error(error, f"cannot write to {self.file.file_id}") from None
+
+    def commit(self) -> None:
+        """Make the bytes visible. Raises StorageFailed, and they are not."""
+        if not self._prepared:
+            self.prepare()
+        try:
             # Length and sum of the last block in one write: they agree whenever this process dies.
             _write_at(f"{self.file.directory}/meta", head(self.end, self._sums[-1]), 0, self._sync, create=False)
             if self._sync:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import grpc
 
+from fs.dataserver.lease import Lease
+from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.store import FileStore
 from fs.errors import InvalidArgument, SpeedwellError
 from fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
-from fs.proto.speedwell_pb2_grpc import NameserverStub
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
-CALL_TIMEOUT_SECONDS = 5.0
 LENGTHS_PER_HEARTBEAT = 2000
 FILES_SCANNED_PER_HEARTBEAT = 500
 
@@ -22,12 +22,9 @@ FILES_SCANNED_PER_HEARTBEAT = 500
 class Heartbeats:
     """Sends heartbeats in a thread of its own between `start` and `stop`."""
 
-    def __init__(self, nameserver: str, server: Replica, store: FileStore) -> None:
-        # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
-        self._channel = grpc.insecure_channel(nameserver, options=[
-            ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 200)])
-        self._stub = NameserverStub(self._channel)  # type: ignore[no-untyped-call]
-        self._nameserver = nameserver
+    def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore) -> None:
+        self._link = link
+        self._lease = lease
         self._server = server
         self._store = store
         self._deleted: list[str] = []
@@ -43,7 +40,7 @@ class Heartbeats:
     def stop(self) -> None:
         """End the thread; a call under way is cancelled."""
         self._stop.set()
-        self._channel.close()
+        self._link.close()
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
 
@@ -53,11 +50,11 @@ class Heartbeats:
             try:
                 self.run_once()
                 if not self._reachable:
-                    log.info("the nameserver at %s answers again", self._nameserver)
+                    log.info("the nameserver at %s answers again", self._link.address)
                 self._reachable = True
             except grpc.RpcError as error:
                 if self._reachable and not self._stop.is_set():
-                    log.warning("no heartbeat at the nameserver %s: %s", self._nameserver, _reason(error))
+                    log.warning("no heartbeat at the nameserver %s: %s", self._link.address, _reason(error))
                 self._reachable = False
             except ValueError:
                 return  # the channel was closed by `stop`
@@ -71,13 +68,15 @@ class Heartbeats:
         capacity_bytes, available_bytes = self._store.capacity()
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
+        sent_at = self._lease.now()
         try:
-            reply = self._stub.Heartbeat(HeartbeatRequest(
+            reply = self._link.heartbeat(HeartbeatRequest(
                 server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes,
-                lengths=lengths, deleted=deleted), timeout=CALL_TIMEOUT_SECONDS)
+                lengths=lengths, deleted=deleted))
         except BaseException:
             self._store.put_back(lengths)
             raise
+        self._lease.renew(sent_at, reply.lease_seconds)
         self._deleted = []
         for file_id in reply.delete:
             try:

@@ -9,6 +9,9 @@ import threading
 from pathlib import Path
 
 from fs.dataserver.heartbeat import Heartbeats
+from fs.dataserver.lease import Lease
+from fs.dataserver.nameserver_link import NameserverLink
+from fs.dataserver.primary import Authority
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.errors import InvalidArgument, SpeedwellError
@@ -80,9 +83,11 @@ def run(flags: argparse.Namespace) -> int:
     listener = listen(host, port)
     port = listener.getsockname()[1]
     threading.stack_size(STACK_BYTES)
-    server = DataServer(store, listener, sync=flags.sync)
-    heartbeats = Heartbeats(flags.nameserver, Replica(dataserver_id=flags.id, host=advertised, port=port,
-                                                      rack=flags.rack, pod=flags.pod), store)
+    link = NameserverLink(flags.nameserver, flags.id)
+    lease = Lease()
+    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync)
+    heartbeats = Heartbeats(link, lease, Replica(dataserver_id=flags.id, host=advertised, port=port,
+                                                 rack=flags.rack, pod=flags.pod), store)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()

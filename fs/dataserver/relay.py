@@ -1,7 +1,8 @@
 """Passing an append on to the other replicas, piece by piece while it arrives.
 
 The replicas form a chain: each sends to the next. When the next one fails, the data that this server has
-on disk by then goes to the one after it, so one dead replica costs the set no other.
+on disk by then goes to the one after it, so one dead replica costs the set no other. The commit takes effect at
+the end of the chain first and at the primary last: what the primary shows, all others have.
 """
 
 import logging
@@ -9,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.connections import ConnectionPool
-from fs.errors import NoSpace
+from fs.errors import NoSpace, StaleEpoch, StaleFile
 from fs.proto.speedwell_pb2 import (
     NO_SPACE,
     OK,
     OUT_OF_DATE,
+    STALE,
+    STALE_EPOCH,
     AppendOperation,
     CommitAppend,
     DataReply,
@@ -33,18 +36,19 @@ MORE_SECONDS_PER_REPLICA = 5.0
 
 
 class Relay:
-    """One append on its way to `targets`. Afterwards `failed` has the dataserver ids that do not hold it."""
+    """One append on its way to `targets`. Afterwards `failed` has the dataserver ids that do not hold it, and
+    `behind` those of them whose file has another length than the append's offset."""
 
     def __init__(self, operation: AppendOperation, offset: int, targets: Sequence[Replica],
                  connections: ConnectionPool, segments: Segments) -> None:
         self.failed: list[str] = []
+        self.behind: list[str] = []
         self._operation = operation
         self._offset = offset
         self._connections = connections
         self._segments = segments
         self._chain: list[Replica] = []       # the replica we send to, then those it sends to
         self._waiting: list[Replica] = list(targets)
-        self._committing = False
         self._channel: Channel | None = None
         self._channel = self._open()
 
@@ -57,8 +61,22 @@ class Relay:
         except ConnectionLost as error:
             self._lose_head(str(error))
 
+    def send_segments(self) -> None:
+        """Pass on everything that is on this server's disk, in place of `send`."""
+        if self._channel is None:
+            return
+        try:
+            for descriptor, start, count in self._segments():
+                self._channel.send_file(descriptor, start, count)
+        except ConnectionLost as error:
+            self._lose_head(str(error))
+
     def prepare(self) -> None:
-        """Wait until every live target holds all the bytes. Raises NoSpace if one has a full disk."""
+        """Wait until every live target holds all the bytes.
+
+        Raises NoSpace if one has a full disk, StaleEpoch if one knows a newer epoch, StaleFile if one makes a
+        new version.
+        """
         while self._channel is not None or self._waiting:
             if self._channel is None and not self._send_again():
                 continue
@@ -66,13 +84,12 @@ class Relay:
             if reply is None:
                 continue
             if reply.status == OK:
-                self.failed.extend(reply.failed_replicas)
+                self._note(reply)
                 return
             self._refused(reply)
 
     def commit(self) -> None:
-        """Make the bytes visible on every target that holds them, and wait for it."""
-        self._committing = True
+        """Make the bytes visible on every target that holds them, and wait for it. Raises StaleEpoch."""
         while self._channel is not None:
             try:
                 self._channel.send(CommitAppend(commit=True))
@@ -81,15 +98,18 @@ class Relay:
             else:
                 reply = self._answer()
                 if reply is not None and reply.status == OK:
-                    self.failed.extend(reply.failed_replicas)
+                    self._note(reply)
                     self._finish()
                     return
+                if reply is not None and reply.status == STALE_EPOCH:
+                    self._refused(reply)
                 if reply is not None:
                     self._drop(reply.message)
             try:
                 self.prepare()
             except NoSpace as error:
-                self._drop(str(error))
+                self.failed.append(self._chain[0].dataserver_id)
+                log.warning("%s: %s", self._operation.file_id, error)
 
     def abort(self) -> None:
         """Tell the targets to forget the bytes: a closed connection says so at any point."""
@@ -123,16 +143,9 @@ class Relay:
         return None
 
     def _send_again(self) -> bool:
-        channel = self._channel = self._open()
-        if channel is None:
-            return False
-        try:
-            for descriptor, start, count in self._segments():
-                channel.send_file(descriptor, start, count)
-        except ConnectionLost as error:
-            self._lose_head(str(error))
-            return False
-        return True
+        self._channel = self._open()
+        self.send_segments()
+        return self._channel is not None
 
     def _answer(self) -> DataReply | None:
         if self._channel is None:
@@ -149,13 +162,19 @@ class Relay:
             self.abort()
             raise NoSpace(reply.message if head.dataserver_id in reply.message
                           else f"dataserver {head.dataserver_id}: {reply.message}")
-        end = self._offset + self._operation.length
-        if self._committing and reply.status == OUT_OF_DATE and reply.file_size == end:
-            # It committed this append before the replica between us died.
-            self._finish()
-            self._waiting = self._chain[1:]
-            return
+        if reply.status == STALE_EPOCH:
+            self.abort()
+            raise StaleEpoch(reply.message)
+        if reply.status == STALE:
+            self.abort()
+            raise StaleFile(reply.message)
+        if reply.status == OUT_OF_DATE:
+            self.behind.append(head.dataserver_id)
         self._drop(reply.message)
+
+    def _note(self, reply: DataReply) -> None:
+        self.failed.extend(reply.failed_replicas)
+        self.behind.extend(reply.behind_replicas)
 
     def _lose_head(self, reason: str) -> None:
         if self._channel is not None:

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from fs.channel import Channel, ConnectionLost
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
+from fs.dataserver.primary import Authority
 from fs.dataserver.store import MAX_OFFSET, FileStore
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
@@ -20,6 +21,7 @@ from fs.proto.speedwell_pb2 import (
     OK,
     DataReply,
     DataRequest,
+    HistoryOperation,
     LengthOperation,
     ReadOperation,
 )
@@ -32,12 +34,12 @@ PAYLOAD_STALL_SECONDS = 10.0
 class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
-    def __init__(self, store: FileStore, listener: socket.socket, *, sync: bool = False,
+    def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *, sync: bool = False,
                  idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS) -> None:
         super().__init__(listener, idle_seconds=idle_seconds, max_connections=max_connections)
         self._store = store
         self._relays = ConnectionPool()
-        self._appends = Appends(store, self._relays, sync)
+        self._appends = Appends(store, self._relays, authority, sync)
         self._versions = Versions(store, self._relays, sync)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
@@ -60,6 +62,8 @@ class DataServer(FrameServer):
             channel.send(self._versions.serve(channel, request.write))
         elif operation == "length":
             channel.send(self._length(request.length))
+        elif operation == "history":
+            channel.send(self._history(request.history))
         else:
             raise InvalidArgument("operation: the request has none")
 
@@ -103,6 +107,17 @@ class DataServer(FrameServer):
         try:
             with self._store.opened(operation.file_id) as file:
                 return DataReply(status=OK, file_size=file.length)
+        except NoSuchFile as error:
+            return DataReply(status=NOT_FOUND, message=str(error))
+        except StorageFailed as error:
+            return DataReply(status=IO_ERROR, message=str(error))
+
+    def _history(self, operation: HistoryOperation) -> DataReply:
+        try:
+            with self._store.opened(operation.file_id) as file:
+                appends = file.ordering.log(file.length)
+                records = [record.message() for record in appends.beyond(operation.offset)]
+                return DataReply(status=OK, file_size=file.length, epoch=appends.epoch, records=records)
         except NoSuchFile as error:
             return DataReply(status=NOT_FOUND, message=str(error))
         except StorageFailed as error:

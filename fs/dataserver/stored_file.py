@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.dataserver import layout
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from fs.dataserver.ordering import Ordering
 from fs.errors import NoSuchFile, StorageFailed
 
 LENGTH_DIGITS = 20
@@ -51,6 +52,10 @@ class StoredFile:
     turn: threading.Lock = field(default_factory=threading.Lock)
     sealers: int = 0
     sealed_until: float = 0.0
+    ordering: Ordering = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ordering = Ordering(self.directory)
 
     @property
     def length(self) -> int:

@@ -5,6 +5,7 @@ old one. The last block, if it is not full, is the new version's own in any case
 version is made in a place where nobody looks and moved to its own when it is complete.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.dataserver import layout
+from fs.dataserver import append_log, layout
 from fs.dataserver.append_writer import sync_directory
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
 from fs.dataserver.sparse import copy_sparse
@@ -267,6 +268,9 @@ class VersionWriter:
         own = self.file.generation
         for name in self._base.names([run for run in self.file.runs if run.generation != own]):
             os.link(f"{self._base.directory}/{name}", f"{self.file.directory}/{name}")
+        # An append to the old version whose answer was lost may be sent again, to the new one.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(f"{self._base.directory}/{append_log.NAME}", f"{self.file.directory}/{append_log.NAME}")
 
     # ------------------------------------------------------------------ sums
 

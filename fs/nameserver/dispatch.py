@@ -39,6 +39,7 @@ class Requests:
             "Publish": (pb.PublishRequest, service.publish),
             "Statistics": (pb.StatisticsRequest, service.statistics),
             "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
+            "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
         }
 
     @property

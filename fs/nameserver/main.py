@@ -72,16 +72,19 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool) -> Non
               help="How long the content of a removed file stays on the dataservers for open readers.")
 @click.option("--session-lease", type=float, default=defaults.DEFAULT_SESSION_LEASE_SECONDS, show_default=True,
               metavar="SECONDS", help="How long a silent mount keeps its locks.")
+@click.option("--lease", type=float, default=defaults.DEFAULT_LEASE_SECONDS, show_default=True,
+              metavar="SECONDS",
+              help="How long a silent dataserver keeps its files before others order the appends to them.")
 @click.option("--sync", is_flag=True,
               help="Force every change to the disk: survives a power failure, costs an fsync each.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, sync: bool, log_level: str) -> None:
+            session_lease: float, lease: float, sync: bool, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease), sync=sync)
+    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease), sync=sync)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from fs.errors import (
     TooManyLinks,
 )
 from fs.nameserver import records
+from fs.nameserver.configuration import Configuration
 from fs.nameserver.deletions import enqueue
 from fs.nameserver.extended_attributes import ExtendedAttributes
 from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
@@ -218,39 +219,23 @@ class Namespace(Renaming, ExtendedAttributes):
         return inode
 
     def commit(self, number: int, file_id: bytes, size_bytes: int, *, mtime_ns: int | None,
-               failed_replicas: Iterable[int], now_ns: int) -> Inode:
-        """Publish a length that all replicas except the failed ones hold. Lengths never shrink; failed
-        replicas leave the set, except the last one. Doing it again changes nothing.
+               now_ns: int) -> Inode:
+        """Publish a length that all replicas hold. Lengths never shrink; doing it again changes nothing.
 
         Raises NoSuchFile (removed), StaleFile (another content), IsADirectory.
         """
-        inode = self.inode(number)
-        content = inode.content
-        if content is None:
-            raise IsADirectory(f"inode {number} is a directory")
-        if content.file_id != file_id:
-            raise StaleFile(f"inode {number} has a new content: open the file again")
-        batch = Batch()
-        failed = set(failed_replicas)
-        kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
-        shrunk, grown = kept != content.replicas, size_bytes > content.size_bytes
-        if shrunk:
-            dropped = [replica for replica in content.replicas if replica not in kept]
-            enqueue(batch, content, dropped, now_ns + self._deletion_grace_ns)
-            content.replicas = kept
-        if grown:
+        inode, content = self._content(number, file_id)
+        if size_bytes > content.size_bytes:
             content.size_bytes = size_bytes
             inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
-        if shrunk or grown:
             inode.ctime_ns = now_ns
-            self._put_inode(batch, inode)
-            self._write(batch)
+            self._write_inode(inode)
         return inode
 
-    def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *,
+    def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *, epoch: int,
                 mtime_ns: int | None, failed_replicas: Iterable[int], now_ns: int) -> Inode:
         """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes. The
-        replicas are those of `base` except the failed ones. Doing it again changes nothing.
+        replicas are those of `base` at `epoch` except the failed ones. Doing it again changes nothing.
 
         Raises NoSuchFile (removed), Superseded (the new content is then deleted), IsADirectory.
         """
@@ -262,13 +247,13 @@ class Namespace(Renaming, ExtendedAttributes):
             return inode
         due_ns = now_ns + self._deletion_grace_ns
         batch = Batch()
-        if content.file_id != base or content.size_bytes > base_size:
+        if content.file_id != base or content.size_bytes > base_size or content.epoch != epoch:
             self._write_deletion(batch, replace(content, file_id=file_id), now_ns)
-            raise Superseded(f"inode {number} has a newer content")
+            raise Superseded(f"inode {number} has a newer content or other replicas")
         failed = set(failed_replicas)
         kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
         enqueue(batch, content, content.replicas, due_ns)
-        inode.content = replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept)
+        inode.content = replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept, epoch=epoch + 1)
         inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
         inode.ctime_ns = now_ns
         self._put_inode(batch, inode)
@@ -279,18 +264,41 @@ class Namespace(Renaming, ExtendedAttributes):
         enqueue(batch, content, content.replicas, due_ns)
         self._write(batch)
 
+    def configure(self, number: int, file_id: bytes,
+                  change: Callable[[Configuration], Configuration]) -> tuple[Inode, Content]:
+        """Put `change` of the content's configuration in its place.
+
+        Raises NoSuchFile (removed), StaleFile (another content), IsADirectory, and what `change` raises.
+        """
+        inode, content = self._content(number, file_id)
+        before = Configuration(content.epoch, content.replicas)
+        after = change(before)
+        if after != before:
+            content.epoch, content.replicas = after.epoch, after.replicas
+            self._write_inode(inode)
+        return inode, content
+
+    def _content(self, number: int, file_id: bytes) -> tuple[Inode, Content]:
+        inode = self.inode(number)
+        if inode.content is None:
+            raise IsADirectory(f"inode {number} is a directory")
+        if inode.content.file_id != file_id:
+            raise StaleFile(f"inode {number} has a new content: open the file again")
+        return inode, inode.content
+
     def repair_length(self, number: int, file_id: bytes, size_bytes: int, reporter: int, *,
                       now_ns: int) -> bool:
         """Take over a length that a replica reports and no client committed; whether anything changed.
 
-        Reports about removed or replaced files, and from dataservers that are no replica, are ignored.
+        Reports about removed or replaced files are ignored, and those of dataservers that are not the
+        primary: they may hold an append that was never acknowledged.
         """
         value = self._store.get(records.inode_key(number))
         if value is None:
             return False
         inode = Inode.decode(number, value)
         content = inode.content
-        if content is None or content.file_id != file_id or reporter not in content.replicas:
+        if content is None or content.file_id != file_id or content.replicas[:1] != (reporter,):
             return False
         if size_bytes <= content.size_bytes:
             return False

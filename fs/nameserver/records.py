@@ -58,21 +58,25 @@ class Superblock:
 
 @dataclass(slots=True)
 class Content:
-    """What a regular file holds. `file_id` names the content, `replicas` are numbers of dataservers."""
+    """What a regular file holds. `file_id` names the content, `replicas` are numbers of dataservers, the
+    primary first; `epoch` counts the changes of `replicas`."""
 
     file_id: bytes  # 16 bytes of a UUID
     chunk_size_bytes: int
     replication: int
     replicas: tuple[int, ...]
     size_bytes: int = 0
+    epoch: int = 1
 
     def record(self) -> ContentRecord:
         return ContentRecord(file_id=self.file_id, size=self.size_bytes, chunk_size=self.chunk_size_bytes,
-                             replication=self.replication, replicas=self.replicas)
+                             replication=self.replication, replicas=self.replicas,
+                             epoch=self.epoch)
 
     @classmethod
     def of_record(cls, record: ContentRecord) -> "Content":
-        return cls(record.file_id, record.chunk_size, record.replication, tuple(record.replicas), record.size)
+        return cls(record.file_id, record.chunk_size, record.replication, tuple(record.replicas), record.size,
+                   record.epoch)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,9 @@ from fs.nameserver.placement import Candidate
 from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
 from fs.store import Batch, Store, end_of_prefix
 
-SILENCE_SECONDS = 3.0
-"""A dataserver that was silent for longer counts as dead (it sends a heartbeat every second)."""
+LEASE_SECONDS = 3.0
+"""How long after its last heartbeat a dataserver counts as alive by default (it sends one every second).
+It believes in its own lease for a shorter time, so nobody orders appends any more when this one ends."""
 
 MAX_DATASERVERS = 65536
 
@@ -44,8 +45,9 @@ class Registry:
     """After a restart of the nameserver every known dataserver is taken for alive until it had the time to
     send a heartbeat: a restart must not make creates fail."""
 
-    def __init__(self, store: Store, *, now_seconds: float) -> None:
+    def __init__(self, store: Store, *, now_seconds: float, lease_seconds: float = LEASE_SECONDS) -> None:
         self._store = store
+        self._lease_seconds = lease_seconds
         self._servers: dict[int, Dataserver] = {}
         self._numbers: dict[str, int] = {}
         self._status: dict[int, Status] = {}
@@ -90,19 +92,15 @@ class Registry:
 
     def is_alive(self, number: int, now_seconds: float) -> bool:
         status = self._status.get(number)
-        return status is not None and now_seconds - status.last_heartbeat_seconds <= SILENCE_SECONDS
+        return status is not None and now_seconds - status.last_heartbeat_seconds <= self._lease_seconds
 
     def number_of(self, dataserver_id: str) -> int | None:
         return self._numbers.get(dataserver_id)
 
-    def live_first(self, numbers: Iterable[int], now_seconds: float) -> list[tuple[Dataserver, bool]]:
-        """The dataservers with whether each is alive: the live ones first, otherwise in the order given.
-
-        So the first live one of a file's replicas is its primary for every client that asks.
-        """
-        known = [(self._servers[number], self.is_alive(number, now_seconds)) for number in numbers
-                 if number in self._servers]
-        return sorted(known, key=lambda pair: not pair[1])
+    def with_state(self, numbers: Iterable[int], now_seconds: float) -> list[tuple[Dataserver, bool]]:
+        """The dataservers with whether each is alive, in the order given."""
+        return [(self._servers[number], self.is_alive(number, now_seconds)) for number in numbers
+                if number in self._servers]
 
     def candidates(self, now_seconds: float) -> list[Candidate]:
         """Live dataservers that have space left, for placement."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
 from fs.nameserver import deletions, requests
+from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
@@ -43,7 +44,7 @@ class NameserverService(PosixRequests):
         self._lock = threading.Lock()
         self._namespace = Namespace(store, now_ns=clock_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
-        self._registry = Registry(store, now_seconds=clock_seconds())
+        self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         self._sessions = Sessions(settings.session_lease_seconds, self._namespace.holders(), clock_seconds())
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
@@ -55,6 +56,8 @@ class NameserverService(PosixRequests):
         with self._lock:
             inode = (self._namespace.lookup(request.path) if request.path
                      else self._namespace.inode(request.inode))
+            if request.to_append and inode.content is not None:
+                inode = self._with_primary(inode.number, inode.content)
             return pb.LookupReply(attributes=self._attributes(inode))
 
     def list(self, request: pb.ListRequest) -> pb.ListReply:
@@ -143,14 +146,9 @@ class NameserverService(PosixRequests):
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
-        failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
-                      for index, value in enumerate(request.failed_replicas)]
         with self._lock:
-            numbers = (self._registry.number_of(value) for value in failed_ids)
-            inode = self._namespace.commit(
-                request.inode, file_id, size_bytes, mtime_ns=request.mtime_ns or None,
-                failed_replicas=[number for number in numbers if number is not None],
-                now_ns=self._clock_ns())
+            inode = self._namespace.commit(request.inode, file_id, size_bytes,
+                                           mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._attributes(inode))
 
     def publish(self, request: pb.PublishRequest) -> pb.PublishReply:
@@ -158,13 +156,14 @@ class NameserverService(PosixRequests):
         base = requests.file_id(request.base, "base")
         file_id = requests.file_id(request.file_id)
         base_size = requests.number(request.base_size, "base_size", requests.MAX_SIZE_BYTES)
+        epoch = requests.number(request.epoch, "epoch", MAX_EPOCH - 1, 1)
         size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
         failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
                       for index, value in enumerate(request.failed_replicas)]
         with self._lock:
             numbers = (self._registry.number_of(value) for value in failed_ids)
             inode = self._namespace.publish(
-                request.inode, base, base_size, file_id, size_bytes, mtime_ns=request.mtime_ns or None,
+                request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
                 failed_replicas=[number for number in numbers if number is not None], now_ns=self._clock_ns())
             return pb.PublishReply(attributes=self._attributes(inode))
 
@@ -191,7 +190,34 @@ class NameserverService(PosixRequests):
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
             due = deletions.due(self._store, dataserver.number, now_ns, deleted)
-        return pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due])
+        return pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
+                                 lease_seconds=self._settings.lease_seconds)
+
+    def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:
+        requests.number(request.inode, "inode", 2**64 - 1, 1)
+        file_id = requests.file_id(request.file_id)
+        epoch = requests.number(request.epoch, "epoch", MAX_EPOCH, 1)
+        with self._lock:
+            requester = self._number(request.dataserver_id, "dataserver_id")
+            remove = [self._number(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
+            add = [self._number(value, f"add[{index}]") for index, value in enumerate(request.add)]
+            _, content = self._namespace.configure(
+                request.inode, file_id,
+                lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add))
+            return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._replicas(content.replicas))
+
+    def _number(self, dataserver_id: str, field: str) -> int:
+        number = self._registry.number_of(requests.dataserver_id(dataserver_id, field))
+        if number is None:
+            raise InvalidArgument(f"{field}: no dataserver {dataserver_id!r} has ever reported")
+        return number
+
+    def _with_primary(self, inode: int, content: Content) -> Inode:
+        """The inode with a primary that has a lease, if any of its replicas has one."""
+        now = self._clock_seconds()
+        return self._namespace.configure(
+            inode, content.file_id,
+            lambda before: succession(before, lambda number: self._registry.is_alive(number, now)))[0]
 
     def _repair(self, length: pb.FileLength, dataserver: Dataserver, now_ns: int) -> None:
         try:
@@ -258,11 +284,11 @@ class NameserverService(PosixRequests):
             link_count=inode.link_count, size=content.size_bytes,
             has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
-            replicas=self._replicas(content.replicas))
+            replicas=self._replicas(content.replicas), epoch=content.epoch)
 
     def _replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self._replica(server, alive)
-                for server, alive in self._registry.live_first(numbers, self._clock_seconds())]
+                for server, alive in self._registry.with_state(numbers, self._clock_seconds())]
 
     def _replica(self, server: Dataserver, alive: bool) -> pb.Replica:
         message = self._replica_messages.get((server, alive))

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 from fs.errors import InvalidArgument
 from fs.nameserver import requests
+from fs.nameserver.registry import LEASE_SECONDS
 
 DEFAULT_REPLICATION = 3
 DEFAULT_CHUNK_BYTES = 256 << 20
 DEFAULT_DELETION_GRACE_SECONDS = 60.0
 DEFAULT_SESSION_LEASE_SECONDS = 15.0
+DEFAULT_LEASE_SECONDS = LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Settings:
     chunk_size_bytes: int = DEFAULT_CHUNK_BYTES
     deletion_grace_seconds: float = DEFAULT_DELETION_GRACE_SECONDS
     session_lease_seconds: float = DEFAULT_SESSION_LEASE_SECONDS
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
@@ -30,3 +33,5 @@ class Settings:
         if not 1 <= self.session_lease_seconds <= 3600:
             raise InvalidArgument(f"session-lease: {self.session_lease_seconds:g} s is not between a second and "
                                   "an hour")
+        if not 1 <= self.lease_seconds <= 3600:
+            raise InvalidArgument(f"lease: {self.lease_seconds:g} s is not between a second and an hour")

@@ -9,9 +9,20 @@ from pathlib import Path
 import pytest
 
 from fs.channel import Channel, connect
+from fs.checksums import block_sum
 from fs.client import Client
+from fs.dataserver.stored_file import HEAD_BYTES, head
 from fs.errors import AppendFailed, NoReplicaAvailable, ReadFailed, SpeedwellError
-from fs.proto.speedwell_pb2 import OK, OUT_OF_DATE, AppendOperation, Attributes, DataReply, DataRequest, Replica
+from fs.proto.speedwell_pb2 import (
+    OK,
+    OUT_OF_DATE,
+    AppendOperation,
+    AppendRecord,
+    Attributes,
+    DataReply,
+    DataRequest,
+    Replica,
+)
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
@@ -57,9 +68,11 @@ def read_all(client: Client, path: str) -> bytes:
 def begin_append(replica: Replica, attributes: Attributes, length: int, **fields: object) -> Channel:
     """The first half of an append by hand, so that it can be left in the middle."""
     channel = connect(replica.host, replica.port)
+    if "offset" not in fields:
+        fields["records"] = [AppendRecord(writer=99, sequence=1)]
     channel.send(DataRequest(append=AppendOperation(
         file_id=attributes.file_id, inode=attributes.inode, path=b"/by-hand", chunk_size=attributes.chunk_size,
-        length=length, **fields)))  # type: ignore[arg-type]
+        length=length, epoch=attributes.epoch, **fields)))  # type: ignore[arg-type]
     return channel
 
 
@@ -166,18 +179,19 @@ class TestAppends:
         assert client.append(path, b"more") == len(data)
         assert client.metrics.replicas_dropped == 0
 
-    def test_a_replica_that_missed_an_append_says_so_and_leaves_the_set(self, cluster: LocalCluster,
-                                                                       client: Client, path: str) -> None:
+    def test_a_replica_that_missed_an_append_is_caught_up(self, cluster: LocalCluster, client: Client,
+                                                          path: str) -> None:
         data, attributes = make_file(client, path, 1000)
-        behind = attributes.replicas[2].dataserver_id
-        channel = begin_append(attributes.replicas[0], attributes, 3, relay=attributes.replicas[1:2])
-        channel.send_bytes([b"abc"])
-        assert channel.expect(DataReply).file_size == 1003
-        channel.close()
+        behind = cluster.dataserver(attributes.replicas[2].dataserver_id)
+        assert client.append(path, b"abc") == 1000
+        behind.kill()
+        stored = cluster.stored(behind.name, attributes.file_id) / "meta"
+        stored.write_bytes(head(1000, block_sum(data)) + stored.read_bytes()[HEAD_BYTES:])
+        behind.start()
+        cluster.wait_alive(set(NAMES))
         assert client.append(path, b"more") == 1003
-        after = client.lookup(path, fresh=True)
-        assert {replica.dataserver_id for replica in after.replicas} == set(NAMES) - {behind}
-        assert read_all(client, path) == data + b"abcmore"
+        assert len(client.lookup(path, fresh=True).replicas) == 3
+        assert [cluster.stored_bytes(name, attributes.file_id) for name in NAMES] == [data + b"abcmore"] * 3
 
     def test_a_primary_that_lost_its_disk_does_not_begin_the_file_anew(self, cluster: LocalCluster,
                                                                       client: Client, path: str) -> None:

@@ -22,6 +22,8 @@ from fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
     AppendOperation,
+    AppendRecord,
+    CommitAppend,
     DataReply,
     DataRequest,
     LengthOperation,
@@ -52,11 +54,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def append(server: Daemon, file_id: str, data: bytes, chunk_size: int = 1 << 20) -> DataReply:
+    """As the file's primary would: this server has no lease to order appends itself."""
     channel = connect(server.host, server.port)
-    channel.send(DataRequest(append=AppendOperation(file_id=file_id, inode=5, path=b"/f", chunk_size=chunk_size,
-                                                    length=len(data))), more=True)
+    channel.send(DataRequest(length=LengthOperation(file_id=file_id)))
+    operation = AppendOperation(file_id=file_id, inode=5, path=b"/f", chunk_size=chunk_size, length=len(data),
+                                epoch=1, offset=channel.expect(DataReply).file_size)
+    channel.send(DataRequest(append=operation), more=True)
     channel.send_bytes([data])
     reply = channel.expect(DataReply)
+    if reply.status == OK:
+        channel.send(CommitAppend(commit=True))
+        reply = channel.expect(DataReply)
     channel.close()
     return reply
 
@@ -83,7 +91,7 @@ def is_closed(channel: Channel) -> bool:
 
 
 READ = ReadOperation(file_id=FILE_ID, length=10)
-APPEND = AppendOperation(file_id=FILE_ID, inode=5, path=b"/f", chunk_size=1 << 20, length=10)
+APPEND = AppendOperation(file_id=FILE_ID, inode=5, path=b"/f", chunk_size=1 << 20, length=10, epoch=1)
 
 
 def changed_read(**fields: object) -> DataRequest:
@@ -93,10 +101,12 @@ def changed_read(**fields: object) -> DataRequest:
 
 
 def changed_append(**fields: object) -> DataRequest:
-    operation = AppendOperation(file_id=FILE_ID, inode=5, path=b"/f", chunk_size=1 << 20, length=10)
+    operation = AppendOperation(file_id=FILE_ID, inode=5, path=b"/f", chunk_size=1 << 20, length=10, epoch=1)
     for name, value in fields.items():
         if name == "relay":
             operation.relay.extend(value)  # type: ignore[arg-type]
+        elif name == "records":
+            operation.records.extend(value)  # type: ignore[arg-type]
         else:
             setattr(operation, name, value)
     return DataRequest(append=operation)
@@ -115,12 +125,18 @@ class TestMalformedRequests:
         (changed_append(length=2**64 - 1), "length"),
         (changed_append(chunk_size=0), "chunk_size"),
         (changed_append(chunk_size=1, length=1 << 30), "chunk_size"),
-        (changed_append(chunk_size=77), "chunk_size"),
+        (changed_append(chunk_size=77, offset=0), "chunk_size"),
         (changed_append(offset=2**64 - 1), "offset"),
         (changed_append(path=b"x" * 5000), "path"),
         (changed_append(relay=[Replica(host="127.0.0.1", port=0)]), "relay"),
         (changed_append(relay=[Replica(host="", port=80)]), "relay"),
         (changed_append(relay=[Replica(host="127.0.0.1", port=80)] * 17), "relay"),
+        (changed_append(epoch=0), "epoch"),
+        (changed_append(epoch=2**32), "epoch"),
+        (changed_append(), "records"),
+        (changed_append(records=[AppendRecord(sequence=1)]), "records"),
+        (changed_append(records=[AppendRecord(writer=1)]), "records"),
+        (changed_append(offset=5, records=[AppendRecord(writer=1, sequence=1, offset=16)]), "records"),
     ])
     def test_a_field_out_of_range_is_named_and_the_connection_closed(self, server: Daemon, request_: DataRequest,
                                                                     field: str) -> None:
@@ -202,7 +218,8 @@ class TestLife:
         server.start()
         idle = connect(server.host, server.port)
         half = connect(server.host, server.port)
-        half.send(DataRequest(append=AppendOperation(file_id=FILE_ID, chunk_size=100, length=1000)))
+        half.send(DataRequest(append=AppendOperation(file_id=FILE_ID, chunk_size=100, length=1000, offset=0,
+                                                        epoch=1)))
         half.send_bytes([b"x" * 500])
         began = time.monotonic()
         assert server.stop(number) == 0
@@ -216,11 +233,14 @@ class TestLife:
         process = server.process
         assert process is not None
         channel = connect(server.host, server.port)
-        channel.send(DataRequest(append=AppendOperation(file_id=FILE_ID, chunk_size=100, length=1000)))
+        channel.send(DataRequest(append=AppendOperation(file_id=FILE_ID, chunk_size=100, length=1000, offset=0,
+                                                        epoch=1)))
         channel.send_bytes([b"x" * 500])
         wait_until(lambda: (tmp_path / "data/01" / FILE_ID / "5").exists(), 5, "the append did not begin")
         process.send_signal(signal.SIGTERM)
         channel.send_bytes([b"x" * 500])
+        assert channel.expect(DataReply).status == OK
+        channel.send(CommitAppend(commit=True))
         assert channel.expect(DataReply).file_size == 1000
         channel.close()
         assert process.wait(5) == 0

@@ -10,9 +10,21 @@ from pathlib import Path
 import pytest
 
 from fs.channel import Channel, ConnectionLost, connect
+from fs.dataserver.lease import Lease
+from fs.dataserver.nameserver_link import NameserverLink
+from fs.dataserver.primary import Authority
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
-from fs.proto.speedwell_pb2 import BUSY, NOT_FOUND, OK, AppendOperation, DataReply, DataRequest, LengthOperation
+from fs.proto.speedwell_pb2 import (
+    BUSY,
+    NOT_FOUND,
+    OK,
+    AppendOperation,
+    CommitAppend,
+    DataReply,
+    DataRequest,
+    LengthOperation,
+)
 from tests.waiting import wait_until
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
@@ -27,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(**limits: float) -> tuple[DataServer, tuple[str, int]]:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = DataServer(store, listener, **limits)  # type: ignore[arg-type]
+        server = DataServer(store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")), **limits)  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve)
         thread.start()
         running.append((server, thread))
@@ -92,7 +104,8 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
     server, address = start()
     with connected(address) as idle, connected(address) as busy:
         assert ask(idle).status == NOT_FOUND
-        busy.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=100, length=4)))
+        busy.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=100, length=4,
+                                                     offset=0, epoch=1)))
         busy.send_bytes([b"ab"])
         peer = f":{busy.socket.getsockname()[1]}"
         wait_until(lambda: any(serving for channel, serving in list(server._open.items())
@@ -101,6 +114,8 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         stopper.start()
         assert idle.receive(DataReply) is None
         busy.send_bytes([b"cd"])
+        assert busy.expect(DataReply).status == OK
+        busy.send(CommitAppend(commit=True))
         reply = busy.expect(DataReply)
         assert (reply.status, reply.file_size) == (OK, 4)
         stopper.join(5)

@@ -9,6 +9,7 @@ import pytest
 
 from fs.errors import SpeedwellError, StaleFile, StorageFailed
 from fs.nameserver import deletions
+from fs.nameserver.configuration import Configuration
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.records import Content, Inode
 from fs.store import Batch, LevelDBStore, MemoryStore, Store
@@ -51,11 +52,10 @@ class Tree:
     def truncate(self, path: bytes) -> Inode:
         return self.names.truncate(path, new_content=self.content, now_ns=self.tick())
 
-    def commit(self, inode: Inode, size_bytes: int, failed: tuple[int, ...] = (),
-               mtime_ns: int | None = None) -> Inode:
+    def commit(self, inode: Inode, size_bytes: int, mtime_ns: int | None = None) -> Inode:
         assert inode.content is not None
         return self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=mtime_ns,
-                                 failed_replicas=failed, now_ns=self.tick())
+                                 now_ns=self.tick())
 
     def listing(self, path: bytes) -> list[bytes]:
         return [name for name, _ in self.names.list(path, b"", 1000)[1]]
@@ -292,18 +292,15 @@ def test_a_commit_for_replaced_content_is_stale_and_for_a_removed_file_not_found
     assert caught.value.errno == errno.ENOENT
 
 
-def test_failed_replicas_leave_the_set_and_their_copy_is_deleted(tree: Tree) -> None:
+def test_a_change_of_the_replicas_is_kept_and_counts_the_epoch(tree: Tree) -> None:
     made = tree.create(b"/f")
-    assert content_of(tree.commit(made, 10, failed=(1,))).replicas == (0, 2)
-    assert tree.waiting_for_deletion(1) == {content_of(made).file_id}
-    assert tree.waiting_for_deletion(0) == set()
-
-
-def test_the_last_replica_never_leaves(tree: Tree) -> None:
-    made = tree.create(b"/f")
-    assert content_of(tree.commit(made, 10, failed=(0, 1, 2))).replicas == (0,)
-    assert content_of(tree.commit(made, 10, failed=(0,))).replicas == (0,)
-    assert tree.waiting_for_deletion(0) == set()
+    file_id = content_of(made).file_id
+    tree.names.configure(made.number, file_id, lambda now: Configuration(now.epoch + 1, (0, 2)))
+    content = content_of(tree.names.lookup(b"/f"))
+    assert (content.epoch, content.replicas) == (2, (0, 2))
+    tree.truncate(b"/f")
+    with pytest.raises(StaleFile):
+        tree.names.configure(made.number, file_id, lambda now: now)
 
 
 def test_a_dataservers_report_repairs_only_a_shorter_length_of_the_same_content(tree: Tree) -> None:
@@ -313,14 +310,15 @@ def test_a_dataservers_report_repairs_only_a_shorter_length_of_the_same_content(
     def report(number: int, reported_id: bytes, size_bytes: int, reporter: int) -> bool:
         return tree.names.repair_length(number, reported_id, size_bytes, reporter, now_ns=tree.tick())
 
-    assert report(made.number, file_id, 10, 1)
+    assert report(made.number, file_id, 10, 0)
     assert content_of(tree.names.lookup(b"/f")).size_bytes == 10
-    assert not report(made.number, file_id, 10, 1)
-    assert not report(made.number, file_id, 9, 1)
-    assert not report(made.number, bytes(16), 99, 1)
+    assert not report(made.number, file_id, 10, 0)
+    assert not report(made.number, file_id, 9, 0)
+    assert not report(made.number, bytes(16), 99, 0)
     assert not report(made.number, file_id, 99, 7)  # no replica of the file
-    assert not report(999, file_id, 99, 1)
-    assert not report(1, file_id, 99, 1)  # a directory
+    assert not report(made.number, file_id, 99, 1)  # not the primary
+    assert not report(999, file_id, 99, 0)
+    assert not report(1, file_id, 99, 0)  # a directory
     assert content_of(tree.names.lookup(b"/f")).size_bytes == 10
 
 

@@ -111,7 +111,7 @@ class NamespaceComparison(RuleBasedStateMachine):
         inode = self.names.lookup(path)
         assert inode.content is not None
         size_bytes += inode.content.size_bytes
-        self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=None, failed_replicas=(),
+        self.names.commit(inode.number, inode.content.file_id, size_bytes, mtime_ns=None,
                           now_ns=self.now_ns)
         os.truncate(local, size_bytes)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fs.errors import AlreadyExists, StorageFailed
-from fs.nameserver.registry import SILENCE_SECONDS, Registry
+from fs.nameserver.registry import LEASE_SECONDS, Registry
 from fs.store import Batch, MemoryStore
 
 
@@ -13,25 +13,25 @@ def beat(registry: Registry, dataserver_id: str, now: float, *, port: int = 7000
 
 
 def order(registry: Registry, numbers: list[int], now: float) -> list[tuple[int, bool]]:
-    return [(server.number, alive) for server, alive in registry.live_first(numbers, now)]
+    return [(server.number, alive) for server, alive in registry.with_state(numbers, now)]
 
 
 def test_a_dataserver_is_dead_after_three_seconds_of_silence() -> None:
     registry = Registry(MemoryStore(), now_seconds=0)
     number = beat(registry, "a", 10)
-    assert registry.is_alive(number, 10 + SILENCE_SECONDS)
-    assert not registry.is_alive(number, 10 + SILENCE_SECONDS + 0.01)
+    assert registry.is_alive(number, 10 + LEASE_SECONDS)
+    assert not registry.is_alive(number, 10 + LEASE_SECONDS + 0.01)
     beat(registry, "a", 20)
     assert registry.is_alive(number, 20)
 
 
-def test_replicas_come_live_ones_first_in_their_order() -> None:
+def test_replicas_keep_their_order_and_say_whether_they_are_alive() -> None:
     registry = Registry(MemoryStore(), now_seconds=0)
     a, b, c = beat(registry, "a", 0), beat(registry, "b", 0), beat(registry, "c", 0)
     assert order(registry, [c, a, b], 1) == [(c, True), (a, True), (b, True)]
     beat(registry, "a", 5)
     beat(registry, "b", 5)
-    assert order(registry, [c, b, a], 5) == [(b, True), (a, True), (c, False)]
+    assert order(registry, [c, b, a], 5) == [(c, False), (b, True), (a, True)]
 
 
 def test_only_live_dataservers_with_space_are_candidates() -> None:
@@ -58,7 +58,7 @@ def test_after_a_restart_dataservers_have_time_to_report() -> None:
     number = beat(Registry(store, now_seconds=0), "a", 0)
     again = Registry(store, now_seconds=100)
     assert [candidate.number for candidate in again.candidates(101)] == [number]
-    assert again.candidates(100 + SILENCE_SECONDS + 0.1) == []
+    assert again.candidates(100 + LEASE_SECONDS + 0.1) == []
 
 
 def test_a_second_dataserver_with_the_id_of_a_live_one_is_refused() -> None:
@@ -66,7 +66,7 @@ def test_a_second_dataserver_with_the_id_of_a_live_one_is_refused() -> None:
     beat(registry, "a", 0)
     with pytest.raises(AlreadyExists, match=r"server.dataserver_id: 'a' is taken .* host-a:7000"):
         beat(registry, "a", 1, port=9999)
-    assert beat(registry, "a", 1 + SILENCE_SECONDS, port=9999) == 0
+    assert beat(registry, "a", 1 + LEASE_SECONDS, port=9999) == 0
 
 
 def test_a_dataserver_without_heartbeats_has_no_replica_of_unknown_number() -> None:

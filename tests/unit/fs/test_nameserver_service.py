@@ -12,9 +12,10 @@ from fs.errors import (
     NoReplicaAvailable,
     NoSpace,
     NoSuchFile,
+    StaleEpoch,
     StaleFile,
 )
-from fs.nameserver.registry import SILENCE_SECONDS
+from fs.nameserver.registry import LEASE_SECONDS
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
@@ -29,9 +30,7 @@ class Bench:
     def __init__(self, dataservers: int = 4) -> None:
         self.store = MemoryStore()
         self.now_seconds = 1000.0
-        self.service = NameserverService(
-            self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
-            clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
+        self.service = self._service()
         for number in range(dataservers):
             self.beat(number)
 
@@ -43,8 +42,16 @@ class Bench:
     def create(self, path: bytes = b"/f", **fields: Any) -> pb.Attributes:
         return self.service.create(pb.CreateRequest(path=path, mode=0o644, **fields)).attributes
 
-    def lookup(self, path: bytes = b"/f") -> pb.Attributes:
-        return self.service.lookup(pb.LookupRequest(path=path)).attributes
+    def restart(self) -> None:
+        self.service = self._service()
+
+    def _service(self) -> NameserverService:
+        return NameserverService(
+            self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
+            clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
+
+    def lookup(self, path: bytes = b"/f", to_append: bool = False) -> pb.Attributes:
+        return self.service.lookup(pb.LookupRequest(path=path, to_append=to_append)).attributes
 
     def commit(self, attributes: pb.Attributes, size: int, **fields: Any) -> pb.Attributes:
         return self.service.commit(pb.CommitRequest(inode=attributes.inode, file_id=attributes.file_id,
@@ -92,7 +99,7 @@ def test_a_dataserver_that_cannot_take_a_file_refuses_those_that_ask_for_it(benc
     bench.beat(1, available_bytes=0)
     with pytest.raises(NoSpace, match="d1 is full"):
         bench.create(replicas=["d0", "d1"])
-    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.now_seconds += LEASE_SECONDS + 1
     bench.beat(0)
     with pytest.raises(NoReplicaAvailable, match="d2 is not alive"):
         bench.create(replicas=["d0", "d2"])
@@ -105,7 +112,7 @@ def test_with_fewer_live_dataservers_there_are_fewer_replicas() -> None:
 
 
 def test_with_no_live_dataserver_a_create_fails_and_leaves_nothing(bench: Bench) -> None:
-    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.now_seconds += LEASE_SECONDS + 1
     with pytest.raises(NoReplicaAvailable, match="no dataserver is alive"):
         bench.create()
     with pytest.raises(NoSuchFile):
@@ -119,15 +126,33 @@ def test_with_all_disks_full_a_create_is_refused_for_space(bench: Bench) -> None
         bench.create()
 
 
-def test_the_first_live_replica_comes_first(bench: Bench) -> None:
-    attributes = bench.create()
-    bench.now_seconds += SILENCE_SECONDS + 1
-    alive = ids(attributes)[1:]
-    for dataserver_id in alive:
+def test_another_primary_is_named_only_when_the_lease_has_ended(bench: Bench) -> None:
+    made = bench.create()
+    primary, *others = ids(made)
+    bench.now_seconds += LEASE_SECONDS
+    for dataserver_id in others:
         bench.beat(int(dataserver_id[1:]))
+    assert ids(bench.lookup(to_append=True)) == [primary, *others]
+    bench.now_seconds += 0.1
     seen = bench.lookup()
-    assert ids(seen) == [*alive, ids(attributes)[0]]
-    assert [replica.alive for replica in seen.replicas] == [True, True, False]
+    assert (ids(seen), seen.epoch) == ([primary, *others], 1)
+    assert [replica.alive for replica in seen.replicas] == [False, True, True]
+    seen = bench.lookup(to_append=True)
+    assert (ids(seen), seen.epoch) == ([*others, primary], 2)
+    bench.beat(int(primary[1:]))
+    assert ids(bench.lookup(to_append=True)) == [*others, primary]
+
+
+def test_after_a_restart_nobody_is_deposed_before_a_lease_can_have_ended(bench: Bench) -> None:
+    made = bench.create()
+    bench.now_seconds += 100
+    bench.restart()
+    for dataserver_id in ids(made)[1:]:
+        bench.beat(int(dataserver_id[1:]))
+    assert ids(bench.lookup(to_append=True)) == ids(made)
+    bench.now_seconds += LEASE_SECONDS + 0.1
+    bench.beat(int(ids(made)[1][1:]))
+    assert ids(bench.lookup(to_append=True))[0] == ids(made)[1]
 
 
 def test_truncation_keeps_replication_and_chunk_size_of_the_file(bench: Bench) -> None:
@@ -140,12 +165,30 @@ def test_truncation_keeps_replication_and_chunk_size_of_the_file(bench: Bench) -
         bench.commit(made, 20)
 
 
-def test_a_commit_drops_failed_replicas(bench: Bench) -> None:
+def change(bench: Bench, attributes: pb.Attributes, **fields: Any) -> pb.ChangeReplicasReply:
+    fields.setdefault("dataserver_id", ids(attributes)[0])
+    fields.setdefault("epoch", attributes.epoch)
+    return bench.service.change_replicas(pb.ChangeReplicasRequest(
+        inode=attributes.inode, file_id=attributes.file_id, **fields))
+
+
+def test_a_primary_takes_a_replica_out_of_the_set_and_another_one_in(bench: Bench) -> None:
     made = bench.create()
-    failed = ids(made)[0]
-    committed = bench.commit(made, 10, failed_replicas=[failed, "never-seen"])
-    assert ids(committed) == ids(made)[1:]
-    assert committed.size == 10
+    outside = next(name for name in ("d0", "d1", "d2", "d3") if name not in ids(made))
+    reply = change(bench, made, remove=[ids(made)[1]], add=[outside])
+    assert ([replica.dataserver_id for replica in reply.replicas], reply.epoch) == (
+        [ids(made)[0], ids(made)[2], outside], 2)
+    assert (ids(bench.lookup()), bench.lookup().epoch) == ([ids(made)[0], ids(made)[2], outside], 2)
+
+
+def test_who_is_not_the_primary_or_knows_an_old_epoch_changes_nothing(bench: Bench) -> None:
+    made = bench.create()
+    with pytest.raises(StaleEpoch):
+        change(bench, made, dataserver_id=ids(made)[1], remove=[ids(made)[2]])
+    change(bench, made, remove=[ids(made)[1]])
+    with pytest.raises(StaleEpoch):
+        change(bench, made, remove=[ids(made)[2]])
+    assert ids(bench.lookup()) == [ids(made)[0], ids(made)[2]]
 
 
 def test_heartbeats_repair_lengths_that_no_client_committed(bench: Bench) -> None:
@@ -158,7 +201,7 @@ def test_heartbeats_repair_lengths_that_no_client_committed(bench: Bench) -> Non
 def test_a_heartbeat_with_a_length_that_makes_no_sense_still_counts(bench: Bench) -> None:
     made = bench.create()
     primary = int(ids(made)[0][1:])
-    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.now_seconds += LEASE_SECONDS + 1
     bench.beat(primary, lengths=[pb.FileLength(file_id="nonsense", inode=made.inode, size=5),
                                  pb.FileLength(file_id=made.file_id, inode=0, size=5),
                                  pb.FileLength(file_id=made.file_id, inode=made.inode, size=2**64 - 1),
@@ -181,7 +224,7 @@ def test_a_removed_files_content_is_deleted_after_the_grace_period(bench: Bench)
 def test_statistics_count_files_and_live_capacity(bench: Bench) -> None:
     bench.create(b"/f")
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
-    bench.now_seconds += SILENCE_SECONDS + 1
+    bench.now_seconds += LEASE_SECONDS + 1
     bench.beat(1)
     bench.beat(2)
     reply = bench.service.statistics(pb.StatisticsRequest())
@@ -189,7 +232,7 @@ def test_statistics_count_files_and_live_capacity(bench: Bench) -> None:
     assert (reply.capacity_bytes, reply.available_bytes) == (2000, 1000)
     assert [(status.server.dataserver_id, status.server.alive) for status in reply.dataservers] == [
         ("d0", False), ("d1", True), ("d2", True), ("d3", False)]
-    assert reply.dataservers[0].last_heartbeat_seconds_ago == SILENCE_SECONDS + 1
+    assert reply.dataservers[0].last_heartbeat_seconds_ago == LEASE_SECONDS + 1
     assert (reply.replication, reply.chunk_size) == (3, 256 << 20)
 
 
@@ -241,8 +284,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("commit", pb.CommitRequest(inode=2, file_id="x"), InvalidArgument, "file_id"),
     ("commit", pb.CommitRequest(inode=2, file_id=UUID.upper()), InvalidArgument, "file_id"),
     ("commit", pb.CommitRequest(inode=2, file_id=UUID, size=2**63), InvalidArgument, "size"),
-    ("commit", pb.CommitRequest(inode=2, file_id=UUID, failed_replicas=["d0", "a\nb"]), InvalidArgument,
-     r"failed_replicas\[1\]"),
+    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="d0",
+                                                 remove=["d0", "a\nb"]), InvalidArgument, r"remove\[1\]"),
+    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, dataserver_id="d0"), InvalidArgument,
+     "epoch"),
+    ("change_replicas", pb.ChangeReplicasRequest(inode=2, file_id=UUID, epoch=1, dataserver_id="never"),
+     InvalidArgument, "dataserver_id"),
     ("heartbeat", pb.HeartbeatRequest(), InvalidArgument, "server.dataserver_id"),
     ("heartbeat", pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d" * 201, host="h", port=1)),
      InvalidArgument, "server.dataserver_id"),

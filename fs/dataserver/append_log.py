@@ -1,0 +1,169 @@
+"""Which appends a file holds, and the newest epoch seen: beside its chunks, in `appends`.
+
+A client that sends an append again, to the same primary or to its successor, is answered with the offset at
+which it lies. Of each writer only the last append is kept, as it has no more than one under way.
+
+`appends` has a head of 32 bytes (magic, flags, epoch) and slots of 32 bytes (writer, sequence, offset,
+length). A slot is written with one system call before the append becomes part of the file, so what a killed
+process left is told by its end: an append that ends beyond the file's length never happened.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fs.errors import StorageFailed
+from fs.proto.speedwell_pb2 import AppendRecord
+
+MAX_WRITERS = 1024
+"""Of so many writers the last append to one file is remembered."""
+
+NAME = "appends"
+_MAGIC = b"SPWL"
+_HEAD = struct.Struct(">4sIQ16x")
+_SLOT = struct.Struct(">QQQQ")
+_FORGOT = 1
+
+
+class Record(NamedTuple):
+    """One append in the file."""
+
+    writer: int
+    sequence: int
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+    def message(self) -> AppendRecord:
+        return AppendRecord(writer=self.writer, sequence=self.sequence, offset=self.offset, length=self.length)
+
+    @classmethod
+    def of(cls, message: AppendRecord) -> "Record":
+        return cls(message.writer, message.sequence, message.offset, message.length)
+
+
+class AppendLog:
+    """The appends of the file whose chunks lie in `directory`. The caller has the file's turn to change it."""
+
+    def __init__(self, directory: str, length: int) -> None:
+        """Raises StorageFailed if it cannot be read. `length` is the file's."""
+        self.epoch = 0
+        self.forgot = False     # whether the append of some writer had to make room
+        self._path = f"{directory}/{NAME}"
+        self._slots: list[Record | None] = []
+        self._slot_of: dict[int, int] = {}
+        self._load(length)
+
+    def last(self, writer: int) -> Record | None:
+        """The last append of that writer."""
+        slot = self._slot_of.get(writer)
+        return None if slot is None else self._slots[slot]
+
+    def beyond(self, offset: int) -> list[Record]:
+        """The appends known that end beyond `offset`, in the file's order."""
+        return sorted((record for record in self._slots if record is not None and record.end > offset),
+                      key=lambda record: record.offset)
+
+    def holds(self, records: Iterable[Record]) -> bool:
+        """Whether there are some and each is the last append of its writer here."""
+        wanted = list(records)
+        return bool(wanted) and all(self.last(record.writer) == record for record in wanted)
+
+    def note(self, records: Iterable[Record], epoch: int, sync: bool = False) -> None:
+        """Write down appends that are about to become part of the file; `cut` takes it back.
+
+        Raises OSError.
+        """
+        new_head = not self._slots or epoch > self.epoch
+        self.epoch = max(self.epoch, epoch)
+        writes = []
+        for record in records:
+            forgot = self.forgot
+            writes.append((self._place(record), record))
+            new_head = new_head or forgot != self.forgot
+        self._write(writes, new_head, sync)
+
+    def raise_epoch(self, epoch: int) -> None:
+        """From now on older epochs are refused. Raises OSError."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._write([], True, False)
+
+    def cut(self, length: int) -> None:
+        """Forget appends that did not become part of the file after all."""
+        gone = [(slot, record) for slot, record in enumerate(self._slots)
+                if record is not None and record.end > length]
+        for slot, record in gone:
+            self._slots[slot] = None
+            del self._slot_of[record.writer]
+        if gone:
+            self._write([(slot, None) for slot, _ in gone], False, False)
+
+    # ------------------------------------------------------------------ private
+
+    def _place(self, record: Record) -> int:
+        slot = self._slot_of.get(record.writer)
+        if slot is None:
+            slot = self._free_slot()
+            self._slot_of[record.writer] = slot
+        self._slots[slot] = record
+        return slot
+
+    def _free_slot(self) -> int:
+        if len(self._slots) < MAX_WRITERS:
+            self._slots.append(None)
+            return len(self._slots) - 1
+        if None in self._slots:
+            return self._slots.index(None)
+        slot, oldest = min(enumerate(self._slots), key=lambda pair: pair[1].end if pair[1] else 0)
+        assert oldest is not None
+        del self._slot_of[oldest.writer]
+        self.forgot = True
+        return slot
+
+    def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool, sync: bool) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if head:
+                _pwrite(descriptor, _HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), 0)
+            for slot, record in slots:
+                _pwrite(descriptor, _SLOT.pack(*(record or (0, 0, 0, 0))), _HEAD.size + slot * _SLOT.size)
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _load(self, length: int) -> None:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: {error.strerror}") from None
+        with os.fdopen(descriptor, "rb") as stream:
+            data = stream.read(_HEAD.size + MAX_WRITERS * _SLOT.size)
+        if len(data) < _HEAD.size:
+            return  # a crash while it was made
+        magic, flags, self.epoch = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise StorageFailed(f"{self._path} is damaged")
+        self.forgot = bool(flags & _FORGOT)
+        for slot, start in enumerate(range(_HEAD.size, len(data) - _SLOT.size + 1, _SLOT.size)):
+            record = Record(*_SLOT.unpack_from(data, start))
+            self._slots.append(record if record.writer else None)
+            if record.writer:
+                self._slot_of[record.writer] = slot
+        try:
+            self.cut(length)
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: {error.strerror}") from None
+
+
+def _pwrite(descriptor: int, data: bytes, offset: int) -> None:
+    if os.pwrite(descriptor, data, offset) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,64 @@
+"""What a dataserver asks of the nameserver."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from fs import rpc
+from fs.errors import NameserverUnavailable
+from fs.proto.speedwell_pb2 import (
+    ChangeReplicasReply,
+    ChangeReplicasRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+)
+from fs.proto.speedwell_pb2_grpc import NameserverStub
+
+CALL_TIMEOUT_SECONDS = 2.0
+RETRY_PAUSE_SECONDS = 0.2
+
+
+class NameserverLink:
+    """A connection to the nameserver, for all threads of a dataserver."""
+
+    def __init__(self, address: str, dataserver_id: str) -> None:
+        self.address = address
+        self._dataserver_id = dataserver_id
+        # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
+        self._channel = grpc.insecure_channel(address, options=[
+            ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)])
+        self._stub: Any = NameserverStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Raises grpc.RpcError, ValueError after `close`."""
+        reply: HeartbeatReply = self._stub.Heartbeat(request, timeout=CALL_TIMEOUT_SECONDS)
+        return reply
+
+    def change_replicas(self, inode: int, file_id: str, epoch: int, *, remove: Sequence[str] = (),
+                        add: Sequence[str] = (), patience_seconds: float = 3.0) -> ChangeReplicasReply:
+        """The set after the change. The request is sent until it is answered.
+
+        Raises StaleEpoch, StaleFile, NoSuchFile, NoReplicaAvailable, NameserverUnavailable.
+        """
+        request = ChangeReplicasRequest(inode=inode, file_id=file_id, epoch=epoch,
+                                        dataserver_id=self._dataserver_id, remove=remove, add=add)
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                reply: ChangeReplicasReply = self._stub.ChangeReplicas(request, timeout=CALL_TIMEOUT_SECONDS)
+                return reply
+            except grpc.RpcError as error:
+                if not rpc.is_transport_failure(error):
+                    raise rpc.error_from(error, self.address) from None
+                if time.monotonic() > deadline:
+                    raise NameserverUnavailable(f"the nameserver at {self.address} does not answer") from None
+            except ValueError:
+                raise NameserverUnavailable("the dataserver is stopping") from None
+            time.sleep(RETRY_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Calls under way are cancelled."""
+        self._channel.close()

@@ -1,0 +1,41 @@
+"""What a dataserver knows of the order of a file's appends beside the bytes."""
+
+import threading
+from dataclasses import dataclass
+
+from fs.channel import Channel
+from fs.dataserver.append_log import AppendLog
+from fs.proto.speedwell_pb2 import Replica
+
+
+@dataclass(frozen=True)
+class ReplicaSet:
+    """The set that this server is to keep level as the primary: the `others`, as of `epoch`."""
+
+    epoch: int
+    others: tuple[Replica, ...]
+
+
+class Ordering:
+    """Of one file. Only the one who has the file's turn changes it."""
+
+    def __init__(self, directory: str) -> None:
+        self.replicas: ReplicaSet | None = None
+        self.level_epoch = 0        # all replicas of that epoch held all bytes when last looked at
+        self.under_way: tuple[int, Channel] | None = None   # epoch and sender of the append that has the turn
+        self._directory = directory
+        self._log: AppendLog | None = None
+        self._loading = threading.Lock()
+
+    def log(self, length: int) -> AppendLog:
+        """The file's appends; `length` is its committed length. Raises StorageFailed."""
+        with self._loading:
+            if self._log is None:
+                self._log = AppendLog(self._directory, length)
+            return self._log
+
+    def interrupt(self, epoch: int) -> None:
+        """End an append of an older epoch that waits for the word of its primary: that one is deposed."""
+        under_way = self.under_way
+        if under_way is not None and under_way[0] < epoch:
+            under_way[1].interrupt()
