@@ -183,6 +183,9 @@ def _session_class(library: ModuleType) -> type:
         def fsync(self, path: bytes | None, datasync: int, fip: Any) -> Any:
             return self.operations.fsync(path, datasync, fip.contents)
 
+        def fallocate(self, path: bytes | None, mode: int, offset: int, size: int, fip: Any) -> Any:
+            return self.operations.fallocate(path, mode, offset, size, fip.contents)
+
         def fgetattr(self, path: bytes | None, buf: Any, fip: Any) -> Any:
             library.set_st_attrs(buf.contents, self.operations.getattr(path, fip.contents if fip else None), True)
             return 0

@@ -8,12 +8,17 @@ import errno
 import os
 import stat
 
-from fs.client import Reader
+from fs.client import Changes
 from fs.errors import IsADirectory
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import Path, answers_errno
-from fuse_mount.open_files import FileInfo, Handle
+from fuse_mount.open_files import FileInfo, Handle, OpenFile
 from fuse_mount.shared import SharedState
+
+# linux/falloc.h
+FALLOC_KEEP_SIZE = 1
+FALLOC_PUNCH_HOLE = 2
+FALLOC_ZERO_RANGE = 16
 
 
 class FileOperations(SharedState):
@@ -31,7 +36,7 @@ class FileOperations(SharedState):
             raise IsADirectory(f"{os.fsdecode(path)} is a directory")
         # The kernel thought the name was free, but another mount may have been quicker.
         if info.flags & os.O_TRUNC and attributes.size:
-            attributes = self._client.truncate(path)
+            attributes = self._truncate_to_zero(path)
         self._told.tell(attributes.inode, attributes.size, attributes.mtime_ns)  # libfuse asks right after this
         return self._opened(path, attributes, info)
 
@@ -42,95 +47,130 @@ class FileOperations(SharedState):
     def _open(self, path: bytes, info: FileInfo) -> int:
         if info.flags & os.O_TRUNC:
             return self._opened(path, self._truncate_to_zero(path), info)
+        attributes = self._newest(path)
         if info.flags & os.O_ACCMODE != os.O_RDONLY:
-            return self._opened(path, self._client.lookup(path, True), info)
-        reader = self._client.open_read(path)
-        attributes = reader.attributes
-        info.fh = self._files.add(attributes, path, reader=reader)
+            return self._opened(path, attributes, info)
+        info.fh = self._files.add(attributes, path, reader=self._client.open_read(path, attributes))
         info.noflush = 1  # nothing was written that a close could report on
+        self._use_pages(path, attributes, info)
+        self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
+        return 0
+
+    def _newest(self, path: bytes) -> Attributes:
+        """What the nameserver says now. Staged changes of a version that another mount has replaced are
+        published first: whoever opens the file is to see both."""
+        attributes = self._client.lookup(path, True)
+        if attributes.type == DIRECTORY:
+            raise IsADirectory(f"{os.fsdecode(path)} is a directory")
+        file = self._files.by_inode(attributes.inode)
+        if file is None or not file.dirty or file.attributes.file_id == attributes.file_id:
+            return attributes
+        file.flush()
+        self._after_flush(path, file)
+        return file.attributes
+
+    def _opened(self, path: bytes, attributes: Attributes, info: FileInfo) -> int:
+        """Hand out a handle for writing (and reading, if the flags say so)."""
+        append = bool(info.flags & os.O_APPEND)
+        info.fh = self._files.add(attributes, path, writable=True, append=append)
+        handle = self._files.handle(info.fh)
+        size_bytes = handle.file.size
+        if append or (info.flags & os.O_ACCMODE == os.O_WRONLY and not size_bytes):
+            # The kernel would put the bytes of an append into pages at the offset it believes in, which is wrong
+            # as soon as another mount appends too. A file that is only written costs a copy less this way. All
+            # others need pages, without which nothing can be mapped.
+            info.direct_io = 1
+        else:
+            self._use_pages(path, attributes, info)
+        handle.is_direct = bool(info.direct_io)
+        self._catch_up(path, attributes, size_bytes)
+        return 0
+
+    def _use_pages(self, path: bytes, attributes: Attributes, info: FileInfo) -> None:
         if self._pages.reading(path, attributes.file_id):
             info.keep_cache = 1
         elif self._files.other_content_open(path, attributes.file_id):
             # Both handles would fill and read the same pages with different contents.
             info.direct_io = 1
             self._pages.forget(path)
-        self._catch_up(path, attributes, attributes.size)
-        return 0
-
-    def _opened(self, path: bytes, attributes: Attributes, info: FileInfo) -> int:
-        """Hand out a handle for writing (and reading, if the flags say so)."""
-        info.fh = self._files.add(attributes, path, writable=True, append=bool(info.flags & os.O_APPEND))
-        # The kernel would put the bytes of an append into pages at the offset it believes in, which is wrong
-        # as soon as another mount appends too.
-        info.direct_io = 1
-        self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
-        return 0
 
     def _catch_up(self, path: bytes, attributes: Attributes, size_bytes: int) -> None:
         """Whoever opens a file sees what was written and closed before: also in the next fstat(2)."""
         if not self._told.is_current(attributes.inode, size_bytes, attributes.mtime_ns):
             self._drop_attributes(path)
 
+    # ------------------------------------------------------------------ content
+
     @answers_errno
     def read(self, path: Path | None, size: int, offset: int, info: FileInfo) -> bytes:
-        return self._reader(path, info).read(offset, size)
+        buffer = bytearray(size)
+        return bytes(buffer[:self._read_into(memoryview(buffer), offset, info)])
 
     @answers_errno
     def readinto(self, path: Path | None, buffer: memoryview, offset: int, info: FileInfo) -> int:
         """Like `read`, into the memory of the FUSE library."""
-        return self._reader(path, info).readinto(offset, buffer)
+        return self._read_into(buffer, offset, info)
 
-    def _reader(self, path: Path | None, info: FileInfo) -> Reader:
+    def _read_into(self, buffer: memoryview, offset: int, info: FileInfo) -> int:
         handle = self._files.handle(info.fh)
-        file = handle.file
-        if file.dirty:
-            file.flush()
-        reader = handle.reader
-        if reader is None or (handle.writable and reader.attributes.file_id != file.attributes.file_id):
-            return self._reopened(handle, path)
-        if reader.size < file.attributes.size:
-            reader.grown_to(file.attributes.size)
-        return reader
-
-    def _reopened(self, handle: Handle, path: Path | None) -> Reader:
-        """The reader of a handle that was opened for writing too; its content may have been truncated."""
-        with handle.file.lock:
-            if handle.reader is not None:
-                handle.reader.close()
-                handle.reader = None
-            handle.reader = self._client.open_read(handle.path if path is None else path)
-            return handle.reader
+        return handle.file.read_into(handle, offset, buffer)
 
     @answers_errno
     def write(self, path: Path | None, data: bytes | memoryview, offset: int, info: FileInfo) -> int:
-        handle = self._files.handle(info.fh)
-        if handle.failure is not None:
-            handle.raise_failure()
-        handle.wrote = True
-        self._told.forget(handle.file.attributes.inode)
+        handle = self._writing(info)
         return handle.file.write(handle.path if path is None else os.fsencode(path), offset, data, handle.append)
 
     @answers_errno
     def truncate(self, path: Path | None, length: int, info: FileInfo | None = None) -> int:
-        return self._truncate(os.fsencode(self._name(path, info)), length, info)
+        if info is None:
+            return self._truncate(os.fsencode(self._name(path, info)), length)
+        handle = self._writing(info)
+        if length == 0 and path is not None and handle.file.size and not handle.file.unlinked:
+            self._truncate_to_zero(os.fsencode(path))
+        else:
+            handle.file.resize(handle.path if path is None else os.fsencode(path), length)
+        return 0
 
-    def _truncate(self, path: bytes, length: int, info: FileInfo | None) -> int:
-        attributes = self._client.lookup(path, True)
+    def _truncate(self, path: bytes, length: int) -> int:
+        attributes = self._newest(path)
         file = self._files.by_inode(attributes.inode)
-        if length == max(attributes.size, file.size if file is not None else 0):
-            return 0
-        if length != 0:
-            raise OSError(errno.EOPNOTSUPP, "files can be truncated to nothing only")
-        self._truncate_to_zero(path)
+        if file is not None:
+            file.resize(path, length)
+            file.flush()
+            self._after_flush(path, file)
+        elif length != attributes.size:
+            published = self._client.change(path, Changes(size=length, keep=length), attributes)
+            self._pages.published(path, attributes.file_id, published.file_id)
         return 0
 
     def _truncate_to_zero(self, path: bytes) -> Attributes:
         attributes = self._client.truncate(path)
         file = self._files.by_inode(attributes.inode)
         if file is not None:
-            file.refresh(attributes)
+            file.replace(attributes)
         self._pages.forget(path)
         return attributes
+
+    @answers_errno
+    def fallocate(self, path: Path | None, mode: int, offset: int, length: int, info: FileInfo) -> int:
+        """Space is not reserved: only what the call does to content and length."""
+        if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
+            raise OSError(errno.EOPNOTSUPP, "ranges can be punched or made zeros, not collapsed or inserted")
+        handle = self._writing(info)
+        name = handle.path if path is None else os.fsencode(path)
+        if mode & (FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
+            handle.file.zero(name, offset, offset + length)
+        if not mode & FALLOC_KEEP_SIZE and offset + length > handle.file.size:
+            handle.file.resize(name, offset + length)
+        return 0
+
+    def _writing(self, info: FileInfo) -> Handle:
+        handle = self._files.handle(info.fh)
+        if handle.failure is not None:
+            handle.raise_failure()
+        handle.wrote = True
+        self._told.forget(handle.file.attributes.inode)
+        return handle
 
     @answers_errno
     def flush(self, path: Path | None, info: FileInfo) -> int:
@@ -144,11 +184,24 @@ class FileOperations(SharedState):
         handle = self._files.handle(info.fh)
         if handle.wrote:
             handle.raise_failure()
+            before = handle.file.attributes
             handle.file.flush()
+            name = handle.path if path is None else os.fsencode(path)
+            after = handle.file.attributes
+            if after is not before and after.file_id != before.file_id:
+                self._pages.published(name, before.file_id, after.file_id)
             # The commit has set the time of modification anew.
-            if path is not None and self._told.is_told(handle.file.attributes.inode):
-                self._drop_attributes(os.fsencode(path))
+            if path is not None and (handle.file.merged or (
+                    handle.is_direct and self._told.is_told(after.inode))):
+                self._after_flush(name, handle.file)
         return 0
+
+    def _after_flush(self, path: bytes, file: OpenFile) -> None:
+        """Have the kernel ask again: what it knows may be older than what was published."""
+        if file.merged:
+            file.merged = False
+            self._pages.forget(path)
+        self._drop_attributes(path)
 
     @answers_errno
     def release(self, path: Path | None, info: FileInfo) -> int:

@@ -7,7 +7,8 @@ class PageVersions:
     """Remembers per path the content (file id) that was read last.
 
     The kernel keeps pages by path, not by inode, and cannot know that another mount put a different file
-    there. A content only ever grows, so its pages stay true as long as the file id is the same.
+    there, or made a new version. A content only ever grows, so its pages stay true as long as the file id is the
+    same.
     """
 
     def __init__(self, limit: int = 65536) -> None:
@@ -24,6 +25,12 @@ class PageVersions:
                 self._file_ids.clear()
             self._file_ids[path] = file_id
             return False
+
+    def published(self, path: bytes, before: str, after: str) -> None:
+        """This mount made the content `after` from `before` through the kernel's pages: they are of it now."""
+        with self._lock:
+            if self._file_ids.get(path) == before:
+                self._file_ids[path] = after
 
     def forget(self, *paths: bytes) -> None:
         """The pages of these paths may be of anything now."""

@@ -41,6 +41,7 @@ class Settings:
     local_host: str | None
     cache_seconds: float
     allow_other: bool
+    staging_directory: Path
     log: Path | None
 
 
@@ -54,11 +55,14 @@ class Settings:
               help="How old attributes may be that a look-up (not an open) answers.")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other", is_flag=True, help="Let other users than the one who mounts in.")
+@click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
+              show_default=True, help="Where changes lie until a program flushes or closes the file.")
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-         cache_seconds: float, foreground: bool, allow_other: bool, log_file: Path | None) -> None:
+         cache_seconds: float, foreground: bool, allow_other: bool, staging_directory: Path,
+         log_file: Path | None) -> None:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -68,7 +72,8 @@ def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host:
         library = binding.load_library()
         place = mountpoint.prepare(mountpoint_)
         log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
-        settings = Settings(place, nameserver, controller, local_host, cache_seconds, allow_other, log_file)
+        settings = Settings(place, nameserver, controller, local_host, cache_seconds, allow_other,
+                            mountpoint.require_writable(staging_directory), log_file)
         if foreground:
             sys.exit(_serve(settings, library, Report(None)))
         assert log_file is not None
@@ -125,7 +130,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
                                     allow_other=settings.allow_other, kernel_cache_seconds=kernel_cache_seconds)
     try:
         operations = SpeedwellOperations(client, library.fuse_get_context, drop_attributes or _nothing_to_drop,
-                                         mounted.set)
+                                         mounted.set, str(settings.staging_directory))
         binding.serve(library, operations, str(settings.mountpoint), options)
     except RuntimeError as error:
         if not mounted.is_set():

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,3 +117,12 @@ def raise_read_ahead(mountpoint: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def require_writable(directory: Path) -> Path:
+    """The directory as an absolute path. Raises MountError if temporary files cannot be made in it."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return directory.absolute()
+    except OSError as error:
+        raise MountError(f"--staging-directory: no files can be made in {directory}: {error.strerror}") from None

@@ -65,7 +65,7 @@ class NameOperations(SharedState):
         if file is not None and file.attributes.file_id == attributes.file_id:
             if size > file.attributes.size and not file.dirty:
                 file.refresh(attributes)  # what the kernel is told, handles that are open have to read
-            size = max(size, file.size)
+            size = file.size if file.resized else max(size, file.size)
         self._told.tell(attributes.inode, size, attributes.mtime_ns)
         return _stat_fields(attributes, size, 0 if file is not None and file.unlinked else None)
 

@@ -1,17 +1,19 @@
 """The files that programs on this mount have open.
 
-All handles of one inode share an `OpenFile`, and with it one appender: their writes keep one order, and every
-handle sees the length that includes what the others have buffered.
+All handles of one inode share an `OpenFile`, and with it one appender and one staging file: their writes keep one
+order, and every handle sees what the others have written.
 """
 
 import errno
 import itertools
+import os
 import threading
 from typing import Protocol
 
 from fs.client import Appender, Client, Reader
-from fs.errors import NoSuchFile, SpeedwellError, StaleFile
+from fs.errors import NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.proto.speedwell_pb2 import Attributes
+from fuse_mount.staging import Source, Staging
 
 
 class WriteFailed(OSError):
@@ -19,80 +21,218 @@ class WriteFailed(OSError):
 
 
 class OpenFile:
-    """One inode that is open on this mount. Its methods may be called from any thread."""
+    """One inode that is open on this mount. Its methods may be called from any thread.
 
-    def __init__(self, client: Client, attributes: Attributes) -> None:
+    What is written behind the end of the file is appended, everything else is staged: `staging` has it until it
+    is published as a new version.
+    """
+
+    def __init__(self, client: Client, attributes: Attributes, staging_directory: str | None = None) -> None:
         self.attributes = attributes
         self.handles: set[Handle] = set()
         self.unlinked = False
         self.dirty = False  # something was written since the last successful flush
+        self.merged = False  # the content got changes of other mounts that the kernel has not seen
         self.lock = threading.RLock()
-        self.size = attributes.size  # in bytes, what is buffered here included
+        self.size = attributes.size  # in bytes, what is not published yet included
         self._client = client
+        self._staging_directory = staging_directory
         self._appender: Appender | None = None
+        self._staging: Staging | None = None
+        self._gone = False  # removed from the namespace: what is staged stays here
+
+    @property
+    def resized(self) -> bool:
+        """Whether `size` is what counts, even if the published length is more."""
+        return self._staging is not None
 
     def refresh(self, attributes: Attributes) -> None:
-        """Take over attributes that were just fetched: appends of other mounts, a new content."""
+        """Take over attributes that were just fetched: appends and versions of other mounts."""
         with self.lock:
             if attributes.file_id != self.attributes.file_id:
-                self.discard()
-            elif attributes.size < self.attributes.size:
+                if self.dirty or self._staging is not None:
+                    return  # what is written here is published on top of it
+                self._drop_appender()
+            elif attributes.size < self.attributes.size or self._staging is not None:
                 return  # fetched before our last commit
             elif self._appender is not None and not self.dirty and attributes.size != self.size:
                 self._drop_appender()
             self._take(attributes)
 
-    def write(self, path: bytes, offset: int, data: memoryview | bytes, append: bool) -> int:
-        """Append `data`, which has to begin at the end of the file unless `append`.
+    def replace(self, attributes: Attributes) -> None:
+        """Give up what was written here: the file got a new, empty content."""
+        with self.lock:
+            self.discard()
+            self._take(attributes)
 
-        Raises OSError(EOPNOTSUPP) for any other offset, and the errors of `Appender.write`.
+    # ------------------------------------------------------------------ changing
+
+    def write(self, path: bytes, offset: int, data: memoryview | bytes, append: bool) -> int:
+        """Write at `offset`, or behind the end of the file if `append`.
+
+        Raises the errors of `Appender.write`, those of a flush, and OSError of the staging file.
         """
         with self.lock:
-            if not append and offset != self.size:
-                raise OSError(errno.EOPNOTSUPP, "files are written from their end only")
-            if self._appender is None:
-                self._appender = self._client.open_append(path, self.attributes)
-            # Counts as dirty even if the write fails: the bytes before it may be on their way.
-            self.dirty = True
+            if append:
+                offset = self.size
+            if offset == self.size and self._staging is None and not self.unlinked:
+                return self._append(path, data)
             try:
-                written = self._appender.write(data)
-            except SpeedwellError as error:
-                self._fail(error)
-                raise
-            self.size += written
-            return written
+                written = self._stage(path).write(offset, data)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self._gone:
+                    raise
+                self._publish(path)
+                written = self._stage(path).write(offset, data)
+            return self._staged(written)
+
+    def resize(self, path: bytes, size: int) -> None:
+        """Cut the file or extend it with zeros. Raises like `write`."""
+        with self.lock:
+            if size != self.size:
+                self._stage(path).resize(size)
+                self._staged(0)
+
+    def zero(self, path: bytes, begin: int, end: int) -> None:
+        """Make a range zeros, as far as the file goes. Raises like `write`."""
+        with self.lock:
+            if begin < min(end, self.size):
+                self._stage(path).zero(begin, end)
+                self._staged(0)
 
     def flush(self) -> None:
-        """Make everything written here visible to everybody. Raises the errors of `Appender.flush`."""
+        """Make everything written here visible to everybody. Raises the errors of `Client.change` and of
+        `Appender.flush`."""
         if not self.dirty:
             return
         with self.lock:
-            if not self.dirty or self._appender is None:
-                return
-            try:
-                attributes = self._appender.flush()
-            except SpeedwellError as error:
-                removed = isinstance(error, NoSuchFile) or (self.unlinked and isinstance(error, StaleFile))
-                if not removed:
-                    self._fail(error)
-                    raise
-                # The name is gone and the bytes with it, as if the removal had come after the write.
-                self._drop_appender()
-                self.dirty = False
-                return
-            self.dirty = False
-            self._take(attributes)
+            if self._staging is not None:
+                self._publish(next((handle.path for handle in self.handles), b"/"))
+            else:
+                self._flush_appends()
 
     def discard(self) -> None:
-        """Give up the content written so far: the file gets a new one."""
+        """Give up what was written and is not published."""
         with self.lock:
             self._drop_appender()
+            self._drop_staging()
             self.dirty = False
 
     def close(self) -> None:
         """Release what is held; the handles have flushed before."""
         with self.lock:
             self._drop_appender()
+            self._drop_staging()
+
+    # ------------------------------------------------------------------ reading
+
+    def read_into(self, handle: "Handle", offset: int, view: memoryview) -> int:
+        """Fill `view` from `offset` and return how many bytes there are. Raises the errors of `Reader.readinto`."""
+        if self.dirty and self._staging is None:
+            self.flush()
+        if self._staging is not None:
+            with self.lock:
+                if self._staging is not None and handle.reads(self.attributes.file_id):
+                    return self._read_staged(self._staging, handle, offset, view)
+        try:
+            return self._reader(handle).readinto(offset, view)
+        except StaleFile:
+            # The version is older than the grace period: go on with the newest.
+            self.flush()
+            self.refresh(self._client.lookup_inode(self.attributes.inode))
+            handle.leave_version()
+            return self._reader(handle).readinto(offset, view)
+
+    def _read_staged(self, staging: Staging, handle: "Handle", offset: int, view: memoryview) -> int:
+        filled = 0
+        for piece in staging.pieces(offset, offset + len(view)):
+            part = view[piece.begin - offset:piece.end - offset]
+            if piece.source is Source.STAGED:
+                staging.read_into(piece.begin, part)
+            elif piece.source is Source.ZEROS:
+                part[:] = bytes(len(part))
+            elif self._reader(handle).readinto(piece.begin, part) < len(part):
+                raise ReadFailed(f"{os.fsdecode(handle.path)} ends before {piece.end}")
+            filled += len(part)
+        return filled
+
+    def _reader(self, handle: "Handle") -> Reader:
+        with self.lock:
+            reader = handle.reader
+            if reader is None or (handle.writable and reader.attributes.file_id != self.attributes.file_id):
+                handle.leave_version()
+                reader = handle.reader = self._client.open_read(handle.path, self.attributes)
+            if reader.size < self.attributes.size and reader.attributes.file_id == self.attributes.file_id:
+                reader.grown_to(self.attributes.size)
+            return reader
+
+    # ------------------------------------------------------------------ private
+
+    def _append(self, path: bytes, data: memoryview | bytes) -> int:
+        if self._appender is None:
+            self._appender = self._client.open_append(path, self.attributes)
+        # Counts as dirty even if the write fails: the bytes before it may be on their way.
+        self.dirty = True
+        try:
+            written = self._appender.write(data)
+        except SpeedwellError as error:
+            self._fail(error)
+            raise
+        self.size += written
+        return written
+
+    def _stage(self, path: bytes) -> Staging:
+        if self._staging is not None and self._staging.is_full and not self._gone:
+            self._publish(path)
+        if self._staging is None:
+            self._flush_appends()
+            self._drop_appender()
+            self._staging = Staging(self.attributes.size, self._staging_directory)
+        return self._staging
+
+    def _staged(self, written: int) -> int:
+        assert self._staging is not None
+        self.dirty = not self._gone
+        self.size = self._staging.size
+        return written
+
+    def _publish(self, path: bytes) -> None:
+        """On failure everything stays staged: the next flush tries again."""
+        if self._staging is None:
+            return
+        try:
+            attributes, alone = self._client.change_from(path, self._staging.changes(), self.attributes)
+        except NoSuchFile:
+            # The name is gone, and nobody else can open the file: its content lives on in who has it open.
+            self._gone, self.dirty = True, False
+            return
+        before = self.attributes.file_id
+        self._drop_staging()
+        self.dirty = False
+        self._take(attributes)
+        self.merged = self.merged or not alone
+        for handle in self.handles:
+            if handle.reader is not None and handle.reader.attributes.file_id == before:
+                handle.leave_version()
+
+    def _flush_appends(self) -> None:
+        if not self.dirty or self._appender is None:
+            return
+        try:
+            attributes = self._appender.flush()
+        except SpeedwellError as error:
+            removed = isinstance(error, NoSuchFile) or (self.unlinked and isinstance(error, StaleFile))
+            if not removed:
+                self._fail(error)
+                raise
+            # The name is gone, as if the removal had come after the write; who has the file open goes on with
+            # what the dataservers have.
+            attributes = Attributes()
+            attributes.CopyFrom(self.attributes)
+            attributes.size = self.size
+            self._drop_appender()
+        self.dirty = False
+        self._take(attributes)
 
     def _fail(self, error: SpeedwellError) -> None:
         for handle in self.handles:
@@ -116,11 +256,16 @@ class OpenFile:
         except SpeedwellError:
             return  # reported by the write or flush that failed, or of no interest for a discarded content
 
+    def _drop_staging(self) -> None:
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.close()
+
 
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("append", "failure", "file", "path", "reader", "writable", "wrote")
+    __slots__ = ("append", "failure", "file", "is_direct", "path", "reader", "writable", "wrote")
 
     def __init__(self, file: OpenFile, path: bytes, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -129,8 +274,19 @@ class Handle:
         self.writable = writable
         self.append = append
         self.reader = reader
+        self.is_direct = False  # the kernel keeps no pages of what is read and written through it
         self.wrote = False
         self.failure: SpeedwellError | None = None
+
+    def reads(self, file_id: str) -> bool:
+        """Whether the handle reads that version, not one that was the newest when it was opened."""
+        return self.writable or self.reader is None or self.reader.attributes.file_id == file_id
+
+    def leave_version(self) -> None:
+        """Read the newest version from now on."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.rest()
 
     def raise_failure(self) -> None:
         """Repeat the error of an earlier write of this handle."""
@@ -151,8 +307,9 @@ class FileInfo(Protocol):
 class OpenFiles:
     """All open files by inode, and all handles by the number the kernel knows them by."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, staging_directory: str | None = None) -> None:
         self._client = client
+        self._staging_directory = staging_directory
         self._files: dict[int, OpenFile] = {}
         self._handles: dict[int, Handle] = {}
         self._numbers = itertools.count(1)
@@ -177,7 +334,8 @@ class OpenFiles:
         with self._lock:
             file = self._files.get(attributes.inode)
             if file is None:
-                file = self._files[attributes.inode] = OpenFile(self._client, attributes)
+                file = self._files[attributes.inode] = OpenFile(
+                    self._client, attributes, self._staging_directory)
                 fresh = True
             else:
                 fresh = False

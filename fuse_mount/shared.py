@@ -13,17 +13,18 @@ class SharedState:
     """One mounted filesystem.
 
     `caller` returns the (uid, gid, pid) of the program whose request is being served, `drop_attributes` makes
-    the kernel ask again for what it knows about a path.
+    the kernel ask again for what it knows about a path. Changes that are not published yet lie in
+    `staging_directory` (None: the system's for temporary files).
     """
 
     def __init__(self, client: Client, caller: Callable[[], tuple[int, int, int]],
                  drop_attributes: Callable[[bytes], None] = lambda path: None,
-                 on_mounted: Callable[[], None] = lambda: None) -> None:
+                 on_mounted: Callable[[], None] = lambda: None, staging_directory: str | None = None) -> None:
         self._client = client
         self._caller = caller
         self._drop_attributes = drop_attributes
         self._on_mounted = on_mounted
-        self._files = OpenFiles(client)
+        self._files = OpenFiles(client, staging_directory)
         self._pages = PageVersions()
         self._told = AttributesTold()
 

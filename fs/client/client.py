@@ -64,6 +64,10 @@ class Client:
         """
         return self._metadata.lookup(path, fresh)
 
+    def lookup_inode(self, inode: int) -> Attributes:
+        """The attributes of a file by its inode, never from a cache. Raises NoSuchFile if it was removed."""
+        return self._metadata.lookup_inode(inode)
+
     def list(self, path: str | bytes) -> list[DirectoryEntry]:
         """All entries of a directory, sorted by name, each with its attributes."""
         return self._metadata.list(path)
@@ -118,13 +122,16 @@ class Client:
 
     # ------------------------------------------------------------------ content
 
-    def open_read(self, path: str | bytes) -> Reader:
+    def open_read(self, path: str | bytes, attributes: Attributes | None = None) -> Reader:
         """Open a file for reading, with attributes fetched now (close-to-open consistency).
 
+        `attributes`, if the caller has those of the version it wants, save a look-up.
         Raises NoSuchFile, IsADirectory, NameserverUnavailable.
         """
         self._require_open()
-        return Reader(self._context, self._file(path, fresh=True), paths.normalise(path))
+        if attributes is None:
+            attributes = self._file(path, fresh=True)
+        return Reader(self._context, attributes, paths.normalise(path))
 
     def open_append(self, path: str | bytes, attributes: Attributes | None = None) -> Appender:
         """Open an existing file for appending.
@@ -152,9 +159,12 @@ class Client:
         Readers that have the old version open keep it. `attributes` save a look-up.
         Raises WriteFailed, NoSpace, NoReplicaAvailable: then nothing of it is visible. NoSuchFile, IsADirectory.
         """
+        return self.change_from(path, changes, attributes or self._file(path, fresh=True))[0]
+
+    def change_from(self, path: str | bytes, changes: Changes, attributes: Attributes) -> tuple[Attributes, bool]:
+        """Like `change`; also whether the version in `attributes` was still the newest one. If not, the content
+        has what others changed meanwhile too."""
         self._require_open()
-        if attributes is None:
-            attributes = self._file(path, fresh=True)
         return publish_changes(self._context, attributes, paths.normalise(path), changes)
 
     def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:

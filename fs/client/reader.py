@@ -91,6 +91,13 @@ class Reader:
         """Read up to this committed length from now on, if it is more than the reader knows of."""
         self._size = max(self._size, size)
 
+    def rest(self) -> None:
+        """Stop the stream; reads still work."""
+        with self._lock:
+            stream, self._stream = self._stream, None
+            if stream is not None:
+                stream.receiver.close()
+
     def close(self) -> None:
         """Stop the stream and release everything. Never raises."""
         self._closed = True

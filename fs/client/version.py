@@ -41,8 +41,8 @@ class Changes:
     """What is to be different. `ranges` get new bytes, which `send` puts on a channel one range after the other;
     `zeros` become zeros. Both are sorted, and no byte is in two of them.
 
-    `size` is the new length, None: what is longer, the old content or what the ranges reach. Bytes of the old
-    content from `keep` on are zeros (None: all are kept).
+    `size` is the new length, None: the longest of the old content, `reach`, and where the ranges end. Bytes of
+    the old content from `keep` on are zeros (None: all are kept).
     """
 
     ranges: list[Interval] = field(default_factory=list)
@@ -50,18 +50,25 @@ class Changes:
     zeros: list[Interval] = field(default_factory=list)
     size: int | None = None
     keep: int | None = None
+    reach: int = 0
 
 
-def publish_changes(context: ClientContext, attributes: Attributes, path: bytes, changes: Changes) -> Attributes:
-    """Make the changes on the newest version of the file and publish it; returns the file's attributes then.
+def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
+                    changes: Changes) -> tuple[Attributes, bool]:
+    """Make the changes on the newest version of the file and publish it.
+
+    Returns the file's attributes then, and whether `attributes` were of that newest version: if not, the content
+    has changes of others too.
 
     Raises WriteFailed, NoSpace, NoReplicaAvailable, NoSuchFile (removed): then nothing of it is visible.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     excluded: dict[str, None] = {}
+    known = attributes.file_id, attributes.size
     while True:
         try:
-            return _Attempt(context, attributes, path, changes, list(excluded)).run()
+            published, base_size = _Attempt(context, attributes, path, changes, list(excluded)).run()
+            return published, (attributes.file_id, base_size) == known
         except (Superseded, StaleFile) as error:
             newest = context.metadata.lookup_inode(attributes.inode)
             if newest.file_id == attributes.file_id and newest.size <= attributes.size:
@@ -104,7 +111,8 @@ class _Attempt:
         self._excluded = excluded
         self._file_id = str(uuid.uuid4())
 
-    def run(self) -> Attributes:
+    def run(self) -> tuple[Attributes, int]:
+        """The file's attributes with the new version, and how long the old one was."""
         replicas = [replica for replica in self._attributes.replicas
                     if replica.dataserver_id not in self._excluded]
         if not replicas:
@@ -119,7 +127,7 @@ class _Attempt:
             log.warning("%s: publishing a version took %.1f s", _shown(self._path), time.monotonic() - answered)
         self._context.metrics.add(versions_written=1, replicas_dropped=len(failed),
                                   bytes_written=sum(end - begin for begin, end in self._changes.ranges))
-        return attributes
+        return attributes, reply.offset
 
     def _make(self, primary: Replica, relay: list[Replica]) -> DataReply:
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
@@ -158,6 +166,7 @@ class _Attempt:
         return WriteOperation(
             file_id=self._file_id, base=attributes.file_id, inode=attributes.inode, path=self._path,
             chunk_size=attributes.chunk_size, base_size=attributes.size, size=changes.size, keep=changes.keep,
+            reach=changes.reach,
             ranges=[Range(offset=begin, length=end - begin) for begin, end in changes.ranges],
             zeros=[Range(offset=begin, length=end - begin) for begin, end in changes.zeros], relay=relay)
 

@@ -60,7 +60,8 @@ def check_write(operation: WriteOperation) -> None:
         raise InvalidArgument("file_id: a new version needs a file id of its own")
     if not 1 <= operation.chunk_size <= MAX_OFFSET:
         raise InvalidArgument(f"chunk_size: {operation.chunk_size} is not in 1..{MAX_OFFSET}")
-    for name, value in (("base_size", operation.base_size), ("size", operation.size), ("keep", operation.keep)):
+    for name, value in (("base_size", operation.base_size), ("size", operation.size), ("keep", operation.keep),
+                        ("reach", operation.reach)):
         if value > MAX_OFFSET:
             raise InvalidArgument(f"{name}: {value} is more than {MAX_OFFSET}")
     if len(operation.path) > 4096:
@@ -181,7 +182,7 @@ def _ordered(operation: WriteOperation, base_size: int) -> WriteOperation:
     ordered.ordered = True
     ordered.base_size = base_size
     if not operation.HasField("size"):
-        ordered.size = max([base_size, *(one.offset + one.length for one in operation.ranges)])
+        ordered.size = max([base_size, operation.reach, *(one.offset + one.length for one in operation.ranges)])
     return ordered
 
 

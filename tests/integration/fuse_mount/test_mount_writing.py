@@ -30,16 +30,6 @@ def errno_of(operation: object, *arguments: object) -> int | None:
     return caught.value.errno
 
 
-def test_a_write_that_is_not_at_the_end_is_refused(here: Path) -> None:
-    path = here / "file"
-    path.write_bytes(b"0123456789")
-    with opened(path, os.O_RDWR) as descriptor:
-        assert errno_of(os.pwrite, descriptor, b"x", 3) == errno.EOPNOTSUPP
-        assert errno_of(os.pwrite, descriptor, b"x", 11) == errno.EOPNOTSUPP
-        assert os.pwrite(descriptor, b"x", 10) == 1
-    assert path.read_bytes() == b"0123456789x"
-
-
 def test_stat_counts_bytes_that_are_still_buffered(here: Path) -> None:
     path = here / "file"
     with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
@@ -75,17 +65,6 @@ def test_o_excl_refuses_a_file_that_the_other_mount_made(here: Path, there: Path
     (there / "file").write_bytes(b"theirs")
     assert errno_of(os.open, here / "file", os.O_WRONLY | os.O_CREAT | os.O_EXCL) == errno.EEXIST
     assert (here / "file").read_bytes() == b"theirs"
-
-
-def test_truncate_to_nothing_or_to_the_same_length_works_and_nothing_else(here: Path) -> None:
-    path = here / "file"
-    path.write_bytes(b"0123456789")
-    os.truncate(path, 10)
-    assert errno_of(os.truncate, path, 5) == errno.EOPNOTSUPP
-    assert errno_of(os.truncate, path, 11) == errno.EOPNOTSUPP
-    assert path.read_bytes() == b"0123456789"
-    os.truncate(path, 0)
-    assert path.read_bytes() == b""
 
 
 def test_ftruncate_starts_an_open_file_over(here: Path, there: Path) -> None:

@@ -1,0 +1,156 @@
+"""What was written to a file anywhere but at its end and is not published yet.
+
+The bytes lie at their own offsets in a sparse temporary file without a name, so their number is bounded by the
+disk, not by memory, and nothing is left of them when the mount dies.
+"""
+
+import os
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from fs.channel import Channel
+from fs.client import Changes
+
+MAX_INTERVALS = 16384
+"""So many scattered writes are published before more are taken."""
+
+
+class Source(Enum):
+    """Where the bytes of an interval are."""
+
+    STAGED = "staged"
+    ZEROS = "zeros"
+    BASE = "base"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bytes from offset `begin` up to `end`."""
+
+    begin: int
+    end: int
+    source: Source
+
+
+class Staging:
+    """Changes to a version of `base_size` bytes. One thread at a time. Raises OSError of the temporary file."""
+
+    def __init__(self, base_size: int, directory: str | None) -> None:
+        self.size = base_size
+        self._keep = base_size      # bytes of the base from here on are gone
+        self._cut = False
+        self._begins: list[int] = []
+        self._intervals: list[Interval] = []    # sorted, disjoint, STAGED or ZEROS
+        self._file = tempfile.TemporaryFile(dir=directory, prefix="speedwell-", buffering=0)  # noqa: SIM115
+        self._descriptor = self._file.fileno()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it should be published before more is written."""
+        return len(self._intervals) >= MAX_INTERVALS
+
+    def write(self, offset: int, data: memoryview | bytes) -> int:
+        """Write `data` at `offset`; returns its length."""
+        view = memoryview(data)
+        at = offset
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            view, at = view[written:], at + written
+        if at > offset:
+            self._set(Interval(offset, at, Source.STAGED))
+            self.size = max(self.size, at)
+        return at - offset
+
+    def zero(self, begin: int, end: int) -> None:
+        """Make the bytes from `begin` up to `end` zeros, as far as the file goes."""
+        end = min(end, self.size)
+        if begin < end:
+            self._set(Interval(begin, end, Source.ZEROS))
+
+    def resize(self, size: int) -> None:
+        """Cut the file, or extend it with zeros."""
+        if size < self.size:
+            self._keep = min(self._keep, size)
+            self._clear(size, self.size)
+            self._cut = True
+        self.size = size
+
+    def pieces(self, begin: int, end: int) -> Iterator[Interval]:
+        """Where the bytes from `begin` up to `end` (or the end of the file) are, in order."""
+        end = min(end, self.size)
+        index = max(0, bisect_right(self._begins, begin) - 1)
+        while begin < end:
+            interval = self._intervals[index] if index < len(self._intervals) else None
+            if interval is not None and interval.end <= begin:
+                index += 1
+            elif interval is not None and interval.begin <= begin:
+                stop = min(end, interval.end)
+                yield Interval(begin, stop, interval.source)
+                begin, index = stop, index + 1
+            else:
+                stop = min(end, interval.begin if interval is not None else end)
+                if begin < self._keep:
+                    stop = min(stop, self._keep)
+                    yield Interval(begin, stop, Source.BASE)
+                else:
+                    yield Interval(begin, stop, Source.ZEROS)
+                begin = stop
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` with staged bytes."""
+        while view:
+            count = os.preadv(self._descriptor, [view], offset)
+            if not count:
+                raise OSError("the staging file ends early")
+            view, offset = view[count:], offset + count
+
+    def changes(self) -> Changes:
+        """Everything as one change of the base. It stays valid until the next call that changes something."""
+        staged = [(one.begin, one.end) for one in self._intervals if one.source is Source.STAGED]
+        zeros = [(one.begin, one.end) for one in self._intervals if one.source is Source.ZEROS]
+
+        def send(channel: Channel) -> None:
+            for begin, end in staged:
+                channel.send_file(self._descriptor, begin, end - begin)
+
+        if self._cut:
+            return Changes(staged, send, zeros, size=self.size, keep=self._keep)
+        return Changes(staged, send, zeros, reach=self.size)  # another mount may have made the file longer
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._file.close()
+
+    # ------------------------------------------------------------------ private
+
+    def _set(self, new: Interval) -> None:
+        """Put `new` in place of what it covers; neighbours from the same source become one."""
+        self._clear(new.begin, new.end)
+        index = bisect_left(self._begins, new.begin)
+        begin, end = new.begin, new.end
+        if index < len(self._intervals) and self._intervals[index].begin == end and \
+                self._intervals[index].source is new.source:
+            end = self._intervals[index].end
+            del self._intervals[index], self._begins[index]
+        if index and self._intervals[index - 1].end == begin and self._intervals[index - 1].source is new.source:
+            index -= 1
+            begin = self._intervals[index].begin
+            del self._intervals[index], self._begins[index]
+        self._intervals.insert(index, Interval(begin, end, new.source))
+        self._begins.insert(index, begin)
+
+    def _clear(self, begin: int, end: int) -> None:
+        """Take the bytes from `begin` up to `end` out of the intervals."""
+        first = max(0, bisect_right(self._begins, begin) - 1)
+        last = bisect_left(self._begins, end)
+        left: list[Interval] = []
+        for one in self._intervals[first:last]:
+            if one.begin < begin:
+                left.append(Interval(one.begin, min(one.end, begin), one.source))
+            if one.end > end:
+                left.append(Interval(max(one.begin, end), one.end, one.source))
+        self._intervals[first:last] = left
+        self._begins[first:last] = [one.begin for one in left]
