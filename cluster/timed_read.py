@@ -53,7 +53,7 @@ def _read(client: Client, path: str) -> dict[str, object]:
     finally:
         reader.close()
     return {"bytes": position, "seconds": seconds,
-            "replica": steered.replica_id if steered else None,
+            "replica": " and ".join(source.replica_id for source in reader.last_sources) or None,
             "chosen_by": steered.chosen_by if steered else None,
             "path": list(steered.path) if steered else []}
 

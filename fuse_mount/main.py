@@ -40,6 +40,7 @@ class Settings:
     controller: str | None
     local_host: str | None
     cache_seconds: float
+    parts: int
     allow_other: bool
     staging_directory: Path
     log: Path | None
@@ -53,6 +54,9 @@ class Settings:
 @click.option("--local-host", metavar="IP", help="Address of this host on the fabric.")
 @click.option("--cache-seconds", type=click.FloatRange(0, 3600), default=1.0, show_default=True,
               help="How old attributes may be that a look-up (not an open) answers.")
+@click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True,
+              help="The most replicas that a read may come from at once, where the controller expects that to be "
+              "faster.")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other", is_flag=True, help="Let other users than the one who mounts in.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
@@ -61,7 +65,7 @@ class Settings:
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-         cache_seconds: float, foreground: bool, allow_other: bool, staging_directory: Path,
+         cache_seconds: float, parts: int, foreground: bool, allow_other: bool, staging_directory: Path,
          log_file: Path | None) -> None:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
@@ -72,7 +76,7 @@ def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host:
         library = binding.load_library()
         place = mountpoint.prepare(mountpoint_)
         log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
-        settings = Settings(place, nameserver, controller, local_host, cache_seconds, allow_other,
+        settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, allow_other,
                             mountpoint.require_writable(staging_directory), log_file)
         if foreground:
             sys.exit(_serve(settings, library, Report(None)))
@@ -114,7 +118,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
                         filename=settings.log)
     try:
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
-                        metadata_cache_seconds=settings.cache_seconds)
+                        metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts)
         client.statistics()
     except SpeedwellError as error:
         report.failed(f"speedwell-mount: {error}")

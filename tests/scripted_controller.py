@@ -47,6 +47,11 @@ class ScriptedController:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
+    @property
+    def ended_reads(self) -> list[str]:
+        """The reads that were deleted whole."""
+        return [path for path in self.deleted if "/parts/" not in path]
+
     def stop(self) -> None:
         self.server.shutdown()
         self.server.server_close()
@@ -55,7 +60,7 @@ class ScriptedController:
 def placed_on(*hosts: str, **changes: Any) -> Answer:
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         size = body["size_bytes"] // len(hosts)
-        parts = [{"replica": {"host": host, "port": 7000}, "client_port": body["client_ports"][0],
+        parts = [{"replica": {"host": host, "port": 7000}, "client_port": body["client_ports"][index],
                   "offset_bytes": index * size, "size_bytes": size, "path": [host, "0" * 15 + "1", "10.0.0.9"],
                   "path_names": [host, "edge-p0r0", "10.0.0.9"], "estimated_bps": 8e7, "cost_seconds": 1.5,
                   **changes} for index, host in enumerate(hosts)]

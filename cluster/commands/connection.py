@@ -28,17 +28,21 @@ class Target:
     local_host: str | None = None
     replica_policy: str | None = None
     path_policy: str | None = None
+    parts: int | None = None
+    """The most replicas that a read comes from at once; None: the client library's default."""
 
     def connect(self) -> Client:
         """A client of the installation. Raises the errors of fs.errors for malformed addresses."""
         from fs.client import Client
+        from fs.client.context import DEFAULT_PARTS
 
         return Client(self.nameserver, controller=self.controller, local_host=self.local_host,
-                      replica_policy=self.replica_policy, path_policy=self.path_policy)
+                      replica_policy=self.replica_policy, path_policy=self.path_policy,
+                      most_parts=DEFAULT_PARTS if self.parts is None else self.parts)
 
 
 def resolve(nameserver: str | None, controller: str | None, local_host: str | None = None,
-            replica_policy: str | None = None, path_policy: str | None = None) -> Target:
+            replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None) -> Target:
     """The installation that the options name, else the last one started. Raises NotRunning if none was.
 
     A nameserver that was named does not get the controller of the last installation.
@@ -49,7 +53,7 @@ def resolve(nameserver: str | None, controller: str | None, local_host: str | No
         controller = controller or last.controller
     if controller == NO_CONTROLLER:
         controller = None
-    return Target(nameserver, controller, local_host, replica_policy, path_policy)
+    return Target(nameserver, controller, local_host, replica_policy, path_policy, parts)
 
 
 def last_started() -> current.Current:
@@ -72,16 +76,24 @@ def connection_options(function: F) -> F:
                   help="This host's address on the fabric; default: found from the route.")
     @functools.wraps(function)
     def with_target(*args: Any, nameserver: str | None, controller: str | None, local_host: str | None,
-                    replica_policy: str | None = None, path_policy: str | None = None, **kwargs: Any) -> Any:
-        target = resolve(nameserver, controller, local_host, replica_policy, path_policy)
+                    replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
+                    **kwargs: Any) -> Any:
+        target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts)
         return function(*args, target=target, **kwargs)
 
     return with_target  # type: ignore[return-value]
 
 
+def parts_option(function: F) -> F:
+    """Adds --parts; goes above `connection_options`."""
+    return click.option("--parts", type=click.IntRange(1, 16), metavar="N",
+                        help="The most replicas that a read may come from at once.  [default: 2]")(function)
+
+
 def policy_options(function: F) -> F:
-    """Adds --replica-policy and --path-policy; goes above `connection_options`."""
+    """Adds --parts, --replica-policy and --path-policy; goes above `connection_options`."""
     for option in (
+        parts_option,
         click.option("--path-policy", metavar="NAME", help="How the controller picks the path."),
         click.option("--replica-policy", metavar="NAME", help="How the controller picks the replica."),
     ):

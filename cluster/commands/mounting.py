@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import Target, connection_options
+from cluster.commands.connection import Target, connection_options, parts_option
 from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
 from cluster.processes import Command, Processes, program
@@ -20,6 +20,7 @@ from cluster.processes import Command, Processes, program
 @click.option("--allow-other", is_flag=True, help="Let other users in (root, or user_allow_other in "
                                                   "/etc/fuse.conf).")
 @click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
+@parts_option
 @connection_options
 def mount(mountpoint: Path, allow_other: bool, foreground: bool, target: Target) -> None:
     """Mount the filesystem on a directory.
@@ -33,8 +34,9 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, target: Target)
         _clear_dead(place)
         mounts.require_usable(place)
         argv = [program("speedwell-mount"), str(place), "--foreground", "--nameserver", target.nameserver]
-        for option, value in (("--controller", target.controller), ("--local-host", target.local_host)):
-            argv += [option, value] if value else []
+        for option, value in (("--controller", target.controller), ("--local-host", target.local_host),
+                              ("--parts", target.parts)):
+            argv += [option, str(value)] if value else []
         argv += ["--allow-other"] if allow_other else []
         if not foreground:
             processes.start(Command(_name(place), argv))

@@ -4,13 +4,17 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from fs.channel import Channel
 from fs.client.appender import Appender
 from fs.client.context import ClientContext
-from fs.client.receiver import RangeReceiver
+from fs.client.plan import Source
+from fs.client.receiver import RangeReceiver, Receiver
+from fs.client.striping import StripedReceiver, plan_parts
 from fs.proto.speedwell_pb2 import Attributes
 
 Progress = Callable[[int], None]
@@ -25,12 +29,21 @@ def receive_file(context: ClientContext, attributes: Attributes, destination_fd:
                  progress: Progress | None) -> int:
     """Write the file's bytes to `destination_fd`; returns how many.
 
-    Raises what `RangeReceiver` raises, OSError for the destination's errors.
+    Where the controller names several replicas, a regular file is written at all their parts' offsets at once;
+    what takes bytes in order only gets them in order. Raises what `RangeReceiver` raises, OSError for the
+    destination's errors.
     """
-    receiver = RangeReceiver(context, attributes, 0, attributes.size, steer=True)
+    sources = plan_parts(context, attributes, 0, attributes.size)
+    if len(sources) > 1 and _takes_offsets(destination_fd):
+        return _receive_side_by_side(context, attributes, sources, destination_fd, progress)
+    receiver: Receiver
+    if len(sources) > 1:
+        receiver = StripedReceiver(context, attributes, sources, 0, attributes.size)
+    else:
+        receiver = RangeReceiver(context, attributes, 0, attributes.size, steer=True,
+                                 source=sources[0] if sources else None)
     try:
-        if not _splice_all(receiver, destination_fd, progress):
-            _copy_all(receiver, destination_fd, progress)
+        _receive(receiver, destination_fd, None, progress)
         return receiver.position
     finally:
         receiver.close()
@@ -54,7 +67,52 @@ def send_file(appender: Appender, source_fd: int, progress: Progress | None) -> 
 # ------------------------------------------------------------------ private
 
 
-def _splice_all(receiver: RangeReceiver, destination_fd: int, progress: Progress | None) -> bool:
+def _takes_offsets(descriptor: int) -> bool:
+    return (stat.S_ISREG(os.fstat(descriptor).st_mode)
+            and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND)
+
+
+def _receive_side_by_side(context: ClientContext, attributes: Attributes, sources: Sequence[Source],
+                          destination_fd: int, progress: Progress | None) -> int:
+    """Every part in a thread of its own. The first failure stops all, and is raised when all have ended."""
+    begin = os.lseek(destination_fd, 0, os.SEEK_CUR)
+    receivers = [RangeReceiver(context, attributes, source.read.offset_bytes,
+                               source.read.offset_bytes + source.read.size_bytes, steer=True, source=source)
+                 for source in sources]
+    errors: list[BaseException] = []
+    lock = threading.Lock()
+
+    def report(count: int) -> None:
+        with lock:
+            _report(progress, count)
+
+    def receive(receiver: RangeReceiver) -> None:
+        try:
+            _receive(receiver, destination_fd, begin, report)
+        except BaseException as error:
+            errors.append(error)
+            for other in receivers:
+                other.close()
+
+    with ThreadPoolExecutor(len(receivers), "part") as threads:
+        try:
+            wait([threads.submit(receive, receiver) for receiver in receivers])
+        finally:
+            for receiver in receivers:
+                receiver.close()
+    if errors:
+        raise errors[0]
+    os.lseek(destination_fd, begin + attributes.size, os.SEEK_SET)
+    return int(attributes.size)
+
+
+def _receive(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> None:
+    """Write all that the receiver gives: where the destination stands, or at `begin` plus its place in the file."""
+    if not _splice_all(receiver, destination_fd, begin, progress):
+        _copy_all(receiver, destination_fd, begin, progress)
+
+
+def _splice_all(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> bool:
     """Move everything without copying it to this process; False where the destination does not take that."""
     with _pipe() as (outlet, inlet):
         while (channel := receiver.ready()) is not None:
@@ -66,25 +124,31 @@ def _splice_all(receiver: RangeReceiver, destination_fd: int, progress: Progress
             if not moved:
                 receiver.failed("closed the connection in the middle")
                 continue
+            stop = None if begin is None else begin + receiver.position + moved
             receiver.advance(moved)
             left = moved
             while left:
                 try:
-                    left -= os.splice(outlet, destination_fd, left)
+                    left -= os.splice(outlet, destination_fd, left, offset_dst=None if stop is None else stop - left)
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
-                    _write_all(destination_fd, memoryview(_read_exactly(outlet, left)))
+                    _write_all(destination_fd, memoryview(_read_exactly(outlet, left)),
+                               None if stop is None else stop - left)
                     _report(progress, moved)
                     return False
             _report(progress, moved)
     return True
 
 
-def _copy_all(receiver: RangeReceiver, destination_fd: int, progress: Progress | None) -> None:
+def _copy_all(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> None:
     block = memoryview(bytearray(BLOCK_BYTES))
-    while received := receiver.receive_into(block):
-        _write_all(destination_fd, block[:received])
+    while True:
+        place = None if begin is None else begin + receiver.position
+        received = receiver.receive_into(block)
+        if not received:
+            return
+        _write_all(destination_fd, block[:received], place)
         _report(progress, received)
 
 
@@ -137,9 +201,14 @@ def _read_exactly(descriptor: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _write_all(descriptor: int, view: memoryview) -> None:
+def _write_all(descriptor: int, view: memoryview, place: int | None) -> None:
     while view:
-        view = view[os.write(descriptor, view):]
+        if place is None:
+            written = os.write(descriptor, view)
+        else:
+            written = os.pwrite(descriptor, view, place)
+            place += written
+        view = view[written:]
 
 
 def _report(progress: Progress | None, count: int) -> None:

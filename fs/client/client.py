@@ -8,7 +8,7 @@ from types import TracebackType
 from fs import paths
 from fs.client.appender import Appender
 from fs.client.bulk import receive_file, send_file
-from fs.client.context import ClientContext
+from fs.client.context import DEFAULT_PARTS, ClientContext
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.reader import Reader
@@ -27,7 +27,8 @@ class Client:
     takes the nearest replica. `local_host` is this host's address on the fabric: it tells which replica is
     near and where new files are placed; without it the address is found from the route to the replica.
     Reads shorter than `steer_min_bytes` are not worth a request to the controller; one that waited
-    `controller_timeout_seconds` in all goes on without it.
+    `controller_timeout_seconds` in all goes on without it. A long read comes from up to `most_parts` replicas
+    at once where the controller expects that to be faster.
 
     Paths are absolute, `str` or `bytes`. Methods raise the errors of `fs.errors`.
     """
@@ -35,13 +36,13 @@ class Client:
     def __init__(self, nameserver: str, *, controller: str | None = None, local_host: str | None = None,
                  replica_policy: str | None = None, path_policy: str | None = None,
                  metadata_cache_seconds: float = 1.0, steer_min_bytes: int = 262144,
-                 controller_timeout_seconds: float = 0.2) -> None:
+                 controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS) -> None:
         """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL."""
         self._metadata = MetadataClient(nameserver, metadata_cache_seconds)
         self._context = ClientContext(
             self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,
-            controller_timeout_seconds=controller_timeout_seconds)
+            controller_timeout_seconds=controller_timeout_seconds, most_parts=most_parts)
         self._local_host = local_host or ""
         self._closed = False
 

@@ -21,6 +21,8 @@ AVOID_SECONDS = 5.0
 """How long a dataserver that failed is tried last: a vanished host costs a second at every attempt."""
 
 PLACE_EXPIRES_SECONDS = 60.0
+DEFAULT_PARTS = 2  # as in the paper (section 4.3)
+MOST_PARTS = 16
 
 
 class Writer:
@@ -39,7 +41,9 @@ class ClientContext:
 
     def __init__(self, metadata: MetadataClient, *, controller: str | None, local_host: str | None,
                  replica_policy: str | None, path_policy: str | None, steer_min_bytes: int,
-                 controller_timeout_seconds: float) -> None:
+                 controller_timeout_seconds: float, most_parts: int) -> None:
+        if not 1 <= most_parts <= MOST_PARTS:
+            raise InvalidArgument(f"most_parts: {most_parts} is not between 1 and {MOST_PARTS}")
         if steer_min_bytes < 0:
             raise InvalidArgument(f"steer_min_bytes: {steer_min_bytes} is negative")
         if controller_timeout_seconds <= 0:
@@ -51,6 +55,7 @@ class ClientContext:
             controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
             timeout_seconds=controller_timeout_seconds)
         self.steer_min_bytes = steer_min_bytes
+        self.most_parts = most_parts
         self.local_host = local_host
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}

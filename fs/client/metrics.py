@@ -11,6 +11,7 @@ class Counters:
     bytes_read: int = 0
     bytes_appended: int = 0
     steered_reads: int = 0            # streams that the controller placed
+    split_reads: int = 0              # those of them that came from several replicas at once
     nearest_reads: int = 0            # streams from the nearest replica, fallbacks included
     controller_fallbacks: int = 0     # a controller is configured, but the nearest replica was used instead
     controller_requests: int = 0

@@ -7,6 +7,7 @@ from fs.client.context import ClientContext
 from fs.client.receiver import RangeReceiver
 from fs.client.steering import SteeredRead
 from fs.client.stream import AHEAD_BYTES, ReadAhead
+from fs.client.striping import open_range
 from fs.errors import FileClosed, InvalidArgument
 from fs.proto.speedwell_pb2 import Attributes
 
@@ -34,6 +35,7 @@ class Reader:
         self._lock = threading.Lock()
         self._stream: ReadAhead | None = None
         self._last_read: SteeredRead | None = None
+        self._last_sources: tuple[SteeredRead, ...] = ()
         self._next_offset = 0
         self._in_a_row = 0
         self._window_bytes = 0  # 0: all that is left
@@ -53,6 +55,11 @@ class Reader:
     def last_read(self) -> SteeredRead | None:
         """Where the newest stream came from, or the first request if there was no stream; None before."""
         return self._last_read
+
+    @property
+    def last_sources(self) -> tuple[SteeredRead, ...]:
+        """Every replica that the newest stream came from: its parts, and who took over for one that failed."""
+        return self._last_sources
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from `offset`, fewer than `size` only at the end of the file.
@@ -142,7 +149,9 @@ class Reader:
         if length >= self._size - offset and length < self._context.steer_min_bytes:
             return None  # one request of its own brings the rest of the file
         stop = min(self._size, offset + max(self._window_bytes, length)) if self._window_bytes else self._size
-        self._stream = ReadAhead(RangeReceiver(self._context, self._attributes, offset, stop, steer=True))
+        self._stream = ReadAhead(open_range(self._context, self._attributes, offset, stop))
+        if self._closed:
+            self._stream.receiver.close()  # meanwhile: `close` did not see it
         return self._stream
 
     def _leave(self, stream: ReadAhead, in_order: bool) -> None:
@@ -156,6 +165,7 @@ class Reader:
 
     def _streamed(self, stream: ReadAhead) -> None:
         self._last_read = stream.receiver.current or self._last_read
+        self._last_sources = stream.receiver.sources
         self._size = max(self._size, stream.receiver.file_size)
 
     def _read_direct(self, offset: int, view: memoryview) -> int:

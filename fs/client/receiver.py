@@ -2,48 +2,64 @@
 
 import logging
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterable
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame, connect
 from fs.client.context import ClientContext
+from fs.client.plan import Source, plan_range
 from fs.client.steering import SteeredRead
 from fs.errors import FileClosed, NoReplicaAvailable, ReadFailed, SpeedwellError, StaleFile
 from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, ReadOperation, Replica
 
 log = logging.getLogger(__name__)
 
+EXTENTS_AHEAD = 4
+"""How many pieces are asked for at a time: the dataserver goes on without waiting for the next request."""
 
-class RangeReceiver:
-    """The bytes from `offset` up to `stop`, in order, by one thread at a time.
 
-    The controller places the range if `steer` and it is worth it. When a replica fails, the rest comes from
-    another; once all have failed, the replicas are looked up again and each gets one more chance.
-    With `short` the range may end early, at the end that the replica knows; otherwise a replica that holds
-    less is out of date, and another one is taken.
-    """
+class Receiver(ABC):
+    """Bytes from `position` up to `stop`, in order, by one thread at a time."""
 
-    def __init__(self, context: ClientContext, attributes: Attributes, offset: int, stop: int, *,
-                 steer: bool = False, short: bool = False) -> None:
-        self.position = offset
-        self.stop = stop
-        self.current: SteeredRead | None = None
-        self.file_size = attributes.size
-        self._context = context
-        self._attributes = attributes
-        self._replicas = list(attributes.replicas)
-        self._steer = steer and context.steering is not None
-        self._short = short
-        self._channel: Channel | None = None
-        self._replica: Replica | None = None
-        self._part_stop = offset
-        self._parts: deque[SteeredRead] = deque()
-        self._read_id: str | None = None
-        self._excluded: set[str] = set()
-        self._tried: list[str] = []
-        self._reached_any = False
-        self._missing = 0
-        self._looked_up_again = False
-        self._closed = False
+    position: int
+    stop: int
+
+    @property
+    @abstractmethod
+    def available(self) -> int:
+        """How many bytes the connection that `ready` gave still delivers."""
+
+    @property
+    @abstractmethod
+    def current(self) -> SteeredRead | None:
+        """Where the bytes at `position` come from; None before there is a connection."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[SteeredRead, ...]:
+        """Where bytes came from and come from, in the order in which the connections were made."""
+
+    @property
+    @abstractmethod
+    def file_size(self) -> int:
+        """The committed length in bytes, as the replicas know it."""
+
+    @abstractmethod
+    def ready(self) -> Channel | None:
+        """A connection that delivers the bytes from `position`; None at `stop`. Raises as `receive_into`."""
+
+    @abstractmethod
+    def advance(self, count: int) -> None:
+        """Note that `count` bytes were taken from the connection that `ready` gave."""
+
+    @abstractmethod
+    def failed(self, reason: str) -> None:
+        """Note that the connection broke: the next `ready` takes another replica."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop receiving; a thread that is blocked here wakes up with FileClosed. Safe to call again."""
 
     def receive_into(self, view: memoryview, flags: int = 0) -> int:
         """Receive at least one byte into `view`; 0 only at `stop`.
@@ -77,35 +93,99 @@ class RangeReceiver:
             filled += received
         return filled
 
+
+class RangeReceiver(Receiver):
+    """A range from one replica at a time.
+
+    The controller places the range if `steer` and it is worth it. When a replica fails, the rest comes from
+    another; once all have failed, the replicas are looked up again and each gets one more chance.
+    With `short` the range may end early, at the end that the replica knows; otherwise a replica that holds
+    less is out of date, and another one is taken.
+
+    `source` serves the range if its place is decided already. Then `extents` may say that only pieces of the
+    range are meant, (start, stop) each, as many bytes in all as the source was placed for.
+    """
+
+    def __init__(self, context: ClientContext, attributes: Attributes, offset: int, stop: int, *,
+                 steer: bool = False, short: bool = False, source: Source | None = None,
+                 extents: Iterable[tuple[int, int]] | None = None) -> None:
+        self.position = offset
+        self.stop = stop
+        self._left = stop - offset
+        self._extents = iter(((offset, stop),) if extents is None else extents)
+        self._pending: deque[tuple[int, int]] = deque()
+        self._asked = 0  # how many of `_pending` this connection was asked for
+        self._answered = False  # whether the bytes of the first of them are next on the connection
+        if extents is not None and source is not None:
+            self._left = source.read.size_bytes
+            self._pending.append(next(self._extents))
+            self.position = self._pending[0][0]
+        self._file_size = attributes.size
+        self._context = context
+        self._attributes = attributes
+        self._replicas = list(attributes.replicas)
+        self._steer = steer
+        self._short = short
+        self._planned = source
+        self._source: Source | None = None
+        self._sources: list[SteeredRead] = []
+        self._channel: Channel | None = None
+        self._replica: Replica | None = None
+        self._excluded: set[str] = set()
+        self._tried: list[str] = []
+        self._reached_any = False
+        self._missing = 0
+        self._looked_up_again = False
+        self._closed = False
+
     @property
     def available(self) -> int:
-        """How many bytes the connection that `ready` gave still delivers."""
-        return self._part_stop - self.position
+        return self._pending[0][1] - self.position
+
+    @property
+    def current(self) -> SteeredRead | None:
+        return self._sources[-1] if self._sources else None
+
+    @property
+    def sources(self) -> tuple[SteeredRead, ...]:
+        return tuple(self._sources)
+
+    @property
+    def file_size(self) -> int:
+        return self._file_size
+
+    def begin(self) -> None:
+        """Have a replica send, without waiting for its first byte."""
+        if self._left > 0 and self._channel is None and not self._closed:
+            self._open()
 
     def ready(self) -> Channel | None:
-        """A connection that delivers the bytes from `position`; None at `stop`. Raises as `receive_into`."""
-        while self.position < self.stop:
+        while self._left > 0:
             if self._closed:
                 raise FileClosed("the reader is closed")
-            if self._channel is not None:
+            if self._channel is None:
+                self._open()
+            elif self._answered:
                 return self._channel
-            self._open_next()
+            else:
+                self._receive_answer(self._channel)
         return None
 
     def advance(self, count: int) -> None:
-        """Note that `count` bytes were taken from the connection that `ready` gave."""
         self.position += count
+        self._left -= count
         self._context.metrics.add(bytes_read=count)
         if self._excluded:
             self._excluded.clear()
             self._looked_up_again = False
-        if self.position >= self._part_stop:
-            self._end_part()
+        if self._left <= 0:
+            self._end()
+        elif self.position >= self._pending[0][1]:
+            self._next_extent()
 
     def failed(self, reason: str) -> None:
-        """Note that the connection broke: the next `ready` takes another replica."""
         replica = self._replica
-        if replica is None:
+        if replica is None or self._closed:
             return
         log.warning("%s at %d: dataserver %s %s", self._attributes.file_id, self.position,
                     replica.dataserver_id, reason)
@@ -116,77 +196,86 @@ class RangeReceiver:
         self._drop()
 
     def close(self) -> None:
-        """Stop receiving; a thread that is blocked here wakes up with FileClosed. Safe to call again."""
         self._closed = True
         self._drop()
 
     # ------------------------------------------------------------------ private
 
-    def _open_next(self) -> None:
-        bound = None if self._parts else self._plan()
-        part = self._parts.popleft()
-        self._replica = next(replica for replica in self._replicas if replica.dataserver_id == part.replica_id)
-        self._part_stop = part.offset_bytes + part.size_bytes
+    def _open(self) -> None:
+        source = self._planned or self._plan()
+        self._planned, self._source = None, source
+        read = source.read
         try:
-            if part.chosen_by == "controller":
-                if bound is None:
-                    own_address = self._context.address_toward(self._replica)
-                    bound = _bind(own_address, part.replica_host, part.client_port)
-                self._channel = connect(part.replica_host, part.replica_port, bound=bound)
+            self._replica = next(replica for replica in self._replicas if replica.dataserver_id == read.replica_id)
+            if read.chosen_by == "controller":
+                self._channel = connect(read.replica_host, read.replica_port, bound=source.bound)
             else:
-                self._channel = self._context.connections.take(part.replica_host, part.replica_port)
-            self._ask(self._channel)
+                self._channel = self._context.connections.take(read.replica_host, read.replica_port)
+            self._ask_ahead(self._channel)
+        except (ConnectionLost, OSError) as error:
+            self.failed(str(error))
+            return
+        self._sources.append(read)
+
+    def _ask_ahead(self, channel: Channel) -> None:
+        while len(self._pending) < EXTENTS_AHEAD and (extent := next(self._extents, None)) is not None:
+            self._pending.append(extent)
+        for number in range(self._asked, len(self._pending)):
+            start, stop = self._pending[number]
+            if number == 0:
+                start = self.position
+            channel.send(DataRequest(read=ReadOperation(
+                file_id=self._attributes.file_id, offset=start, length=stop - start)))
+            self._asked += 1
+
+    def _receive_answer(self, channel: Channel) -> None:
+        try:
+            reply = channel.expect(DataReply)
+            self._reached_any = True
+            self._file_size = max(self._file_size, reply.file_size)
+            self._check(reply)
         except (ConnectionLost, MalformedFrame, OSError) as error:
             self.failed(str(error))
             return
-        self.current = part
-        if self.position >= self._part_stop:
-            self._end_part()
+        self._answered = True
+        if self._left <= 0:
+            self._end()
 
-    def _ask(self, channel: Channel) -> None:
-        channel.send(DataRequest(read=ReadOperation(
-            file_id=self._attributes.file_id, offset=self.position, length=self._part_stop - self.position)))
-        reply = channel.expect(DataReply)
-        self._reached_any = True
-        self.file_size = max(self.file_size, reply.file_size)
-        wanted = self._part_stop - self.position
+    def _check(self, reply: DataReply) -> None:
         if reply.status == NOT_FOUND:
             self._missing += 1
         if reply.status == NOT_FOUND and self._short and self._attributes.size == 0:
-            self.stop = self._part_stop = self.position  # nothing was ever appended
+            self._end_after(0)  # nothing was ever appended
         elif reply.status != OK:
             raise ConnectionLost(reply.message or f"answered with status {reply.status}")
-        elif reply.length < wanted:
+        elif reply.length < self.available:
             if not self._short or reply.file_size < self._attributes.size:
                 raise ConnectionLost(f"has only {reply.file_size} bytes of the file")
-            self.stop = self._part_stop = self.position + reply.length
+            self._end_after(reply.length)
 
-    def _plan(self) -> socket.socket | None:
-        """Fill `_parts` for the rest of the range; returns the socket that the controller knows."""
-        candidates = self._candidates()
-        size = self.stop - self.position
-        nearest = candidates[0]
-        steering = self._context.steering
-        if self._steer and steering is not None and size >= self._context.steer_min_bytes:
-            try:
-                own_address = self._context.address_toward(nearest)
-                bound = _bind(own_address, nearest.host, 0)
-            except OSError as error:
-                log.warning("no local port for a steered read: %s", error)
-            else:
-                placement = steering.place(own_address, bound.getsockname()[1], candidates, self.position, size,
-                                           self._attributes.file_id)
-                if placement is not None:
-                    self._parts.extend(placement.parts)
-                    self._read_id = placement.read_id
-                    self._context.metrics.add(steered_reads=1)
-                    return bound
-                bound.close()
-        self._parts.append(SteeredRead(
-            replica_id=nearest.dataserver_id, replica_host=nearest.host, replica_port=nearest.port, client_port=0,
-            chosen_by="nearest", offset_bytes=self.position, size_bytes=size))
-        self._context.metrics.add(**{"nearest_reads" if self._steer else "small_reads": 1})
-        return None
+    def _end_after(self, count: int) -> None:
+        self.stop = self.position + count
+        self._left = count
+        self._pending[0] = (self._pending[0][0], self.stop)
+
+    def _next_extent(self) -> None:
+        self._pending.popleft()
+        self._asked -= 1
+        self._answered = False
+        assert self._channel is not None
+        try:
+            self._ask_ahead(self._channel)
+        except ConnectionLost as error:
+            self.position = self._pending[0][0]
+            self.failed(str(error))
+            return
+        self.position = self._pending[0][0]
+
+    def _plan(self) -> Source:
+        """Who serves the rest of the range."""
+        (source,) = plan_range(self._context, self._attributes, self._candidates(), self.position, self._left,
+                               steer=self._steer)
+        return source
 
     def _candidates(self) -> list[Replica]:
         left = [replica for replica in self._replicas if replica.dataserver_id not in self._excluded]
@@ -214,39 +303,22 @@ class RangeReceiver:
         if attributes.file_id == self._attributes.file_id:
             self._replicas = list(attributes.replicas)
 
-    def _end_part(self) -> None:
+    def _end(self) -> None:
         channel, self._channel = self._channel, None
-        part = self.current
-        if channel is not None and part is not None and part.chosen_by == "nearest":
-            self._context.connections.give_back(part.replica_host, part.replica_port, channel)
+        source, self._source = self._source, None
+        if channel is not None and source is not None and source.read.chosen_by == "nearest":
+            self._context.connections.give_back(source.read.replica_host, source.read.replica_port, channel)
         elif channel is not None:
             channel.close()
-        if self.position >= self.stop:
-            self._end_steering()
+        if source is not None:
+            source.ended()
 
     def _drop(self) -> None:
-        self._parts.clear()
+        self._asked, self._answered = 0, False
         channel, self._channel = self._channel, None
+        sources, self._source, self._planned = (self._source, self._planned), None, None
         if channel is not None:
             channel.close()
-        self._end_steering()
-
-    def _end_steering(self) -> None:
-        read_id, self._read_id = self._read_id, None
-        if read_id is not None and self._context.steering is not None:
-            self._context.steering.finished(read_id)
-
-
-def _bind(own_address: str | None, toward: str, port: int) -> socket.socket:
-    """A socket with a local port of its own, known before it connects."""
-    connection = socket.socket(socket.AF_INET6 if ":" in toward else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if port:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        connection.bind((own_address or "", port))
-        # After the bind: a port of one's own, which the next part of the same read may take over.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    except OSError:
-        connection.close()
-        raise
-    return connection
+        for source in sources:
+            if source is not None:
+                source.ended()

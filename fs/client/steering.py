@@ -31,7 +31,7 @@ _WORKERS = 16
 
 @dataclass(frozen=True)
 class SteeredRead:
-    """Where one stream of a read came from and who chose it.
+    """Where one stream of a read came from and who chose it; a read of several parts has one for each.
 
     `chosen_by` is "controller" (the flowserver answered) or "nearest" (no controller configured, range
     too small to steer, or fallback). `path` names the switches and hosts from the replica to the client;
@@ -45,6 +45,7 @@ class SteeredRead:
     chosen_by: str
     offset_bytes: int
     size_bytes: int
+    part_number: int = 0
     path: tuple[str, ...] = ()
     estimated_bps: float | None = None
     cost_seconds: float | None = None
@@ -52,12 +53,27 @@ class SteeredRead:
     path_policy: str | None = None
 
 
-@dataclass(frozen=True)
 class Placement:
-    """The controller's answer: its id for the read, and the parts in the order of their offsets."""
+    """The controller's answer: its id for the read, and the parts in the order of their offsets.
 
-    read_id: str
-    parts: tuple[SteeredRead, ...]
+    Each part is to be reported as ended once, whatever became of it. Thread-safe.
+    """
+
+    def __init__(self, read_id: str, parts: Sequence[SteeredRead], steering: "Steering") -> None:
+        self.read_id = read_id
+        self.parts = tuple(parts)
+        self._steering = steering
+        self._running = {part.part_number for part in parts}
+        self._lock = threading.Lock()
+
+    def ended(self, part: SteeredRead) -> None:
+        """Tell the controller in the background: what the part used is free for others from now on."""
+        with self._lock:
+            if part.part_number not in self._running:
+                return
+            self._running.discard(part.part_number)
+            last = not self._running
+        self._steering.tell_end(f"/v1/reads/{self.read_id}" + ("" if last else f"/parts/{part.part_number}"))
 
 
 class Refused(Exception):
@@ -84,23 +100,25 @@ class Steering:
         self._ask_again_at = 0.0
         self._closed = False
 
-    def place(self, client_host: str, client_port: int, replicas: Sequence[Replica], offset_bytes: int,
+    def place(self, client_host: str, client_ports: Sequence[int], replicas: Sequence[Replica], offset_bytes: int,
               size_bytes: int, file_id: str) -> Placement | None:
         """Have the read placed; None when the controller does not do it within the time allowed.
 
-        `offset_bytes` is where the range begins in the file; the parts of the answer are in file offsets.
+        There are at most as many parts as `client_ports`, each with a port of its own. `offset_bytes` is where
+        the range begins in the file; the parts of the answer are in file offsets.
         """
         if self._closed or time.monotonic() < self._ask_again_at:
             self._metrics.add(controller_fallbacks=1)
             return None
-        body = {"client": client_host, "client_ports": [client_port], "size_bytes": size_bytes,
+        body = {"client": client_host, "client_ports": list(client_ports), "size_bytes": size_bytes,
                 "file_id": file_id, **self._policies,
                 "replicas": [{"host": replica.host, "port": replica.port} for replica in replicas]}
         asked = _Question()
         began = time.monotonic()
         try:
             answer = self._wait(self._workers.submit(self._post, body, asked), asked)
-            placement = _placement(answer, replicas, client_port, offset_bytes, size_bytes)
+            parts = _parts(answer, replicas, client_ports, offset_bytes, size_bytes)
+            placement = Placement(str(answer["id"]), parts, self)
         except (FutureTimeout, OSError, http.client.HTTPException, RuntimeError) as error:
             log.warning("reading without the controller: %s did not answer: %s", self._url,
                         error or f"nothing within {self._timeout_seconds:g} s")
@@ -116,10 +134,10 @@ class Steering:
                           controller_fallbacks=0 if placement else 1)
         return placement
 
-    def finished(self, read_id: str) -> None:
-        """Tell the controller in the background that the read is over."""
+    def tell_end(self, target: str) -> None:
+        """Delete a read or a part of one, in the background."""
         if not self._closed:
-            self._workers.submit(self._delete, read_id)
+            self._workers.submit(self._delete, target)
 
     def close(self) -> None:
         """Deliver what is still to be told and close the connections."""
@@ -135,14 +153,14 @@ class Steering:
         if status != 201:
             raise Refused(f"{status} {answer.get('title', '')}: {answer.get('detail', '')}")
         if not asked.answered() and "id" in answer:
-            self._delete(str(answer["id"]))  # nobody waits for it any more
+            self._delete(f"/v1/reads/{answer['id']}")  # nobody waits for it any more
         return answer
 
-    def _delete(self, read_id: str) -> None:
+    def _delete(self, target: str) -> None:
         try:
-            self._request("DELETE", f"/v1/reads/{read_id}", None)
+            self._request("DELETE", target, None)
         except (OSError, http.client.HTTPException, ValueError, Refused) as error:
-            log.debug("read %s could not be ended at the controller: %s", read_id, error)
+            log.debug("%s could not be ended at the controller: %s", target, error)
 
     def _request(self, method: str, target: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -220,24 +238,27 @@ def _address(url: str) -> tuple[str, int]:
     return host, port or 80
 
 
-def _placement(answer: dict[str, Any], replicas: Sequence[Replica], client_port: int, offset_bytes: int,
-               size_bytes: int) -> Placement:
+def _parts(answer: dict[str, Any], replicas: Sequence[Replica], client_ports: Sequence[int], offset_bytes: int,
+           size_bytes: int) -> list[SteeredRead]:
     """Check the answer against the question. Raises KeyError, TypeError or ValueError if it does not fit."""
     known = {(replica.host, replica.port): replica for replica in replicas}
     parts: list[SteeredRead] = []
     reached = 0
-    for part in sorted(answer["parts"], key=lambda part: int(part["offset_bytes"])):
+    free_ports = set(client_ports)
+    for number, part in sorted(enumerate(answer["parts"]), key=lambda numbered: int(numbered[1]["offset_bytes"])):
         replica = known[str(part["replica"]["host"]), int(part["replica"]["port"])]
-        size = int(part["size_bytes"])
-        if int(part["offset_bytes"]) != reached or size <= 0 or int(part["client_port"]) != client_port:
-            raise ValueError(f"parts do not cover the range in order: {answer['parts']!r}")
+        size, client_port = int(part["size_bytes"]), int(part["client_port"])
+        if int(part["offset_bytes"]) != reached or size <= 0 or client_port not in free_ports:
+            raise ValueError(f"parts do not cover the range in order, each on its port: {answer['parts']!r}")
+        free_ports.discard(client_port)
         parts.append(SteeredRead(
             replica_id=replica.dataserver_id, replica_host=replica.host, replica_port=replica.port,
             client_port=client_port, chosen_by="controller", offset_bytes=offset_bytes + reached, size_bytes=size,
+            part_number=number,
             path=tuple(str(name) for name in part.get("path_names") or part.get("path") or ()),
             estimated_bps=part.get("estimated_bps"), cost_seconds=part.get("cost_seconds"),
             replica_policy=answer.get("replica_policy"), path_policy=answer.get("path_policy")))
         reached += size
     if reached != size_bytes:
         raise ValueError(f"the parts cover {reached} of {size_bytes} bytes")
-    return Placement(str(answer["id"]), tuple(parts))
+    return parts

@@ -8,7 +8,7 @@ fill it would cost a copy and two thread switches more.
 import socket
 from collections import OrderedDict
 
-from fs.client.receiver import RangeReceiver
+from fs.client.receiver import Receiver
 
 AHEAD_BYTES = 4 << 20
 """A read that begins at most so far beyond the last one is still sequential: the kernel sends the requests
@@ -18,9 +18,9 @@ SET_ASIDE_BYTES = 8 << 20
 
 
 class ReadAhead:
-    """Hands out the bytes of a `RangeReceiver` to reads that come almost in order. One thread at a time."""
+    """Hands out the bytes of a `Receiver` to reads that come almost in order. One thread at a time."""
 
-    def __init__(self, receiver: RangeReceiver) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self._aside: OrderedDict[int, memoryview] = OrderedDict()  # overtaken bytes, by offset
         self._aside_bytes = 0

@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fs.client import Client
+from tests.integration.fs.steered import established, place_on
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController
 from tests.waiting import wait_until
@@ -42,27 +41,6 @@ def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
     return cluster.client(controller=controller.url, local_host="127.0.0.1", path_policy="ecmp")
 
 
-def place_on(cluster: LocalCluster, *names: str) -> Any:
-    """Answers that give each named dataserver an equal part; those no longer offered are left out."""
-    def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        offered = {replica["host"] for replica in body["replicas"]}
-        chosen = [daemon for daemon in map(cluster.dataserver, names) if daemon.host in offered]
-        size = body["size_bytes"]
-        cuts = [size * index // len(chosen) for index in range(len(chosen) + 1)]
-        return 201, {"id": f"r{body['client_ports'][0]}", "parts": [
-            {"replica": {"host": daemon.host, "port": daemon.port}, "client_port": body["client_ports"][0],
-             "offset_bytes": start, "size_bytes": stop - start, "path": [], "path_names": ["a", "b"]}
-            for daemon, start, stop in zip(chosen, cuts, cuts[1:], strict=False)]}
-    return answer
-
-
-def established(port: int) -> set[int]:
-    """The remote ports of this machine's connections from a local port."""
-    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return {int(row[2].rpartition(":")[2], 16) for row in rows
-            if row[3] == "01" and int(row[1].rpartition(":")[2], 16) == port}
-
-
 @pytest.mark.parametrize("name", ["d0", "d1", "d2"])
 def test_a_stream_comes_from_the_chosen_replica_to_the_announced_port(
         cluster: LocalCluster, controller: ScriptedController, client: Client, name: str) -> None:
@@ -80,15 +58,6 @@ def test_a_stream_comes_from_the_chosen_replica_to_the_announced_port(
     assert client.metrics.steered_reads == 1 and client.metrics.controller_fallbacks == 0
 
 
-def test_parts_from_several_replicas_follow_each_other(
-        cluster: LocalCluster, controller: ScriptedController, client: Client, tmp_path: Path) -> None:
-    controller.answer = place_on(cluster, "d2", "d0", "d1")
-    with (tmp_path / "copy").open("wb") as copy:
-        client.fetch("/f", copy.fileno())
-    assert (tmp_path / "copy").read_bytes() == DATA
-    assert len(controller.posts) == 1 and client.metrics.replica_failures == 0
-
-
 def test_the_rest_is_placed_again_when_the_chosen_replica_dies(
         cluster: LocalCluster, controller: ScriptedController, client: Client) -> None:
     controller.answer = place_on(cluster, "d1", "d2")
@@ -101,7 +70,7 @@ def test_the_rest_is_placed_again_when_the_chosen_replica_dies(
     again = controller.posts[-1]
     assert cluster.dataserver("d1").host not in {replica["host"] for replica in again["replicas"]}
     assert again["size_bytes"] < len(DATA)
-    wait_until(lambda: len(controller.deleted) == len(controller.posts), 2, "a read was not ended")
+    wait_until(lambda: len(controller.ended_reads) == len(controller.posts), 2, "a read was not ended")
 
 
 def test_a_reader_closed_early_ends_its_read(cluster: LocalCluster, controller: ScriptedController,

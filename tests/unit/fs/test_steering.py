@@ -37,8 +37,8 @@ def steering(controller: ScriptedController, metrics: Metrics) -> Iterator[Steer
     steering.close()
 
 
-def place(steering: Steering, size: int = 1000) -> Any:
-    return steering.place("10.0.0.9", 40000, REPLICAS, 500, size, "file")
+def place(steering: Steering, size: int = 1000, ports: tuple[int, ...] = (40000,)) -> Any:
+    return steering.place("10.0.0.9", ports, REPLICAS, 500, size, "file")
 
 
 def test_the_controllers_choice_is_taken(steering: Steering, controller: ScriptedController,
@@ -64,13 +64,27 @@ def test_parts_come_in_file_offsets_and_in_order(steering: Steering, controller:
         return status, answer
 
     controller.answer = backward
-    assert [(part.replica_id, part.offset_bytes, part.size_bytes) for part in place(steering).parts] == [
-        ("d1", 500, 500), ("d0", 1000, 500)]
+    placement = place(steering, ports=(40000, 40001))
+    assert [(part.replica_id, part.offset_bytes, part.size_bytes, part.client_port, part.part_number)
+            for part in placement.parts] == [("d1", 500, 500, 40000, 1), ("d0", 1000, 500, 40001, 0)]
 
 
 def test_the_end_of_a_read_is_told(steering: Steering, controller: ScriptedController) -> None:
-    steering.finished(place(steering).read_id)
+    placement = place(steering)
+    placement.ended(placement.parts[0])
+    placement.ended(placement.parts[0])
     wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the read was not deleted")
+
+
+def test_the_end_of_each_part_is_told_and_the_last_one_ends_the_read(
+        steering: Steering, controller: ScriptedController) -> None:
+    controller.answer = placed_on("10.0.0.2", "10.0.0.1")
+    placement = place(steering, ports=(40000, 40001))
+    for part, told in zip(reversed(placement.parts), ["/v1/reads/r7/parts/1", "/v1/reads/r7"], strict=True):
+        placement.ended(part)
+        placement.ended(part)
+        wait_until(lambda told=told: controller.deleted[-1:] == [told], 2, "the end of a part was not told")
+    assert len(controller.deleted) == 2
 
 
 @pytest.mark.parametrize("answer", [
@@ -88,11 +102,12 @@ def test_the_end_of_a_read_is_told(steering: Steering, controller: ScriptedContr
     placed_on("10.0.0.1", offset_bytes=1),
     placed_on("10.0.0.1", client_port=1),
     placed_on("10.0.0.1", "10.0.0.2", size_bytes=-500),
+    placed_on("10.0.0.1", "10.0.0.2", client_port=40000),
 ])
 def test_an_answer_that_does_not_fit_is_a_counted_fallback(
         steering: Steering, controller: ScriptedController, metrics: Metrics, answer: Answer) -> None:
     controller.answer = answer
-    assert place(steering) is None
+    assert place(steering, ports=(40000, 40001)) is None
     assert metrics.controller_fallbacks == 1
     controller.answer = placed_on("10.0.0.1")
     assert place(steering) is not None, "an answer, even a wrong one, shows that the controller lives"
