@@ -5,7 +5,10 @@
 import filecmp
 import os
 import shutil
+import sqlite3
 import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -161,3 +164,106 @@ def test_several_programs_work_at_the_same_time(tree: Path, here: Path, there: P
     for number in range(4):
         require_same_tree(tree, here / f"copy{number}")
         require_same_tree(tree, there / f"copy{number}")
+
+
+# ------------------------------------------------------------------ programs that write anywhere
+
+
+def test_sqlite_keeps_its_promises_with_a_rollback_journal_and_with_a_log(here: Path, there: Path) -> None:
+    for mode in ("delete", "wal"):
+        path = here / f"{mode}.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as database, \
+                closing(sqlite3.connect(path, isolation_level=None)) as other:
+            assert database.execute(f"pragma journal_mode={mode}").fetchone() == (mode,)
+            database.execute("create table t (n integer primary key, text)")
+            for number in range(20):
+                database.execute("insert into t values (?, ?)", (number, "x" * 3000))
+                assert other.execute("select count(*) from t").fetchone() == (number + 1,)
+            database.execute("begin")
+            database.execute("update t set text = 'lost'")
+            database.execute("rollback")
+            other.execute("delete from t where n % 2")
+            other.execute("vacuum")
+            assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+        with closing(sqlite3.connect(there / f"{mode}.db")) as elsewhere:
+            assert elsewhere.execute("select count(*), max(length(text)) from t").fetchone() == (10, 3000)
+            assert elsewhere.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_clones_commits_and_collects_garbage(here: Path, there: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(TREE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "init.defaultBranch=main"]
+    run(*git, "-C", source, "init", "-q")
+    run(*git, "-C", source, "add", ".")
+    run(*git, "-C", source, "commit", "-q", "-m", "first")
+    run(*git, "clone", "-q", source, here / "clone")
+    for number in range(3):
+        (here / "clone" / "new").write_text(str(number))
+        run(*git, "-C", here / "clone", "add", ".")
+        run(*git, "-C", here / "clone", "commit", "-q", "-m", str(number))
+    run(*git, "-C", here / "clone", "gc", "-q", "--prune=now")
+    run(*git, "-C", there / "clone", "-c", f"safe.directory={there / 'clone'}", "fsck", "--full")
+    assert run(*git, "-C", here / "clone", "status", "--porcelain") == ""
+    assert run(*git, "-C", here / "clone", "log", "--format=%s").split() == ["2", "1", "0", "first"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="no make or C compiler")
+def test_make_builds_a_program_and_again_only_what_changed(here: Path) -> None:
+    for number in range(5):
+        (here / f"part{number}.c").write_text(f"int part{number}(void) {{ return {number}; }}\n")
+    calls = " + ".join(f"part{number}()" for number in range(5))
+    declarations = "".join(f"int part{number}(void); " for number in range(5))
+    (here / "main.c").write_text(f"{declarations}\nint main(void) {{ return {calls} - 10; }}\n")
+    (here / "Makefile").write_text("objects = main.o part0.o part1.o part2.o part3.o part4.o\n"
+                                   "all: lib.a program\nprogram: $(objects)\n\tcc -o $@ $(objects)\n"
+                                   "lib.a: $(objects)\n\tar rcs $@ $(objects)\n")
+    run("make", "-C", here)
+    run(here / "program")
+    assert "Nothing to be done" in run("make", "-C", here)
+    os.utime(here / "part3.c")
+    assert run("make", "-C", here).count("part3.c") == 1
+    run(here / "program")
+
+
+def test_rsync_in_place_sends_what_changed(tree: Path, here: Path, there: Path) -> None:
+    run("rsync", "-a", "--inplace", f"{tree}/", here / "copy")
+    with (tree / "sub" / "deeper" / "large").open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"changed" * 1000)
+    run("rsync", "-a", "--inplace", "--no-whole-file", "--ignore-times", f"{tree}/", here / "copy")
+    require_same_tree(tree, here / "copy")
+    require_same_tree(tree, there / "copy")
+
+
+def test_dd_changes_the_middle_of_a_file(here: Path, there: Path) -> None:
+    (here / "file").write_bytes(b"a" * 500_000)
+    run("sh", "-c", f"printf bbb | dd of={here}/file bs=1 seek=250000 conv=notrunc,fsync status=none")
+    run("dd", "if=/dev/zero", f"of={here}/file", "bs=64k", "seek=9", "count=1", "conv=notrunc", "status=none")
+    expected = b"a" * 250_000 + b"bbb" + b"a" * 249_997 + bytes(9 * 65536 + 65536 - 500_000)
+    assert (there / "file").read_bytes() == expected == (here / "file").read_bytes()
+
+
+def test_editors_save_by_replacing_and_in_place(here: Path, there: Path) -> None:
+    path = here / "text"
+    path.write_text("one\ntwo\n")
+    run("sed", "-i", "s/one/1/", path)
+    assert (there / "text").read_text() == "1\ntwo\n"
+    with path.open("r+") as file:
+        lines = file.read().replace("two", "2 and more")
+        file.seek(0)
+        file.write(lines)
+        file.truncate()
+        os.fsync(file.fileno())
+    assert (there / "text").read_text() == "1\n2 and more\n"
+    run("perl", "-pi", "-e", "s/more/less/", path)
+    assert (there / "text").read_text() == "1\n2 and less\n"
+
+
+@pytest.mark.full
+def test_pip_installs_into_a_directory(here: Path, there: Path) -> None:
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--target", here / "packages", "click",
+        "rich")
+    run(sys.executable, "-c", f"import sys; sys.path.insert(0, {str(there / 'packages')!r}); import rich.table; "
+        f"assert rich.__file__.startswith({str(there)!r})")

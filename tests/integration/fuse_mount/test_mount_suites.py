@@ -1,0 +1,88 @@
+"""Suites that others wrote to find what is wrong with a filesystem: fsx and fio.
+
+`scripts/install-suites` installs them. A few thousand operations always run; 100,000 with several seeds are
+marked `full`.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+FSX = shutil.which("fsx", path=f"{os.environ['PATH']}:{Path.home()}/.cargo/bin")
+FIO = shutil.which("fio")
+
+MAPPED = """
+nomsyncafterwrite = {no_msync}
+[weights]
+close_open = 0.3
+invalidate = 0.2
+fsync = 0.3
+fdatasync = 0.1
+posix_fallocate = 0.5
+punch_hole = 0.5
+sendfile = 0.5
+posix_fadvise = 0.2
+copy_file_range = 0.5
+{more}
+"""
+UNMAPPED = MAPPED.replace("{more}", "mapread = 0\nmapwrite = 0")
+
+
+def fsx(directory: Path, place: Path, configuration: str, seed: int, operations: int, *,
+        no_msync: bool = True) -> None:
+    """Raises AssertionError with what fsx says."""
+    config = place / "fsx.toml"
+    config.write_text(configuration.format(no_msync=str(no_msync).lower(), more=""))
+    done = subprocess.run([FSX, "-f", config, "-S", str(seed), "-N", str(operations), "-P", place,
+                           directory / f"fsx{seed}"], capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+needs_fsx = pytest.mark.skipif(FSX is None, reason="fsx is not installed (scripts/install-suites does it)")
+needs_fio = pytest.mark.skipif(FIO is None, reason="fio is not installed (scripts/install-suites does it)")
+
+
+@needs_fsx
+def test_fsx_finds_nothing_in_a_few_operations(here: Path, tmp_path: Path) -> None:
+    fsx(here, tmp_path, MAPPED, seed=1, operations=1500)
+
+
+@needs_fsx
+def test_fsx_finds_nothing_without_mappings_in_a_few_operations(here: Path, tmp_path: Path) -> None:
+    fsx(here, tmp_path, UNMAPPED, seed=2, operations=1500)
+
+
+@needs_fsx
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("configuration", [MAPPED, UNMAPPED], ids=["mapped", "unmapped"])
+def test_fsx_finds_nothing_in_100000_operations(here: Path, tmp_path: Path, configuration: str, seed: int) -> None:
+    fsx(here, tmp_path, configuration, seed, 100_000, no_msync=seed % 2 == 0)
+
+
+def fio(directory: Path, *arguments: str) -> None:
+    done = subprocess.run([FIO, f"--directory={directory}", "--verify_fatal=1", "--verify=crc32c", "--do_verify=1",
+                           "--verify_dump=0", "--output-format=terse", *arguments], cwd=directory,
+                          capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@needs_fio
+def test_fio_reads_back_what_it_wrote_at_random(here: Path) -> None:
+    fio(here, "--name=random", "--rw=randwrite", "--size=4m", "--bs=4k-64k", "--fsync=20", "--ioengine=psync")
+
+
+@needs_fio
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rw", ["randwrite", "write", "randrw"])
+@pytest.mark.parametrize("engine", ["psync", "mmap"])
+def test_fio_reads_back_what_several_jobs_wrote(here: Path, rw: str, engine: str) -> None:
+    fio(here, "--name=jobs", f"--rw={rw}", "--size=64m", "--bs=4k-256k", "--numjobs=3", "--fsync=500",
+        f"--ioengine={engine}", "--end_fsync=1")
