@@ -13,6 +13,9 @@ SUM_BYTES = 4
 MASK = crc32c(bytes(BLOCK_BYTES))
 """CRC of a full block of zeros."""
 
+MAX_SUMS = 128 * 1024
+"""So many sums one answer has at most: it is a frame."""
+
 Data = bytes | bytearray | memoryview
 
 

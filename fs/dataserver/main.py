@@ -8,10 +8,12 @@ import sys
 import threading
 from pathlib import Path
 
+from fs.connections import ConnectionPool
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.primary import Authority
+from fs.dataserver.scrub import Scrubber
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.errors import InvalidArgument, SpeedwellError
@@ -51,6 +53,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
     parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
+    parser.add_argument("--scrub-rate", type=float, default=4.0, metavar="MIB", help="how much is compared with "
+                        "its checksums per second; 0: only what clients report (default: %(default)s)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(arguments)
 
@@ -71,6 +75,8 @@ def run(flags: argparse.Namespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
     host, port = parse_address(flags.listen, "--listen", port_zero=True)
     parse_address(flags.nameserver, "--nameserver")
+    if not 0 <= flags.scrub_rate <= 1 << 20:
+        raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
         raise InvalidArgument(f"--id: {flags.id!r} is not a name of 1 to 200 printable characters")
     advertised = flags.advertise or host
@@ -85,16 +91,21 @@ def run(flags: argparse.Namespace) -> int:
     threading.stack_size(STACK_BYTES)
     link = NameserverLink(flags.nameserver, flags.id)
     lease = Lease()
-    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync)
+    connections = ConnectionPool()
+    scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
+    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync, scrubber=scrubber)
     heartbeats = Heartbeats(link, lease, Replica(dataserver_id=flags.id, host=advertised, port=port,
                                                  rack=flags.rack, pod=flags.pod), store)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
+    scrubber.start()
     print(f"ready {host}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
+    scrubber.stop()
     heartbeats.stop()
     server.stop()
+    connections.close()
     store.close()
     return 0
 

@@ -9,10 +9,12 @@ import grpc
 from fs import rpc
 from fs.errors import NameserverUnavailable
 from fs.proto.speedwell_pb2 import (
+    Attributes,
     ChangeReplicasReply,
     ChangeReplicasRequest,
     HeartbeatReply,
     HeartbeatRequest,
+    LookupRequest,
 )
 from fs.proto.speedwell_pb2_grpc import NameserverStub
 
@@ -58,6 +60,17 @@ class NameserverLink:
             except ValueError:
                 raise NameserverUnavailable("the dataserver is stopping") from None
             time.sleep(RETRY_PAUSE_SECONDS)
+
+    def look_up(self, inode: int) -> Attributes:
+        """The attributes of a file. Raises NoSuchFile, NameserverUnavailable."""
+        try:
+            attributes: Attributes = self._stub.Lookup(LookupRequest(inode=inode),
+                                                       timeout=CALL_TIMEOUT_SECONDS).attributes
+            return attributes
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self.address) from None
+        except ValueError:
+            raise NameserverUnavailable("the dataserver is stopping") from None
 
     def close(self) -> None:
         """Calls under way are cancelled."""

@@ -6,10 +6,13 @@ import socket
 from google.protobuf.message import Message
 
 from fs.channel import Channel, ConnectionLost
+from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.primary import Authority
+from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
+from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.frame_server import IDLE_SECONDS, MAX_CONNECTIONS, SEND_STALL_SECONDS, FrameServer
@@ -19,6 +22,7 @@ from fs.proto.speedwell_pb2 import (
     IO_ERROR,
     NOT_FOUND,
     OK,
+    CheckOperation,
     DataReply,
     DataRequest,
     HistoryOperation,
@@ -35,11 +39,13 @@ class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
     def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *, sync: bool = False,
-                 idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS) -> None:
+                 idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS,
+                 scrubber: Scrubber | None = None) -> None:
         super().__init__(listener, idle_seconds=idle_seconds, max_connections=max_connections)
         self._store = store
         self._relays = ConnectionPool()
         self._appends = Appends(store, self._relays, authority, sync)
+        self._scrubber = scrubber
         self._versions = Versions(store, self._relays, sync)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
@@ -62,6 +68,8 @@ class DataServer(FrameServer):
             channel.send(self._versions.serve(channel, request.write))
         elif operation == "length":
             channel.send(self._length(request.length))
+        elif operation == "check":
+            channel.send(self._check(request.check))
         elif operation == "history":
             channel.send(self._history(request.history))
         else:
@@ -82,10 +90,8 @@ class DataServer(FrameServer):
         promised = False
         try:
             with self._store.opened(operation.file_id) as file:
-                file_size = file.length
-                length = max(0, min(operation.length, file_size - operation.offset))
-                reply = DataReply(status=OK, file_size=file_size, length=length, offset=operation.offset)
-                for descriptor, start, count in file.segments(operation.offset, length):
+                reply = _read_reply(file, operation)
+                for descriptor, start, count in file.segments(reply.offset, reply.length):
                     if not promised:
                         channel.send(reply, more=True)
                         promised = True
@@ -102,6 +108,11 @@ class DataServer(FrameServer):
         if promised:  # in the middle of raw bytes only a closed connection can be told from data
             raise ConnectionLost(reply.message)
         channel.send(reply)
+
+    def _check(self, operation: CheckOperation) -> DataReply:
+        if self._scrubber is not None:
+            self._scrubber.report(operation.file_id)
+        return DataReply(status=OK)
 
     def _length(self, operation: LengthOperation) -> DataReply:
         try:
@@ -122,3 +133,16 @@ class DataServer(FrameServer):
             return DataReply(status=NOT_FOUND, message=str(error))
         except StorageFailed as error:
             return DataReply(status=IO_ERROR, message=str(error))
+
+
+def _read_reply(file: StoredFile, operation: ReadOperation) -> DataReply:
+    """What is sent for a read. Raises StorageFailed."""
+    committed = file.committed
+    begin, file_size = operation.offset, committed[0]
+    stop = min(begin + operation.length, file_size)
+    if not operation.sums or stop <= begin:
+        return DataReply(status=OK, file_size=file_size, length=max(0, stop - begin), offset=begin)
+    first, end = begin // BLOCK_BYTES, min(blocks_of(stop), begin // BLOCK_BYTES + MAX_SUMS)
+    begin, stop = first * BLOCK_BYTES, min(end * BLOCK_BYTES, file_size)
+    return DataReply(status=OK, file_size=file_size, length=stop - begin, offset=begin,
+                     sums=file.sums(first, end, committed))
