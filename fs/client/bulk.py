@@ -1,13 +1,12 @@
-"""Whole files between the network and a file descriptor, inside the kernel where it can."""
+"""Whole files between the network and a file descriptor."""
 
 import errno
 import fcntl
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 
 from fs.channel import Channel
 from fs.client.appender import Appender
@@ -19,7 +18,6 @@ from fs.proto.speedwell_pb2 import Attributes
 
 Progress = Callable[[int], None]
 
-PIPE_BYTES = 1 << 20
 APPEND_BYTES = 64 << 20
 SLICE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 20
@@ -108,40 +106,6 @@ def _receive_side_by_side(context: ClientContext, attributes: Attributes, source
 
 def _receive(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> None:
     """Write all that the receiver gives: where the destination stands, or at `begin` plus its place in the file."""
-    if not _splice_all(receiver, destination_fd, begin, progress):
-        _copy_all(receiver, destination_fd, begin, progress)
-
-
-def _splice_all(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> bool:
-    """Move everything without copying it to this process; False where the destination does not take that."""
-    with _pipe() as (outlet, inlet):
-        while (channel := receiver.ready()) is not None:
-            try:
-                moved = os.splice(channel.socket.fileno(), inlet, min(receiver.available, PIPE_BYTES))
-            except OSError as error:
-                receiver.failed(error.strerror or str(error))
-                continue
-            if not moved:
-                receiver.failed("closed the connection in the middle")
-                continue
-            stop = None if begin is None else begin + receiver.position + moved
-            receiver.advance(moved)
-            left = moved
-            while left:
-                try:
-                    left -= os.splice(outlet, destination_fd, left, offset_dst=None if stop is None else stop - left)
-                except OSError as error:
-                    if error.errno != errno.EINVAL:
-                        raise
-                    _write_all(destination_fd, memoryview(_read_exactly(outlet, left)),
-                               None if stop is None else stop - left)
-                    _report(progress, moved)
-                    return False
-            _report(progress, moved)
-    return True
-
-
-def _copy_all(receiver: Receiver, destination_fd: int, begin: int | None, progress: Progress | None) -> None:
     block = memoryview(bytearray(BLOCK_BYTES))
     while True:
         place = None if begin is None else begin + receiver.position
@@ -179,26 +143,6 @@ def _send_blocks(appender: Appender, source_fd: int, progress: Progress | None) 
         total += len(block)
         _report(progress, len(block))
     return total
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    outlet, inlet = os.pipe()
-    try:
-        fcntl.fcntl(inlet, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        yield outlet, inlet
-    finally:
-        os.close(outlet)
-        os.close(inlet)
-
-
-def _read_exactly(descriptor: int, count: int) -> bytes:
-    parts = []
-    while count:
-        part = os.read(descriptor, count)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def _write_all(descriptor: int, view: memoryview, place: int | None) -> None:

@@ -171,7 +171,6 @@ class Client:
     def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:
         """Write the whole file to a descriptor (file, pipe or socket) and return its size in bytes.
 
-        The bytes go from the network to the descriptor without passing through Python objects.
         Raises ReadFailed when no replica could deliver the rest, OSError for the destination's own errors.
         """
         self._require_open()

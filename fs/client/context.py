@@ -8,12 +8,13 @@ import time
 import zlib
 from collections.abc import Iterable
 
+from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.steering import Steering
 from fs.connections import ConnectionPool
 from fs.errors import InvalidArgument, SpeedwellError
-from fs.proto.speedwell_pb2 import Replica
+from fs.proto.speedwell_pb2 import CheckOperation, DataReply, DataRequest, Replica
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,18 @@ class ClientContext:
     def note_failure(self, replica: Replica) -> None:
         """Try this dataserver last for a while."""
         self._failed_at[replica.host, replica.port] = time.monotonic()
+
+    def report_damage(self, replica: Replica, file_id: str) -> None:
+        """Have a dataserver compare a file with its sums, and repair it. Best effort."""
+        log.error("dataserver %s has damaged bytes of %s", replica.dataserver_id, file_id)
+        try:
+            channel = self.connections.take(replica.host, replica.port)
+            channel.send(DataRequest(check=CheckOperation(file_id=file_id)))
+            channel.expect(DataReply)
+        except (ConnectionLost, MalformedFrame) as error:
+            log.warning("dataserver %s could not be told: %s", replica.dataserver_id, error)
+        else:
+            self.connections.give_back(replica.host, replica.port, channel)
 
     def address_toward(self, replica: Replica) -> str:
         """This host's address as that dataserver sees it. Raises OSError if there is no route."""

@@ -17,6 +17,7 @@ class Counters:
     controller_requests: int = 0
     controller_seconds: float = 0.0   # time reads waited for the controller, in all
     small_reads: int = 0              # requests outside a stream
+    damaged_blocks: int = 0           # received blocks that differed from their sum
     replica_failures: int = 0         # a replica that did not serve or stopped in the middle
     append_requests: int = 0
     versions_written: int = 0         # published changes other than appends

@@ -1,12 +1,12 @@
 """Receiving a range of a file from its replicas, whatever happens to them."""
 
 import logging
-import socket
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame, connect
+from fs.checksums import BLOCK_BYTES, MAX_SUMS, block_sum, blocks_of, unpack
 from fs.client.context import ClientContext
 from fs.client.plan import Source, plan_range
 from fs.client.steering import SteeredRead
@@ -15,6 +15,8 @@ from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataReq
 
 log = logging.getLogger(__name__)
 
+DIRECT_BYTES = 1 << 20
+ANSWER_BYTES = MAX_SUMS * BLOCK_BYTES
 EXTENTS_AHEAD = 4
 """How many pieces are asked for at a time: the dataserver goes on without waiting for the next request."""
 
@@ -24,11 +26,6 @@ class Receiver(ABC):
 
     position: int
     stop: int
-
-    @property
-    @abstractmethod
-    def available(self) -> int:
-        """How many bytes the connection that `ready` gave still delivers."""
 
     @property
     @abstractmethod
@@ -46,48 +43,23 @@ class Receiver(ABC):
         """The committed length in bytes, as the replicas know it."""
 
     @abstractmethod
-    def ready(self) -> Channel | None:
-        """A connection that delivers the bytes from `position`; None at `stop`. Raises as `receive_into`."""
-
-    @abstractmethod
-    def advance(self, count: int) -> None:
-        """Note that `count` bytes were taken from the connection that `ready` gave."""
-
-    @abstractmethod
-    def failed(self, reason: str) -> None:
-        """Note that the connection broke: the next `ready` takes another replica."""
-
-    @abstractmethod
     def close(self) -> None:
         """Stop receiving; a thread that is blocked here wakes up with FileClosed. Safe to call again."""
 
-    def receive_into(self, view: memoryview, flags: int = 0) -> int:
-        """Receive at least one byte into `view`; 0 only at `stop`.
+    @abstractmethod
+    def receive_into(self, view: memoryview) -> int:
+        """Receive at least one byte into `view`; 0 only at `stop`. No byte is given out whose block differs from
+        its sum.
 
         Raises NoReplicaAvailable (none could be reached), ReadFailed (none could deliver), StaleFile
         (none has the content any more); their messages say what was tried.
         """
-        while view:
-            channel = self.ready()
-            if channel is None:
-                return 0
-            try:
-                received = channel.socket.recv_into(view, min(self.available, len(view)), flags)
-            except OSError as error:
-                self.failed(str(error))
-                continue
-            if not received:
-                self.failed("closed the connection in the middle")
-                continue
-            self.advance(received)
-            return received
-        return 0
 
     def receive_all(self, view: memoryview) -> int:
         """Fill `view` as far as the range goes and return how many bytes that is."""
         filled = 0
         while filled < len(view):
-            received = self.receive_into(view[filled:], socket.MSG_WAITALL)
+            received = self.receive_into(view[filled:])
             if not received:
                 break
             filled += received
@@ -112,7 +84,7 @@ class RangeReceiver(Receiver):
         self.position = offset
         self.stop = stop
         self._left = stop - offset
-        self._extents = iter(((offset, stop),) if extents is None else extents)
+        self._extents = iter(_cut(offset, stop) if extents is None else extents)
         self._pending: deque[tuple[int, int]] = deque()
         self._asked = 0  # how many of `_pending` this connection was asked for
         self._answered = False  # whether the bytes of the first of them are next on the connection
@@ -120,6 +92,8 @@ class RangeReceiver(Receiver):
             self._left = source.read.size_bytes
             self._pending.append(next(self._extents))
             self.position = self._pending[0][0]
+        self._blocks = _NO_BLOCKS   # what the answer under way delivers
+        self._verified = memoryview(b"")   # bytes from `position` on that did not fit where they were wanted
         self._file_size = attributes.size
         self._context = context
         self._attributes = attributes
@@ -139,10 +113,6 @@ class RangeReceiver(Receiver):
         self._closed = False
 
     @property
-    def available(self) -> int:
-        return self._pending[0][1] - self.position
-
-    @property
     def current(self) -> SteeredRead | None:
         return self._sources[-1] if self._sources else None
 
@@ -159,7 +129,66 @@ class RangeReceiver(Receiver):
         if self._left > 0 and self._channel is None and not self._closed:
             self._open()
 
-    def ready(self) -> Channel | None:
+    def receive_into(self, view: memoryview) -> int:
+        while view:
+            if self._verified:
+                count = min(len(view), len(self._verified), self._available)
+                view[:count] = self._verified[:count]
+                self._verified = self._verified[count:]
+                self._advance(count)
+                return count
+            channel = self._ready()
+            if channel is None:
+                return 0
+            try:
+                count = self._receive_blocks(channel, view[:self._available])
+            except ConnectionLost as error:
+                self._failed(str(error))
+                continue
+            if count:
+                self._advance(count)
+                return count
+        return 0
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
+
+    # ------------------------------------------------------------------ private
+
+    @property
+    def _available(self) -> int:
+        """How many bytes are wanted of the answer under way."""
+        return self._pending[0][1] - self.position if self._pending else 0
+
+    def _receive_blocks(self, channel: Channel, view: memoryview) -> int:
+        """Receive whole blocks into `view` and return their bytes; 0: one block more is in `_verified`.
+
+        Raises ConnectionLost, also for a block that differs from its sum.
+        """
+        blocks = self._blocks
+        direct = blocks.whole(len(view)) if self.position == blocks.position else 0
+        if direct:
+            channel.receive_all(view[:direct])
+            self._require_good(blocks.take(view[:direct]))
+            return direct
+        buffer = memoryview(bytearray(blocks.next_length))
+        skipped = self.position - blocks.position
+        channel.receive_all(buffer)
+        self._require_good(blocks.take(buffer))
+        self._verified = buffer[skipped:]
+        return 0
+
+    def _require_good(self, good: bool) -> None:
+        if good:
+            return
+        self._context.metrics.add(damaged_blocks=1)
+        if self._replica is not None:
+            self._context.report_damage(self._replica, self._attributes.file_id)
+        raise ConnectionLost("sent bytes that are damaged")
+
+    def _ready(self) -> Channel | None:
+        """A connection that delivers the bytes from `position`; None at `stop`. Raises as `receive_into`."""
         while self._left > 0:
             if self._closed:
                 raise FileClosed("the reader is closed")
@@ -171,7 +200,8 @@ class RangeReceiver(Receiver):
                 self._receive_answer(self._channel)
         return None
 
-    def advance(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
+        """Note that `count` bytes were given out."""
         self.position += count
         self._left -= count
         self._context.metrics.add(bytes_read=count)
@@ -183,7 +213,8 @@ class RangeReceiver(Receiver):
         elif self.position >= self._pending[0][1]:
             self._next_extent()
 
-    def failed(self, reason: str) -> None:
+    def _failed(self, reason: str) -> None:
+        """Note that the connection broke: the next `_ready` takes another replica."""
         replica = self._replica
         if replica is None or self._closed:
             return
@@ -194,12 +225,6 @@ class RangeReceiver(Receiver):
         self._excluded.add(replica.dataserver_id)
         self._tried.append(f"{replica.dataserver_id} ({replica.host}:{replica.port}): {reason}")
         self._drop()
-
-    def close(self) -> None:
-        self._closed = True
-        self._drop()
-
-    # ------------------------------------------------------------------ private
 
     def _open(self) -> None:
         source = self._planned or self._plan()
@@ -213,7 +238,7 @@ class RangeReceiver(Receiver):
                 self._channel = self._context.connections.take(read.replica_host, read.replica_port)
             self._ask_ahead(self._channel)
         except (ConnectionLost, OSError) as error:
-            self.failed(str(error))
+            self._failed(str(error))
             return
         self._sources.append(read)
 
@@ -225,7 +250,7 @@ class RangeReceiver(Receiver):
             if number == 0:
                 start = self.position
             channel.send(DataRequest(read=ReadOperation(
-                file_id=self._attributes.file_id, offset=start, length=stop - start)))
+                file_id=self._attributes.file_id, offset=start, length=stop - start, sums=True)))
             self._asked += 1
 
     def _receive_answer(self, channel: Channel) -> None:
@@ -235,7 +260,7 @@ class RangeReceiver(Receiver):
             self._file_size = max(self._file_size, reply.file_size)
             self._check(reply)
         except (ConnectionLost, MalformedFrame, OSError) as error:
-            self.failed(str(error))
+            self._failed(str(error))
             return
         self._answered = True
         if self._left <= 0:
@@ -246,12 +271,15 @@ class RangeReceiver(Receiver):
             self._missing += 1
         if reply.status == NOT_FOUND and self._short and self._attributes.size == 0:
             self._end_after(0)  # nothing was ever appended
-        elif reply.status != OK:
+            return
+        if reply.status != OK:
             raise ConnectionLost(reply.message or f"answered with status {reply.status}")
-        elif reply.length < self.available:
+        self._blocks = _Blocks(reply)
+        delivered = reply.offset + reply.length - self.position if reply.length else 0
+        if delivered < self._available:
             if not self._short or reply.file_size < self._attributes.size:
                 raise ConnectionLost(f"has only {reply.file_size} bytes of the file")
-            self._end_after(reply.length)
+            self._end_after(max(0, delivered))
 
     def _end_after(self, count: int) -> None:
         self.stop = self.position + count
@@ -260,6 +288,7 @@ class RangeReceiver(Receiver):
 
     def _next_extent(self) -> None:
         self._pending.popleft()
+        self._verified = memoryview(b"")
         self._asked -= 1
         self._answered = False
         assert self._channel is not None
@@ -267,7 +296,7 @@ class RangeReceiver(Receiver):
             self._ask_ahead(self._channel)
         except ConnectionLost as error:
             self.position = self._pending[0][0]
-            self.failed(str(error))
+            self._failed(str(error))
             return
         self.position = self._pending[0][0]
 
@@ -304,6 +333,7 @@ class RangeReceiver(Receiver):
             self._replicas = list(attributes.replicas)
 
     def _end(self) -> None:
+        self._verified = memoryview(b"")
         channel, self._channel = self._channel, None
         source, self._source = self._source, None
         if channel is not None and source is not None and source.read.chosen_by == "nearest":
@@ -315,6 +345,7 @@ class RangeReceiver(Receiver):
 
     def _drop(self) -> None:
         self._asked, self._answered = 0, False
+        self._verified = memoryview(b"")
         channel, self._channel = self._channel, None
         sources, self._source, self._planned = (self._source, self._planned), None, None
         if channel is not None:
@@ -322,3 +353,47 @@ class RangeReceiver(Receiver):
         for source in sources:
             if source is not None:
                 source.ended()
+
+
+class _Blocks:
+    """The blocks that an answer announces, and their sums."""
+
+    def __init__(self, reply: DataReply) -> None:
+        """Raises ConnectionLost if the answer makes no sense."""
+        self.position = reply.offset    # in the file, of the next byte on the connection
+        self._stop = reply.offset + reply.length
+        self._sums = unpack(reply.sums)
+        self._taken = 0
+        if reply.length and (reply.offset % BLOCK_BYTES or len(self._sums) != blocks_of(reply.length)):
+            raise ConnectionLost("announced bytes without their sums")
+
+    @property
+    def next_length(self) -> int:
+        """Of the next block."""
+        return min(BLOCK_BYTES, self._stop - self.position)
+
+    def whole(self, room: int) -> int:
+        """The bytes of as many of the next blocks as go into `room`, up to DIRECT_BYTES."""
+        left = self._stop - self.position
+        room = min(room, DIRECT_BYTES)
+        return left if left <= room else room - room % BLOCK_BYTES
+
+    def take(self, data: memoryview) -> bool:
+        """Whether the next blocks, which are `data`, are good."""
+        good = True
+        for start in range(0, len(data), BLOCK_BYTES):
+            good = block_sum(data[start:start + BLOCK_BYTES]) == self._sums[self._taken] and good
+            self._taken += 1
+        self.position += len(data)
+        return good
+
+
+_NO_BLOCKS = _Blocks(DataReply())
+
+
+def _cut(offset: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Pieces of a range that one answer each may deliver."""
+    while offset < stop:
+        end = min(stop, offset - offset % BLOCK_BYTES + ANSWER_BYTES)
+        yield offset, end
+        offset = end

@@ -5,7 +5,6 @@ while the program works, and a read copies once, from there to the program. A se
 fill it would cost a copy and two thread switches more.
 """
 
-import socket
 from collections import OrderedDict
 
 from fs.client.receiver import Receiver
@@ -44,35 +43,11 @@ class ReadAhead:
 
     def read(self, offset: int, length: int) -> bytes:
         """Like `read_into`, as new bytes."""
-        if offset == self.receiver.position:
-            whole = self._receive_bytes(length)
-            if whole is not None:
-                return whole
         buffer = bytearray(length)
         self.read_into(offset, memoryview(buffer))
         return bytes(buffer)
 
     # ------------------------------------------------------------------ private
-
-    def _receive_bytes(self, length: int) -> bytes | None:
-        """The next bytes with one copy, if one system call delivers them."""
-        channel = self.receiver.ready()
-        if channel is None or self.receiver.available < length:
-            return None
-        try:
-            data = channel.socket.recv(length, socket.MSG_WAITALL)
-        except OSError as error:
-            self.receiver.failed(str(error))
-            return None
-        if not data:
-            self.receiver.failed("closed the connection in the middle")
-            return None
-        self.receiver.advance(len(data))
-        if len(data) == length:
-            return data
-        rest = bytearray(length - len(data))
-        self.receiver.receive_all(memoryview(rest))
-        return data + rest
 
     def _set_aside(self, length: int) -> None:
         offset = self.receiver.position

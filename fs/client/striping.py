@@ -9,7 +9,6 @@ number of bytes that the controller gave it (Mayflower, section 4.3: sizes in pr
 
 from collections.abc import Iterator, Sequence
 
-from fs.channel import Channel
 from fs.client.context import ClientContext
 from fs.client.plan import Source, plan_range
 from fs.client.receiver import RangeReceiver, Receiver
@@ -90,25 +89,18 @@ class StripedReceiver(Receiver):
     def file_size(self) -> int:
         return max(receiver.file_size for receiver in self._receivers)
 
-    @property
-    def available(self) -> int:
-        return self._receiver.available
-
-    def ready(self) -> Channel | None:
+    def receive_into(self, view: memoryview) -> int:
         if not self._begun:
             self._begun = True
             for receiver in self._receivers:
                 receiver.begin()
-        return self._receiver.ready() if self.position < self.stop else None
-
-    def advance(self, count: int) -> None:
-        self.position += count
-        self._receiver.advance(count)
+        if self.position >= self.stop:
+            return 0
+        received = self._receiver.receive_into(view[:self._turn_stop - self.position])
+        self.position += received
         if self.position == self._turn_stop and self.position < self.stop:
             self._receiver, self._turn_stop = next(self._turns)
-
-    def failed(self, reason: str) -> None:
-        self._receiver.failed(reason)
+        return received
 
     def close(self) -> None:
         for receiver in self._receivers:

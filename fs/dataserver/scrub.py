@@ -106,13 +106,12 @@ class Scrubber:
             if file_id := self._next_reported():
                 self.check(file_id)
                 continue
-            waiting = next_pass - time.monotonic()
-            if not self._rate_bytes or waiting > 0:
-                self._sleep(waiting if self._rate_bytes else PAUSE_SECONDS)
-                continue
             following = next(ids, None)
+            waiting = next_pass - time.monotonic() if self._rate_bytes else PAUSE_SECONDS
             if following is not None:
                 self.check(following, self._rate_bytes)
+            elif waiting > 0:
+                self._sleep(waiting)
             else:
                 ids = self._store.ids()
                 next_pass = time.monotonic() + PAUSE_SECONDS

@@ -102,6 +102,8 @@ class DataServer(FrameServer):
             self._fail_read(channel, promised, DataReply(status=NOT_FOUND, message=str(error)))
         except (StorageFailed, EOFError) as error:
             log.error("read of %s failed: %s", operation.file_id, error)
+            if self._scrubber is not None:
+                self._scrubber.report(operation.file_id)
             self._fail_read(channel, promised, DataReply(status=IO_ERROR, message=str(error)))
 
     def _fail_read(self, channel: Channel, promised: bool, reply: DataReply) -> None:

@@ -28,9 +28,6 @@ class InMemoryReceiver:
             filled += count
         return filled
 
-    def ready(self) -> None:
-        return None
-
 
 def read(stream: ReadAhead, offset: int, length: int) -> bytes:
     assert stream.covers(offset, length)
