@@ -13,8 +13,9 @@ from itertools import count
 from random import Random
 
 from controller.policy.errors import NoPath
+from controller.policy.mayflower_plus import PATIENCE
 from controller.policy.network import Path
-from controller.policy.selection import ReadRequest, Replica, Selector
+from controller.policy.selection import PLUS, ReadRequest, Replica, Selector
 from sim.errors import InvalidSetting, Overloaded
 from sim.fabric_network import network_of
 from sim.fluid import FluidNetwork, Link
@@ -34,10 +35,11 @@ class Delays:
     decision: float = 0.002     # from a client's request to the first byte
     notice: float = 0.001       # from the last byte to the controller's knowing
     detection: float = 0.5      # from a link's failing to the controller's knowing
+    division: float = 0.02      # from the controller's dividing a read anew to the client's doing so
 
     def __post_init__(self) -> None:
         """Raises InvalidSetting."""
-        for name in ("poll_interval", "poll", "decision", "notice", "detection"):
+        for name in ("poll_interval", "poll", "decision", "notice", "detection", "division"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0) or (name == "poll_interval" and value == 0):
                 raise InvalidSetting(f"{name}: must be a positive number of seconds, not {value!r}")
@@ -50,8 +52,11 @@ class Outcome:
     read: Read
     sources: tuple[str, ...] = ()
     finished: float = math.nan
+    name: str = ""
+    waiting_bits: float = 0.0       # what it has not been given a part for
     parts_running: int = 0
     part_ends: list[float] = field(default_factory=list)
+    divisions: int = 0              # how often it was divided anew
 
     @property
     def seconds(self) -> float:
@@ -74,26 +79,33 @@ class _Part:
     last_bits: float = 0.0      # at the last poll
     last_poll: float | None = None
     stranded: bool = False
+    waits: bool = False         # for the client to hear of it
+    ended: bool = False
 
 
 class Simulation:
     """One run. Deterministic: the same arguments give the same outcomes to the last bit."""
 
     def __init__(self, fabric: Fabric, replica_policy: str, path_policy: str, generator: Random,
-                 delays: Delays | None = None, parts: int = 1, most_running: int | None = None) -> None:
-        """Reads may be split into up to `parts` parts. With more than `most_running` parts running (default:
-        32 for each host) the network is taken to be overloaded. Raises UnknownPolicy, InvalidSetting."""
+                 delays: Delays | None = None, parts: int = 1, most_running: int | None = None,
+                 patience: float = PATIENCE, revises: bool = True) -> None:
+        """Reads may be split into up to `parts` parts. With more than `most_running` parts running or reads waiting
+        (default: 32 for each host) the network is taken to be overloaded. `patience` is mayflower-plus's; its
+        running reads are left as they are unless it `revises`. Raises UnknownPolicy, InvalidSetting."""
         if parts < 1:
             raise InvalidSetting(f"parts: must be at least 1, not {parts}")
         self._delays = delays or Delays()
         self._network = network_of(fabric)
-        self.selector = Selector(self._network, replica_policy, path_policy, generator)
+        self.selector = Selector(self._network, replica_policy, path_policy, generator, patience)
+        self._divides = self.selector.replica_policy == PLUS
+        self._revises = revises
         self.fluid = FluidNetwork({link: self._network.capacity_bps(link) for link in self._network.links})
         self._capacities = {link: self._network.capacity_bps(link) for link in self._network.links}
         self._most_parts = parts
         self._most_running = most_running or 32 * len(fabric.hosts)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
+        self._asked_for: dict[str, Outcome] = {}    # what the controller may divide anew, by name
         self._parts: dict[str, _Part] = {}          # what the controller knows of, by name
         self._running: dict[int, _Part] = {}        # by number in the fluid network
         self._polled_bits = self.fluid.carried_bits()
@@ -131,9 +143,10 @@ class Simulation:
         self._next_arrival()
         while self._done < number:
             self._step()
-            if self.fluid.running > self._most_running:
+            piled_up = max(self.fluid.running, len(self.outcomes) - self._done)
+            if piled_up > self._most_running:
                 raise Overloaded(
-                    f"after {self.now:.0f} s, {self.fluid.running} flows are running: {len(self.outcomes)} reads "
+                    f"after {self.now:.0f} s, {piled_up} flows are running or waiting: {len(self.outcomes)} reads "
                     f"were asked for, {self._done} have ended. The policies leave the network overloaded")
             if progress is not None and self._done % 64 == 0:
                 progress(self._done)
@@ -171,27 +184,37 @@ class Simulation:
             self.at(self.now + self._delays.poll_interval, lambda: self._decide(outcome))
             return
         self.decisions += 1
+        outcome.name = str(self.decisions)
         outcome.sources = tuple(part.selection.replica.host for part in chosen)
         outcome.parts_running = len(chosen)
+        outcome.waiting_bits = 0.0 if chosen else read.size_bits
+        if self._divides:
+            self.selector.read_added(outcome.name, request, self._most_parts, self.now)
+            self._asked_for[outcome.name] = outcome
         for number, part in enumerate(chosen):
             name = f"{self.decisions}.{number}"
             running = _Part(name, outcome, part.selection.path, part.size_bits, port, self.now)
             if not running.path.links:
                 self._part_ended(running)
                 continue
-            self.selector.flow_added(name, running.path, part.size_bits, self.now)
+            self.selector.flow_added(name, running.path, part.size_bits, self.now, outcome.name)
             self._parts[name] = running
             self.at(self.now + self._delays.decision, lambda running=running: self._start(running))  # type: ignore[misc]
 
     def _start(self, part: _Part) -> None:
+        if part.size_bits <= part.moved_bits:
+            self._flow_ended(part)
+            return
         part.flow = self.fluid.start(part.path.links, part.size_bits - part.moved_bits)
         self._running[part.flow] = part
+        part.stranded = not all(self._network.has_link(link) for link in part.path.links)
 
     def _flow_ended(self, part: _Part) -> None:
         self._part_ended(part)
         self.at(self.now + self._delays.notice, lambda: self._noticed(part))
 
     def _part_ended(self, part: _Part) -> None:
+        part.ended = True
         outcome = part.outcome
         outcome.part_ends.append(self.now)
         outcome.parts_running -= 1
@@ -200,6 +223,64 @@ class Simulation:
             self._done += 1
 
     def _noticed(self, part: _Part) -> None:
+        del self._parts[part.name]
+        self.selector.flow_dropped(part.name, self.now)
+        if part.outcome.parts_running == 0:
+            self.selector.read_ended(part.outcome.name)
+            self._asked_for.pop(part.outcome.name, None)
+        self._revise()
+
+    # --- reads divided anew ---
+
+    def _revise(self) -> None:
+        """Account for what the selector wants to divide anew; the clients do it a little later."""
+        if not self._revises:
+            return
+        for division in self.selector.revise(self.now):
+            outcome = self._asked_for[division.read_id]
+            outcome.divisions += 1
+            opened, parts = [], []
+            for number, share in enumerate(division.parts):
+                if share.flow_id is None:
+                    name = f"{outcome.name}.{outcome.divisions}.{number}"
+                    part = _Part(name, outcome, share.selection.path, 0.0, FIRST_CLIENT_PORT, self.now, waits=True)
+                    self._parts[name] = part
+                    opened.append(name)
+                else:
+                    part = self._parts[share.flow_id]
+                parts.append((part, share.fraction))
+            self.selector.read_divided(division, opened, self.now)
+            self.at(self.now + self._delays.division,
+                    lambda outcome=outcome, parts=parts: self._divide(outcome, parts))      # type: ignore[misc]
+
+    def _divide(self, outcome: Outcome, parts: list[tuple[_Part, float]]) -> None:
+        """What the client does when it hears of a division: open new parts, divide all that is left anew."""
+        if not math.isnan(outcome.finished):
+            for part, _ in parts:
+                if part.waits:
+                    self._ended_unopened(part)
+            return
+        parts = [(part, fraction) for part, fraction in parts if not part.ended]
+        left_bits, outcome.waiting_bits = outcome.waiting_bits, 0.0
+        for part, _ in parts:
+            if part.flow is not None:
+                del self._running[part.flow]
+                part.moved_bits = part.size_bits - self.fluid.cancel(part.flow)
+            left_bits += part.size_bits - part.moved_bits
+        opened = [part for part, _ in parts if part.waits]
+        outcome.parts_running += len(opened)
+        outcome.sources += tuple(part.path.nodes[0] for part in opened)
+        total = sum(fraction for _, fraction in parts)
+        for part, fraction in parts:
+            part.size_bits = part.moved_bits + left_bits * fraction / total
+            self.selector.flow_resized(part.name, part.size_bits, self.now)
+            if part.flow is not None or part.waits:
+                part.waits = False
+                self._start(part)
+
+    def _ended_unopened(self, part: _Part) -> None:
+        """The rest of the read came faster than the division."""
+        part.waits, part.ended = False, True
         del self._parts[part.name]
         self.selector.flow_dropped(part.name, self.now)
 
@@ -230,6 +311,7 @@ class Simulation:
                 self.selector.link_measured(link, rate_bps, self.now)
         for part in [part for part in self._running.values() if part.stranded]:
             self._move(part)
+        self._revise()
 
     # --- failures ---
 

@@ -145,6 +145,14 @@ class Mayflower:
             flow.path, flow.links, flow.on_path_since = path, links, now
             self._place(flow, now)
 
+    def flow_resized(self, flow_id: str, size_bits: float, now: float) -> None:
+        """A flow will have carried `size_bits` in all when it ends. An unknown flow is passed over."""
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            flow.remaining_bits = max(flow.remaining_at(now) + size_bits - flow.size_bits, 0.0)
+            flow.settled_at = now
+            flow.size_bits = size_bits
+
     def flow_dropped(self, flow_id: str, now: float) -> bool:
         """Forget a flow that ended or failed, and share out what it leaves. False if it was not known."""
         self._follow_network()

@@ -16,6 +16,7 @@ from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.hdfs import Hdfs
 from controller.policy.link_load import Flow
 from controller.policy.mayflower import Mayflower
+from controller.policy.mayflower_plus import PATIENCE, Division, DivisionPart, MayflowerPlus
 from controller.policy.multi_replica import Part, select_parts
 from controller.policy.nearest import Nearest
 from controller.policy.network import Link, Network, Path
@@ -24,9 +25,20 @@ from controller.policy.random_replica import RandomReplica
 from controller.policy.read_request import ReadRequest, Replica, Selection
 from controller.policy.sinbad_r import SinbadR
 
-__all__ = ["PATH_POLICIES", "REPLICA_POLICIES", "Part", "ReadRequest", "Replica", "Selection", "Selector"]
+__all__ = [
+    "PATH_POLICIES",
+    "REPLICA_POLICIES",
+    "Division",
+    "DivisionPart",
+    "Part",
+    "ReadRequest",
+    "Replica",
+    "Selection",
+    "Selector",
+]
 
-REPLICA_POLICIES = ("mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
+PLUS = "mayflower-plus"
+REPLICA_POLICIES = ("mayflower", PLUS, "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
 PATH_POLICIES = ("mayflower", "ecmp")
 
 
@@ -44,13 +56,22 @@ class Selector:
     what is left to chance. A poll reports all flows first, then all links.
     """
 
-    def __init__(self, network: Network, replica_policy: str, path_policy: str, generator: Random) -> None:
-        """Raises UnknownPolicy. The named policies are the defaults of `select`."""
+    def __init__(
+        self,
+        network: Network,
+        replica_policy: str,
+        path_policy: str,
+        generator: Random,
+        patience: float = PATIENCE,
+    ) -> None:
+        """Raises UnknownPolicy. The named policies are the defaults of `select`; `patience` is mayflower-plus's."""
         _require_known(replica_policy, path_policy)
         self.replica_policy = replica_policy
         self.path_policy = path_policy
         self._network = network
         self._mayflower = Mayflower(network)
+        self._plus: MayflowerPlus | None = None
+        self._patience = patience
         self._sinbad_r = SinbadR(network, generator)
         self._replica_policies: dict[str, ReplicaPolicy] = {
             "nearest": Nearest(network, generator),
@@ -75,6 +96,8 @@ class Selector:
         replica_policy = replica_policy or self.replica_policy
         path_policy = path_policy or self.path_policy
         _require_known(replica_policy, path_policy)
+        if replica_policy == PLUS:
+            return self._mayflower_plus(now).select(request, now)
         if replica_policy == "mayflower" and path_policy == "mayflower":
             return self._mayflower.select_replica_and_path(request, now)
         replicas = self._reachable(request)
@@ -96,12 +119,63 @@ class Selector:
 
         Sizes are such that the parts should end together. Nothing changes until `flow_added` reports them.
         `client_ports` has a port for each part that there may be. Raises what `select` raises.
+        Under mayflower-plus there may be none: then the read waits for what `revise` gives it.
         """
+        _require_known(replica_policy or self.replica_policy, path_policy or self.path_policy)
+        if (replica_policy or self.replica_policy) == PLUS:
+            return self._mayflower_plus(now).select_parts(request, now, most_parts)
 
         def select(part: ReadRequest) -> Selection:
             return self.select(part, now, replica_policy, path_policy)
 
         return select_parts(self._mayflower, select, request, now, most_parts, client_ports)
+
+    # --- reads under mayflower-plus: its module says what is reported when ---
+
+    def read_added(self, read_id: str, request: ReadRequest, most_parts: int, now: float) -> None:
+        """A read that mayflower-plus has placed, or lets wait. Raises DuplicateFlow."""
+        self._mayflower_plus(now).read_added(read_id, request, most_parts, now)
+
+    def revise(self, now: float) -> list[Division]:
+        """What running and waiting reads of mayflower-plus should do now; none if there are no such reads."""
+        return [] if self._plus is None else self._plus.revise(now)
+
+    def read_divided(self, division: Division, flow_ids: Sequence[str], now: float) -> None:
+        """A division is being carried out; `flow_ids` name its new parts, in order.
+
+        Raises DuplicateFlow, or UnknownLink if a new part's path is no longer there.
+        """
+        sizes_bits = {flow.flow_id: (flow.size_bits, flow.remaining_at(now)) for flow in self._mayflower.flows()}
+        names = iter(flow_ids)
+        for part in division.parts:
+            if part.flow_id is None:
+                self._mayflower.flow_added(next(names), part.selection.path, part.size_bits, now)
+                self._sinbad_r.flow_added(part.selection.path, part.size_bits, now)
+            elif part.flow_id in sizes_bits:
+                size_bits, left_bits = sizes_bits[part.flow_id]
+                self._mayflower.flow_resized(part.flow_id, size_bits - left_bits + part.size_bits, now)
+        self._mayflower_plus(now).read_divided(division, flow_ids, now)
+
+    def flow_resized(self, flow_id: str, size_bits: float, now: float) -> None:
+        """A part will have carried `size_bits` in all when it ends. An unknown flow is passed over."""
+        self._mayflower.flow_resized(flow_id, size_bits, now)
+        if self._plus is not None:
+            self._plus.flow_resized(flow_id, size_bits, now)
+
+    def read_ended(self, read_id: str) -> None:
+        """A read has all it asked for, or nobody wants it any more. Its flows are reported apart."""
+        if self._plus is not None:
+            self._plus.read_ended(read_id)
+
+    def _mayflower_plus(self, now: float) -> MayflowerPlus:
+        """Made when it is first asked for, so that others need not pay for exact shares."""
+        if self._plus is None:
+            self._plus = MayflowerPlus(self._network, self._patience)
+            for flow in self._mayflower.flows():
+                if all(self._network.has_link(link) for link in flow.path.links):
+                    self._plus.flow_added(flow.flow_id, flow.path, flow.size_bits, now, None)
+                    self._plus.flow_measured(flow.flow_id, int((flow.size_bits - flow.remaining_at(now)) / 8), now)
+        return self._plus
 
     def _reachable(self, request: ReadRequest) -> list[Replica]:
         network = self._network
@@ -125,21 +199,29 @@ class Selector:
 
     # --- what happened in the network ---
 
-    def flow_added(self, flow_id: str, path: Path, size_bits: float, now: float) -> float:
-        """A flow starts on `path`. Gives its estimated share in bits per second.
+    def flow_added(
+        self, flow_id: str, path: Path, size_bits: float, now: float, read_id: str | None = None
+    ) -> float:
+        """A flow starts on `path`, as a part of `read_id` under mayflower-plus. Gives its estimated share in bits/s.
 
         Raises DuplicateFlow, or UnknownLink if the path is no longer there.
         """
         share_bps = self._mayflower.flow_added(flow_id, path, size_bits, now)
         self._sinbad_r.flow_added(path, size_bits, now)
+        if self._plus is not None:
+            self._plus.flow_added(flow_id, path, size_bits, now, read_id)
         return share_bps
 
     def flow_moved(self, flow_id: str, path: Path, now: float) -> None:
         """A flow continues on another path. Raises UnknownLink; an unknown flow is passed over."""
         self._mayflower.flow_moved(flow_id, path, now)
+        if self._plus is not None:
+            self._plus.flow_moved(flow_id, path, now)
 
     def flow_dropped(self, flow_id: str, now: float) -> bool:
         """A flow ended or failed. False if it was not known."""
+        if self._plus is not None:
+            self._plus.flow_dropped(flow_id, now)
         return self._mayflower.flow_dropped(flow_id, now)
 
     def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
@@ -148,11 +230,15 @@ class Selector:
         Raises InvalidMeasurement for a rate that is negative or not finite.
         """
         self._mayflower.flow_measured(flow_id, transferred_bytes, rate_bps, now)
+        if self._plus is not None:
+            self._plus.flow_measured(flow_id, transferred_bytes, now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """A link's rate since the last poll, all traffic counted. Raises UnknownLink or InvalidMeasurement."""
         self._mayflower.link_measured(link, rate_bps, now)
         self._sinbad_r.link_measured(link, rate_bps, now)
+        if self._plus is not None:
+            self._plus.link_measured(link, rate_bps, now)
 
     def flows(self) -> Iterable[Flow]:
         """The flows in flight with their estimates, oldest first."""
@@ -168,3 +254,5 @@ def _require_known(replica_policy: str, path_policy: str) -> None:
         raise UnknownPolicy(f"replica policy {replica_policy!r} is not one of {', '.join(REPLICA_POLICIES)}")
     if path_policy not in PATH_POLICIES:
         raise UnknownPolicy(f"path policy {path_policy!r} is not one of {', '.join(PATH_POLICIES)}")
+    if replica_policy == PLUS and path_policy != "mayflower":
+        raise UnknownPolicy(f"{PLUS} chooses paths itself: its path policy is mayflower, not {path_policy}")

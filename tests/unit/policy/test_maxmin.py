@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.maxmin import max_min_shares, raised_shares, share_of_unbounded_flow
+from controller.policy.maxmin import global_shares, max_min_shares, raised_shares, share_of_unbounded_flow
+from tests.unit.sim.filling import max_min_rates
 
 capacities = st.floats(1, 1e10)
 demands = st.lists(st.one_of(st.floats(0, 1e10), st.just(math.inf)), max_size=12)
@@ -89,3 +90,30 @@ def test_the_smallest_share_is_raised_first() -> None:
 
 def test_a_flow_held_elsewhere_leaves_the_spare_capacity_to_others() -> None:
     assert raised_shares([2.0, 2.0], [(0, 1), (0,)], {0: 6.0, 1: 1.0}) == pytest.approx([3.0, 7.0])
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[list[float], list[list[int]], dict[int, float]]:
+    capacities_bps = draw(st.lists(st.floats(1e3, 1e9), min_size=1, max_size=8))
+    links = st.integers(0, len(capacities_bps) - 1)
+    routes = draw(st.lists(st.lists(links, min_size=1, max_size=4, unique=True), max_size=12))
+    return capacities_bps, routes, draw(st.dictionaries(links, st.floats(1e3, 1e9), max_size=4))
+
+
+@given(networks())
+def test_shares_of_a_whole_network_agree_with_plain_filling(
+    network: tuple[list[float], list[list[int]], dict[int, float]]
+) -> None:
+    """A background flow is one that crosses its link and another one of its own, as wide as its demand."""
+    capacities_bps, routes, background_bps = network
+    plain_capacities = capacities_bps + list(background_bps.values())
+    plain_routes = routes + [[link, len(capacities_bps) + i] for i, link in enumerate(background_bps)]
+    expected = max_min_rates(plain_capacities, plain_routes)[: len(routes)]
+
+    shares = global_shares([tuple(route) for route in routes], capacities_bps, background_bps)
+
+    assert shares == pytest.approx(list(expected), rel=1e-6)
+
+
+def test_a_flow_without_links_has_all_it_wants() -> None:
+    assert global_shares([(), (0,)], [5.0], {}) == [math.inf, 5.0]

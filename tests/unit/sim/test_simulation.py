@@ -1,4 +1,4 @@
-from itertools import islice
+from itertools import islice, product
 from random import Random
 
 import pytest
@@ -25,9 +25,10 @@ def run(number: int, workload: Workload = SMALL, fabric: Fabric = FABRIC, **sett
     return run.run(generate(workload, fabric, Random(2)), number)
 
 
-@pytest.mark.parametrize("replica_policy", ["mayflower", "nearest", "sinbad-r", "random", "hdfs",
-                                            "power-of-two-choices"])
-@pytest.mark.parametrize("path_policy", ["mayflower", "ecmp"])
+@pytest.mark.parametrize(("replica_policy", "path_policy"), [
+    ("mayflower-plus", "mayflower"),
+    *product(["mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices"], ["mayflower", "ecmp"]),
+])
 def test_reads_end_under_every_policy_and_never_before_the_network_allows(
     replica_policy: str, path_policy: str
 ) -> None:
@@ -167,3 +168,47 @@ def test_the_workload_has_the_papers_statistics() -> None:
     assert [places[place] / 20000 for place in places] == pytest.approx([0.5, 0.3, 0.2], abs=0.02)
     first, second, *_ = sorted(by_file.values(), reverse=True)
     assert first / second == pytest.approx(2**1.1, rel=0.1)
+
+
+def test_a_read_that_waits_starts_when_its_replica_is_free_and_nothing_is_lost_or_read_twice() -> None:
+    """Both want the one replica. The second starts when the first has ended, a notice and a division later."""
+    reads = [Read(0.0, "p0r0h0", ("p0r0h1",), 200 * MBPS), Read(0.5, "p0r0h2", ("p0r0h1",), 200 * MBPS)]
+    delays = Delays(decision=0.0, notice=0.05, division=0.1)
+
+    first, second = simulation("mayflower-plus", delays=delays).run(iter(reads), 2)
+
+    assert first.seconds == pytest.approx(2.0)
+    assert second.finished == pytest.approx(2.0 + 0.05 + 0.1 + 2.0)
+
+
+def test_a_read_is_divided_anew_when_a_replica_becomes_free_and_its_parts_end_together() -> None:
+    """From p0r1h0 half of a rack's up-link would do; the replica in the rack is busy until 2 s."""
+    fabric = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=100 * MBPS, aggregations_per_pod=1,
+                        oversubscription={"edge": 8.0, "aggregation": 1.0})
+    reads = [Read(0.0, "p0r0h0", ("p0r0h1",), 200 * MBPS), Read(0.0, "p0r0h2", ("p0r0h1", "p0r1h0"), 300 * MBPS)]
+    run = Simulation(fabric, "mayflower-plus", "mayflower", Random(1), parts=2,
+                     delays=Delays(decision=0.0, notice=0.0, division=0.0))
+
+    _, second = run.run(iter(reads), 2)
+
+    # 50 Mbit/s until 2 s, then 50 + 50 as the client's link is full: 200 Mbit in 2 more seconds.
+    assert second.sources == ("p0r1h0", "p0r0h1")
+    assert second.finished == pytest.approx(4.0)
+    assert second.part_ends == pytest.approx([4.0, 4.0])
+
+
+def test_with_more_parts_no_bit_is_lost_whatever_is_divided() -> None:
+    run = simulation("mayflower-plus", parts=3)
+    outcomes = run.run(generate(Workload(0.2, files=20, read_bits=200 * MBPS), FABRIC, Random(2)), 300)
+
+    assert sum(outcome.divisions for outcome in outcomes) > 50
+    for outcome in outcomes:
+        assert outcome.seconds >= 2.0
+        # Hosts have one link each, so what a client's link has carried is what its reads asked for.
+    carried = dict(zip(run.fluid.links, run.fluid.carried_bits(), strict=True))
+    asked: dict[str, float] = {}
+    for outcome in outcomes:
+        asked[outcome.read.client] = asked.get(outcome.read.client, 0.0) + outcome.read.size_bits
+    for host in FABRIC.hosts:
+        link = (FABRIC.edge_switch_of(host).name, host.name)
+        assert carried[link] == pytest.approx(asked.get(host.name, 0.0))
