@@ -8,12 +8,16 @@ import errno
 import itertools
 import os
 import threading
+import time
 from typing import Protocol
 
 from fs.client import Appender, Client, Reader
 from fs.errors import NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.staging import Source, Staging
+
+CONFIRM_SECONDS = 2.0
+"""After so long without a change here the nameserver is asked for the newest version before a write."""
 
 
 class WriteFailed(OSError):
@@ -39,6 +43,7 @@ class OpenFile:
         self._staging_directory = staging_directory
         self._appender: Appender | None = None
         self._staging: Staging | None = None
+        self._known_at = time.monotonic()
         self._gone = False  # removed from the namespace: what is staged stays here
 
     @property
@@ -73,6 +78,9 @@ class OpenFile:
         Raises the errors of `Appender.write`, those of a flush, and OSError of the staging file.
         """
         with self.lock:
+            if self._appender is None and self._staging is None and \
+                    time.monotonic() - self._known_at > CONFIRM_SECONDS:
+                self._look_again()
             if append:
                 offset = self.size
             if offset == self.size and self._staging is None and not self.unlinked:
@@ -168,6 +176,14 @@ class OpenFile:
 
     # ------------------------------------------------------------------ private
 
+    def _look_again(self) -> None:
+        """Begin with the newest version of the file."""
+        self._known_at = time.monotonic()
+        try:
+            self.refresh(self._client.lookup_inode(self.attributes.inode))
+        except NoSuchFile:
+            return  # the flush will find it so
+
     def _append(self, path: bytes, data: memoryview | bytes) -> int:
         if self._appender is None:
             self._appender = self._client.open_append(path, self.attributes)
@@ -243,6 +259,7 @@ class OpenFile:
         self.size = self.attributes.size
 
     def _take(self, attributes: Attributes) -> None:
+        self._known_at = time.monotonic()
         self.attributes = attributes
         if not self.dirty:
             self.size = attributes.size

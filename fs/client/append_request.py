@@ -38,6 +38,9 @@ that is gone has ended and the nameserver names another one."""
 
 PAUSE_SECONDS = 0.1
 SEALED_PAUSE_SECONDS = 0.02
+CONFIRM_SECONDS = 2.0
+"""After so long the nameserver is asked whether the file has a new version. A primary takes no append to an old
+one for longer than that after it was replaced, so none is acknowledged that the new version lacks."""
 
 
 class AppendRequests:
@@ -49,6 +52,7 @@ class AppendRequests:
         self._context = context
         self._path = path
         self._writer: Writer | None = None
+        self._confirmed_at = time.monotonic()
         self._unpublished = False
         self._lock = threading.Lock()
 
@@ -59,6 +63,8 @@ class AppendRequests:
         writer and sequence number, so that the bytes are appended once however often they are sent.
         Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile.
         """
+        if time.monotonic() - self._confirmed_at > CONFIRM_SECONDS:
+            self._confirm()
         if self._writer is None:
             self._writer = self._context.take_writer()
         self._writer.sequence += 1
@@ -173,6 +179,14 @@ class AppendRequests:
                 self.attributes = _with_replicas(self.attributes, reply.epoch, [primary, *reply.replicas])
         self._context.metrics.add(append_requests=1, bytes_appended=length,
                                   replicas_dropped=len(reply.failed_replicas))
+
+    def _confirm(self) -> None:
+        """Go on with the newest version. A removed file is reported by the commit."""
+        try:
+            self._look_up_again(_Again(NoSuchFile("removed"), sealed=True))
+        except NoSuchFile:
+            return
+        self._confirmed_at = time.monotonic()
 
     def _look_up_again(self, failure: "_Again") -> bool:
         """Whether the nameserver names another primary or another set now. Raises StaleFile."""

@@ -4,7 +4,6 @@ Only what changes is sent. If another client publishes first, the same changes a
 writer wins where both wrote, and nothing else is lost.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -26,11 +25,6 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     WriteOperation,
 )
-
-log = logging.getLogger(__name__)
-
-PUBLISH_WITHIN_SECONDS = 4.0
-"""Shorter than the time for which the primary takes no append to the old version."""
 
 Interval = tuple[int, int]
 """(offset of the first byte, offset after the last)"""
@@ -118,13 +112,10 @@ class _Attempt:
         if not replicas:
             raise NoReplicaAvailable(f"{_shown(self._path)} has no replica left to write to")
         reply = self._make(replicas[0], replicas[1:])
-        answered = time.monotonic()
         failed = [*self._excluded, *reply.failed_replicas]
         attributes = self._context.metadata.publish(
             self._attributes.inode, self._attributes.file_id, reply.offset, self._file_id, reply.file_size,
             epoch=self._attributes.epoch, failed_replicas=failed)
-        if time.monotonic() - answered > PUBLISH_WITHIN_SECONDS:
-            log.warning("%s: publishing a version took %.1f s", _shown(self._path), time.monotonic() - answered)
         self._context.metrics.add(versions_written=1, replicas_dropped=len(failed),
                                   bytes_written=sum(end - begin for begin, end in self._changes.ranges))
         return attributes, reply.offset

@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 
 MAX_RELAYS = 16
 MAX_RANGES = 65536
-SEALED_SECONDS = 5.0
-"""How long no append to the base is taken once the new version is made: the client publishes it meanwhile."""
+SEALED_SECONDS = 8.0
+"""How long no append to the base is taken once the new version is made: the client publishes it meanwhile (in 5 s
+at most), and appenders ask every 2 s for the newest version."""
 
 TURN_SECONDS = 20.0
 ANSWER_SECONDS = 15.0

@@ -147,6 +147,19 @@ def test_changes_and_appends_of_several_clients_at_once_lose_nothing(cluster: Lo
     assert data[100_000:] == b"".join(b"%04d" % number for number in range(rounds))
 
 
+def test_an_appender_finds_the_newest_version_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fs.client.append_request.CONFIRM_SECONDS", 0.0)
+    with LocalCluster(tmp_path / "c", dataservers=1, replication=1) as cluster:
+        client = cluster.client(metadata_cache_seconds=0)
+        put(client, "/f", b"a" * 1000)
+        with client.open_append("/f") as appender:
+            appender.append_record(b"one")
+            cluster.client().change("/f", write_at((0, b"X")))
+            cluster.restart()  # the primary forgets that a new version was made
+            appender.append_record(b"two")
+        assert content(client, "/f") == b"X" + b"a" * 999 + b"onetwo"
+
+
 def test_a_change_of_a_removed_file_says_so(client: Client, path: str) -> None:
     put(client, path, b"abc")
     attributes = client.lookup(path, fresh=True)
