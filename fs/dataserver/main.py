@@ -53,7 +53,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
     parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
-    parser.add_argument("--scrub-rate", type=float, default=4.0, metavar="MIB", help="how much is compared with "
+    parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
                         "its checksums per second; 0: only what clients report (default: %(default)s)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(arguments)
