@@ -150,6 +150,10 @@ class NoSpace(SpeedwellError):
     errno = errno.ENOSPC
 
 
+class NotLeader(SpeedwellError):
+    """Another nameserver leads: the request was not carried out, ask that one."""
+
+
 class NameserverUnavailable(SpeedwellError):
     """The nameserver does not answer; the message has its address."""
 

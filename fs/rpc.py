@@ -34,6 +34,7 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.NoSpace: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
+    errors.NotLeader: grpc.StatusCode.UNAVAILABLE,
 }
 
 _BY_NAME: dict[str, type[SpeedwellError]] = {

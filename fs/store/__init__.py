@@ -1,7 +1,10 @@
-"""Ordered key-value stores that hold a namespace: LevelDB, and one in memory held to the same tests."""
+"""Ordered key-value stores that hold a namespace, all held to the same tests: LevelDB, one in memory, and one that
+etcd keeps for several nameservers."""
 
+from fs.store.etcd_client import EtcdClient
 from fs.store.interface import Batch, Store, end_of_prefix
 from fs.store.leveldb import LevelDBStore
 from fs.store.memory import MemoryStore
+from fs.store.replicated import ReplicatedStore
 
-__all__ = ["Batch", "LevelDBStore", "MemoryStore", "Store", "end_of_prefix"]
+__all__ = ["Batch", "EtcdClient", "LevelDBStore", "MemoryStore", "ReplicatedStore", "Store", "end_of_prefix"]

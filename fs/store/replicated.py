@@ -1,0 +1,327 @@
+"""A store kept by etcd for several nameservers, of which one leads and writes.
+
+Every member keeps a mirror of etcd's keys in a store of its own, so reading costs what the mirror's store
+costs. A follower feeds its mirror from a watch. The leader writes to etcd first and then to its mirror.
+
+Leadership is a key on a lease. What keeps an old leader from writing is not the lease but the `turn` key: every
+batch is one etcd transaction that asks for the turn to be as this leader left it, and changes it. A new leader
+changes it first of all. It also tells, after an answer was lost, whether the batch had been carried out, so a batch
+is sent again without doing it twice.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+from fs.errors import NotLeader, StorageFailed
+from fs.proto import etcd_pb2 as pb
+from fs.store.etcd_client import EtcdClient, Watching
+from fs.store.interface import Batch, Store, end_of_prefix
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 2
+"""etcd grants no shorter one with its default timing."""
+
+PAGE = 2000
+COMPACT_EVERY = 20_000
+"""Revisions between compactions; members further behind load everything anew."""
+
+_DATA, _TURN, _LEADER = b"data/", b"turn", b"leader"
+_MIRROR_DATA, _MIRROR_STATE = b"d", b"s"
+
+
+class ReplicatedStore:
+    """See `fs.store.interface.Store`; all of it raises NotLeader on a member that does not lead.
+
+    `address` is what others are told while this member leads. `mirror` is closed with the store.
+    """
+
+    def __init__(self, etcd: EtcdClient, mirror: Store, prefix: str, address: str) -> None:
+        self._etcd = etcd
+        self._mirror = mirror
+        self._prefix = prefix.encode().rstrip(b"/") + b"/"
+        self._end = end_of_prefix(self._prefix) or b"\0"
+        self._address = address
+        self._cluster, self._revision = self._mirror_state()
+        self._lease = 0
+        self._leads_until = 0.0
+        self._turn_revision = 0
+        self._batches = 0
+        self._member = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._watching: Watching | None = None
+        self._renewing: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ the leader's reading and writing
+
+    def get(self, key: bytes) -> bytes | None:
+        self._require_leadership()
+        return self._mirror.get(_MIRROR_DATA + key)
+
+    def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        self._require_leadership()
+        last = _MIRROR_DATA + stop if stop is not None else end_of_prefix(_MIRROR_DATA)
+        return ((key[len(_MIRROR_DATA):], value)
+                for key, value in self._mirror.iterate(_MIRROR_DATA + start, last))
+
+    def write(self, batch: Batch) -> None:
+        with self._lock:
+            self._require_leadership()
+            self._batches += 1
+            token = f"{self._member}.{self._batches}".encode()
+            try:
+                self._turn_revision = self._take_turn(token, batch)
+            except BaseException:
+                # Carried out or not: only who reads etcd again knows.
+                self._leads_until = 0.0
+                raise
+            self._apply(batch, self._turn_revision)
+            if self._turn_revision % COMPACT_EVERY == 0:
+                self._etcd.compact(self._turn_revision - COMPACT_EVERY // 2)
+
+    def close(self) -> None:
+        """Give leadership back and close the mirror. Safe to call again."""
+        self._stopped.set()
+        self.resign()
+        if self._watching is not None:
+            self._watching.cancel()
+        self._mirror.close()
+        self._etcd.close()
+
+    # ------------------------------------------------------------------ leadership
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member may answer for the store now."""
+        return time.monotonic() < self._leads_until
+
+    def leader(self) -> str:
+        """The address of the member that leads, empty if none does. Raises StorageFailed."""
+        found = self._etcd.range(self._key(_LEADER), b"").kvs
+        return found[0].value.decode() if found else ""
+
+    def follow_until_elected(self) -> bool:
+        """Keep the mirror up to date; returns True once this member leads, False after `stop`.
+
+        An etcd that does not answer is waited for.
+        """
+        while not self._stopped.is_set():
+            try:
+                self._follow()
+                return not self._stopped.is_set()
+            except StorageFailed as error:
+                if self._stopped.is_set():
+                    return False
+                log.warning("%s", error)
+                self._stopped.wait(0.2)
+        return False
+
+    def wait_until_deposed(self) -> None:
+        """Returns when this member no longer leads, or after `stop`."""
+        while self.leads and not self._stopped.wait(0.05):
+            pass
+
+    def stop(self) -> None:
+        """Make the two methods above return."""
+        self._stopped.set()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def resign(self) -> None:
+        """Let another member lead at once, not after the lease."""
+        lease, self._lease, self._leads_until = self._lease, 0, 0.0
+        if self._renewing is not None:
+            self._renewing.join()
+            self._renewing = None
+        if lease:
+            try:
+                self._etcd.revoke_lease(lease)
+            except StorageFailed as error:
+                log.warning("leadership ends with its lease: %s", error)
+
+    def _follow(self) -> None:
+        self.resign()
+        self._check_cluster()
+        if self._campaign():
+            return
+        self._watching = self._etcd.watch(self._prefix, self._end, self._revision + 1)
+        for answer in self._watching:
+            if self._stopped.is_set():
+                return
+            if answer.canceled:
+                if not answer.compact_revision:
+                    raise StorageFailed("etcd ended the watch")
+                self._load()
+                return self._follow()
+            left = self._apply_events(answer)
+            if (left or (answer.created and not self._has_leader())) and self._campaign():
+                return
+        if not self._stopped.is_set():
+            raise StorageFailed("etcd ended the watch")
+
+    def _campaign(self) -> bool:
+        """Try to lead. True if this member does now, with a mirror that holds everything."""
+        lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
+        began = time.monotonic()
+        token = f"{self._member}.{lease}".encode()
+        lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_LEADER), value=self._address.encode(),
+                                                      lease=lease))
+        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_TURN), value=token))
+        answer = self._etcd.transaction(pb.TxnRequest(
+            compare=[pb.Compare(target=pb.Compare.CREATE, key=self._key(_LEADER), create_revision=0)],
+            success=[lead, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(_TURN)))]))
+        revision = answer.header.revision
+        if not answer.succeeded:
+            found = answer.responses[0].response_range.kvs
+            if not found or found[0].value != token:
+                self._etcd.revoke_lease(lease)
+                return False
+            revision = found[0].mod_revision  # it was carried out, only the answer was lost
+        self._catch_up(revision)
+        self._lease, self._turn_revision = lease, revision
+        self._leads_until = began + granted_seconds
+        self._renewing = threading.Thread(target=self._renew, args=(lease, granted_seconds), daemon=True,
+                                          name="leadership")
+        self._renewing.start()
+        log.info("leads from revision %d on", revision)
+        return True
+
+    def _renew(self, lease: int, granted_seconds: float) -> None:
+        while self._lease == lease and not self._stopped.wait(granted_seconds / 8):
+            began = time.monotonic()
+            try:
+                seconds = self._etcd.renew_lease(lease)
+            except StorageFailed as error:
+                log.warning("%s", error)
+                continue
+            with self._lock:
+                if self._lease == lease and (self.leads or seconds == 0):
+                    self._leads_until = began + seconds
+            if seconds == 0 or not self.leads:
+                return
+
+    def _require_leadership(self) -> None:
+        if self._stopped.is_set():
+            raise StorageFailed("the store is closed")
+        if not self.leads:
+            raise NotLeader("this nameserver does not lead: ask the others")
+
+    def _has_leader(self) -> bool:
+        return bool(self.leader())
+
+    # ------------------------------------------------------------------ etcd
+
+    def _take_turn(self, token: bytes, batch: Batch) -> int:
+        """One batch as one transaction; returns its revision. Raises NotLeader, StorageFailed."""
+        changes = [_operation(self._key(_DATA + key), value) for key, value in batch.changes.items()]
+        turn = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_TURN), value=token))
+        answer = self._etcd.transaction(pb.TxnRequest(
+            compare=[pb.Compare(target=pb.Compare.MOD, key=self._key(_TURN), mod_revision=self._turn_revision)],
+            success=[*changes, turn], failure=[pb.RequestOp(request_range=pb.RangeRequest(key=self._key(_TURN)))]))
+        if answer.succeeded:
+            return answer.header.revision
+        found = answer.responses[0].response_range.kvs
+        if found and found[0].value == token:
+            return found[0].mod_revision
+        raise NotLeader("another nameserver leads now")
+
+    def _catch_up(self, revision: int) -> None:
+        """Bring the mirror to `revision`, which etcd has reached."""
+        if self._revision >= revision:
+            return
+        watching = self._etcd.watch(self._prefix, self._end, self._revision + 1)
+        try:
+            for answer in watching:
+                if answer.canceled:
+                    self._load()
+                    return
+                self._apply_events(answer)
+                if self._revision >= revision:
+                    return
+        finally:
+            watching.cancel()
+        raise StorageFailed("etcd ended the watch")
+
+    def _check_cluster(self) -> None:
+        """Load everything if the mirror is of another cluster, or of this one before it was restored."""
+        header = self._etcd.range(self._key(_TURN), b"").header
+        if header.cluster_id != self._cluster or header.revision < self._revision:
+            self._cluster = header.cluster_id
+            self._load()
+
+    def _load(self) -> None:
+        """Fill the mirror anew. A crash in the middle leaves it without a state, so it is filled again."""
+        self._clear_mirror()
+        start, revision, more = self._prefix, 0, True
+        while more:
+            page = self._etcd.range(start, self._end, limit=PAGE, revision=revision)
+            revision = revision or page.header.revision
+            batch = Batch()
+            for pair in page.kvs:
+                self._mirror_change(batch, pair.key, pair.value)
+            self._mirror.write(batch)
+            more = page.more
+            if page.kvs:
+                start = page.kvs[-1].key + b"\0"
+        self._write_mirror(Batch(), revision)
+
+    def _apply_events(self, answer: pb.WatchResponse) -> bool:
+        """Whether the leader's key went away."""
+        batch, left = Batch(), False
+        for event in answer.events:
+            gone = event.type == pb.Event.DELETE
+            if event.kv.key == self._key(_LEADER):
+                left = gone
+            self._mirror_change(batch, event.kv.key, None if gone else event.kv.value)
+        if answer.events:
+            self._write_mirror(batch, answer.events[-1].kv.mod_revision)
+        return left
+
+    # ------------------------------------------------------------------ the mirror
+
+    def _key(self, name: bytes) -> bytes:
+        return self._prefix + name
+
+    def _apply(self, batch: Batch, revision: int) -> None:
+        mirrored = Batch()
+        for key, value in batch.changes.items():
+            mirrored.changes[_MIRROR_DATA + key] = value
+        self._write_mirror(mirrored, revision)
+
+    def _mirror_change(self, batch: Batch, key: bytes, value: bytes | None) -> None:
+        prefix = self._key(_DATA)
+        if key.startswith(prefix):
+            batch.changes[_MIRROR_DATA + key[len(prefix):]] = value
+
+    def _write_mirror(self, batch: Batch, revision: int) -> None:
+        batch.put(_MIRROR_STATE, b"%d %d" % (self._cluster, revision))
+        self._mirror.write(batch)
+        self._revision = revision
+
+    def _clear_mirror(self) -> None:
+        batch = Batch()
+        batch.delete(_MIRROR_STATE)
+        for key, _ in self._mirror.iterate(_MIRROR_DATA):
+            batch.delete(key)
+            if len(batch.changes) >= PAGE:
+                self._mirror.write(batch)
+                batch = Batch()
+        self._mirror.write(batch)
+
+    def _mirror_state(self) -> tuple[int, int]:
+        state = self._mirror.get(_MIRROR_STATE)
+        if state is None:
+            return 0, 0
+        cluster, revision = state.split()
+        return int(cluster), int(revision)
+
+
+def _operation(key: bytes, value: bytes | None) -> pb.RequestOp:
+    if value is None:
+        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
+    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value))
+

@@ -1,0 +1,77 @@
+"""A real etcd for tests: members on loopback that can be killed and started again."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fs.errors import StorageFailed
+from fs.store import EtcdClient
+from tests.waiting import wait_until
+
+requires_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (etcd-server)")
+
+
+class EtcdCluster:
+    """`with EtcdCluster(tmp_path, members=3) as etcd: ... etcd.endpoints`."""
+
+    def __init__(self, directory: Path, members: int = 1) -> None:
+        ports = free_ports(2 * members)
+        self._directory = directory
+        self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
+        self.endpoints = [f"127.0.0.1:{port}" for port in ports[:members]]
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, number: int) -> None:
+        """Start a member, with what it had before if it was killed."""
+        url = f"http://{self.endpoints[number]}"
+        cluster = ",".join(f"m{other}={peer}" for other, peer in enumerate(self._peers))
+        with (self._directory / f"etcd{number}.log").open("ab") as log:
+            self._running[number] = subprocess.Popen([
+                "etcd", "--name", f"m{number}", "--data-dir", str(self._directory / f"etcd{number}"),
+                "--listen-client-urls", url, "--advertise-client-urls", url,
+                "--listen-peer-urls", self._peers[number], "--initial-advertise-peer-urls", self._peers[number],
+                "--initial-cluster", cluster, "--max-txn-ops", "100000"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self, number: int) -> None:
+        process = self._running.pop(number)
+        process.kill()
+        process.wait()
+
+    def __enter__(self) -> "EtcdCluster":
+        for number in range(len(self.endpoints)):
+            self.start(number)
+        try:
+            wait_until(self._answers, 20, "etcd does not answer")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in list(self._running):
+            self.kill(number)
+
+    def _answers(self) -> bool:
+        client = EtcdClient(self.endpoints, timeout_seconds=0.5)
+        try:
+            client.range(b"x", b"")
+        except StorageFailed:
+            return False
+        finally:
+            client.close()
+        return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for opened in sockets:
+        opened.bind(("127.0.0.1", 0))
+    ports = [int(opened.getsockname()[1]) for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
