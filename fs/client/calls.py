@@ -34,10 +34,16 @@ class CallFailed(Exception):
         self.timed_out = timed_out
 
 
+class NotSent(CallFailed):
+    """The nameserver could not be reached: the request was not carried out."""
+
 class Calls:
     """Connections to one nameserver. Thread-safe. They are made with the first call."""
 
-    def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+    def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS, *,
+                 wait_until_there: bool = True) -> None:
+        """With `wait_until_there` a call waits for a nameserver that refuses connections, as long as it may."""
+        self._wait_until_there = wait_until_there
         self._address = address
         self._host = address.rpartition(":")[0].strip("[]")
         self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
@@ -52,7 +58,10 @@ class Calls:
         """The reply message. Raises what the nameserver answered (`fs.errors`), CallFailed, FileClosed."""
         if self._closed:
             raise FileClosed("the client is closed")
-        connected = self._connection(timeout_seconds)
+        try:
+            connected = self._connection(timeout_seconds)
+        except CallFailed as failure:
+            raise NotSent(failure.timed_out) from None
         if connected is None:
             return self._over_grpc(method, request, timeout_seconds)
         return self._as_frame(*connected, method, request, timeout_seconds)
@@ -107,7 +116,7 @@ class Calls:
     def _over_grpc(self, method: str, request: Any, timeout_seconds: float) -> Any:
         call = self._methods.get(method) or self._method(method)
         try:
-            return call(request, timeout=timeout_seconds, wait_for_ready=True)
+            return call(request, timeout=timeout_seconds, wait_for_ready=self._wait_until_there)
         except grpc.RpcError as error:
             if not rpc.is_transport_failure(error):
                 raise rpc.error_from(error, self._address) from None

@@ -1,6 +1,5 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
-import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,19 +8,20 @@ from typing import Any
 
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
-from fs.client.calls import CallFailed, Calls
+from fs.client.nameservers import Nameservers
 from fs.client.posix_metadata import PosixMetadata, message
 from fs.client.stat_ahead import StatAhead
-from fs.errors import InvalidArgument, NameserverUnavailable, NoSuchFile, SpeedwellError
+from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
 _LIST_PAGE = 1000
-_RETRY_PAUSE_SECONDS = 0.05
 
 
 class MetadataClient(PosixMetadata):
-    """One nameserver's namespace. Thread-safe. Paths are `str | bytes`, absolute.
+    """The namespace of a nameserver, or of several (`HOST:PORT,HOST:PORT`) of which one leads.
+
+    Thread-safe. Paths are `str | bytes`, absolute.
 
     Every method raises the errors of `fs.errors`: those the nameserver answered, InvalidName or
     NameTooLong before anything is sent, NameserverUnavailable (with the address) when it does not answer.
@@ -33,20 +33,14 @@ class MetadataClient(PosixMetadata):
     """
 
     def __init__(self, nameserver: str, cache_seconds: float = 1.0, *, cache_entries: int = 65536,
-                 call_timeout_seconds: float = 5.0) -> None:
+                 call_timeout_seconds: float | None = None) -> None:
         """Connects with the first call. Raises InvalidArgument for a malformed address or number."""
-        host, separator, port = nameserver.rpartition(":")
-        if not separator or not host or not port.isascii() or not port.isdigit() \
-                or not 1 <= int(port) <= 65535:
-            raise InvalidArgument(f"nameserver: {nameserver!r} is not HOST:PORT")
         if not cache_seconds >= 0:
             raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
-        self._address = nameserver
-        self._timeout_seconds = call_timeout_seconds
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
-        self._calls = Calls(nameserver, math.ceil(call_timeout_seconds))
+        self._nameservers = Nameservers(nameserver, call_timeout_seconds)
 
     # -------------------------------------------------------------- reading
 
@@ -247,7 +241,7 @@ class MetadataClient(PosixMetadata):
 
     def close(self) -> None:
         """Calls afterwards raise FileClosed."""
-        self._calls.close()
+        self._nameservers.close()
 
     def __enter__(self) -> "MetadataClient":
         return self
@@ -281,19 +275,4 @@ class MetadataClient(PosixMetadata):
             raise
 
     def _call(self, method: str, request: Any, *, again: bool = True) -> Any:
-        """Waits for a nameserver that is away. A call whose connection broke is sent again only with
-        `again`: it may have been carried out."""
-        deadline = time.monotonic() + self._timeout_seconds
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                return self._calls.call(method, request, max(left, 0.001))
-            except CallFailed as failure:
-                if failure.timed_out or left <= _RETRY_PAUSE_SECONDS:
-                    raise NameserverUnavailable(f"the nameserver at {self._address} did not answer within "
-                                                f"{self._timeout_seconds:g} s") from None
-                if not again:
-                    raise NameserverUnavailable(
-                        f"the connection to the nameserver at {self._address} broke; "
-                        f"{method} may or may not have been carried out") from None
-                time.sleep(_RETRY_PAUSE_SECONDS)
+        return self._nameservers.call(method, request, again=again)

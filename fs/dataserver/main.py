@@ -50,7 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--advertise", metavar="HOST", help="address that clients connect to (default: --listen's)")
     parser.add_argument("--rack", default="rack0", help="failure domain, for placement (default: %(default)s)")
     parser.add_argument("--pod", default="pod0", help="group of racks, for placement (default: %(default)s)")
-    parser.add_argument("--nameserver", required=True, metavar="HOST:PORT")
+    parser.add_argument("--nameserver", required=True, metavar="HOST:PORT,...", help="all, where there are several")
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
     parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
     parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
@@ -74,7 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(flags: argparse.Namespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
     host, port = parse_address(flags.listen, "--listen", port_zero=True)
-    parse_address(flags.nameserver, "--nameserver")
+    for nameserver in flags.nameserver.split(","):
+        parse_address(nameserver, "--nameserver")
     if not 0 <= flags.scrub_rate <= 1 << 20:
         raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():

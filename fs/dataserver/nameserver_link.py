@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from fs import rpc
-from fs.errors import NameserverUnavailable
+from fs.errors import NameserverUnavailable, NotLeader
 from fs.proto.speedwell_pb2 import (
     Attributes,
     ChangeReplicasReply,
@@ -23,21 +23,39 @@ RETRY_PAUSE_SECONDS = 0.2
 
 
 class NameserverLink:
-    """A connection to the nameserver, for all threads of a dataserver."""
+    """Connections to the nameservers, of which one leads, for all threads of a dataserver."""
 
     def __init__(self, address: str, dataserver_id: str) -> None:
+        """`address` is HOST:PORT[,HOST:PORT...]."""
         self.address = address
         self._dataserver_id = dataserver_id
         # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
-        self._channel = grpc.insecure_channel(address, options=[
+        self._channels = [grpc.insecure_channel(one, options=[
             ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)])
-        self._stub: Any = NameserverStub(self._channel)  # type: ignore[no-untyped-call]
+            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)]) for one in address.split(",")]
+        self._stubs: list[Any] = [NameserverStub(channel)  # type: ignore[no-untyped-call]
+                                  for channel in self._channels]
+        self._leader = 0
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Raises grpc.RpcError, ValueError after `close`."""
-        reply: HeartbeatReply = self._stub.Heartbeat(request, timeout=CALL_TIMEOUT_SECONDS)
+        reply: HeartbeatReply = self._ask("Heartbeat", request)
         return reply
+
+    def _ask(self, method: str, request: Any) -> Any:
+        """The answer of the first nameserver that leads, the last one known asked first; else the last error."""
+        for left in reversed(range(len(self._stubs))):
+            asked = self._leader
+            try:
+                return getattr(self._stubs[asked], method)(request, timeout=CALL_TIMEOUT_SECONDS)
+            except grpc.RpcError as error:
+                if not rpc.is_transport_failure(error) and not isinstance(rpc.error_from(error, ""), NotLeader):
+                    raise
+                if self._leader == asked:
+                    self._leader = (asked + 1) % len(self._stubs)
+                if not left:
+                    raise
+        raise AssertionError("there is always one nameserver")
 
     def change_replicas(self, inode: int, file_id: str, epoch: int, *, remove: Sequence[str] = (),
                         add: Sequence[str] = (), patience_seconds: float = 3.0) -> ChangeReplicasReply:
@@ -50,11 +68,12 @@ class NameserverLink:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                reply: ChangeReplicasReply = self._stub.ChangeReplicas(request, timeout=CALL_TIMEOUT_SECONDS)
+                reply: ChangeReplicasReply = self._ask("ChangeReplicas", request)
                 return reply
             except grpc.RpcError as error:
-                if not rpc.is_transport_failure(error):
-                    raise rpc.error_from(error, self.address) from None
+                known = rpc.error_from(error, self.address)
+                if not isinstance(known, NotLeader | NameserverUnavailable):
+                    raise known from None
                 if time.monotonic() > deadline:
                     raise NameserverUnavailable(f"the nameserver at {self.address} does not answer") from None
             except ValueError:
@@ -64,8 +83,7 @@ class NameserverLink:
     def look_up(self, inode: int) -> Attributes:
         """The attributes of a file. Raises NoSuchFile, NameserverUnavailable."""
         try:
-            attributes: Attributes = self._stub.Lookup(LookupRequest(inode=inode),
-                                                       timeout=CALL_TIMEOUT_SECONDS).attributes
+            attributes: Attributes = self._ask("Lookup", LookupRequest(inode=inode)).attributes
             return attributes
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.address) from None
@@ -74,4 +92,5 @@ class NameserverLink:
 
     def close(self) -> None:
         """Calls under way are cancelled."""
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()

@@ -6,51 +6,42 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from fs.errors import InternalError, InvalidArgument, SpeedwellError
+from fs.errors import InternalError, InvalidArgument, NotLeader, SpeedwellError
 from fs.nameserver.service import NameserverService
 from fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+Methods = dict[str, tuple[type[Message], Callable[[Any], Message]]]
+
 
 class Requests:
     """Finds the method for a request. Callable from any thread."""
 
-    def __init__(self, service: NameserverService) -> None:
-        self._methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
-            "Lookup": (pb.LookupRequest, service.lookup),
-            "List": (pb.ListRequest, service.list),
-            "Create": (pb.CreateRequest, service.create),
-            "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
-            "MakeSymbolicLink": (pb.MakeSymbolicLinkRequest, service.make_symbolic_link),
-            "MakeSpecial": (pb.MakeSpecialRequest, service.make_special),
-            "Link": (pb.LinkRequest, service.link),
-            "Remove": (pb.RemoveRequest, service.remove),
-            "Rename": (pb.RenameRequest, service.rename),
-            "SetAttributes": (pb.SetAttributesRequest, service.set_attributes),
-            "ListExtendedAttributes": (pb.ListExtendedAttributesRequest, service.list_extended_attributes),
-            "SetExtendedAttribute": (pb.SetExtendedAttributeRequest, service.set_extended_attribute),
-            "RemoveExtendedAttribute": (pb.RemoveExtendedAttributeRequest, service.remove_extended_attribute),
-            "RenewSession": (pb.RenewSessionRequest, service.renew_session),
-            "EndSession": (pb.EndSessionRequest, service.end_session),
-            "Release": (pb.ReleaseRequest, service.release),
-            "Truncate": (pb.TruncateRequest, service.truncate),
-            "Commit": (pb.CommitRequest, service.commit),
-            "Publish": (pb.PublishRequest, service.publish),
-            "Statistics": (pb.StatisticsRequest, service.statistics),
-            "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
-            "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
-        }
+    def __init__(self, service: NameserverService | None = None) -> None:
+        """Without a service every request is refused with NotLeader."""
+        self._methods: Methods = {} if service is None else _methods(service)
+
+    def lead(self, service: NameserverService) -> None:
+        """From now on `service` answers."""
+        self._methods = _methods(service)
+
+    def stand_by(self) -> None:
+        """From now on every request is refused: another nameserver leads."""
+        self._methods = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._methods)
+        return tuple(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
 
     def answer(self, name: str, data: bytes) -> bytes:
         """The serialised reply. Raises the errors of `fs.errors` and no others."""
-        if name not in self._methods:
+        methods = self._methods
+        if not methods:
+            raise NotLeader("this nameserver does not lead: ask the others")
+        if name not in methods:
             raise InvalidArgument(f"method: there is no request {name[:60]!r}")
-        request_type, method = self._methods[name]
+        request_type, method = methods[name]
         try:
             return method(_parse(request_type, data)).SerializeToString()
         except SpeedwellError as error:
@@ -60,6 +51,33 @@ class Requests:
         except Exception:
             log.exception("%s failed", name)
             raise InternalError(f"{name} failed in the nameserver; its log says why") from None
+
+
+def _methods(service: NameserverService) -> Methods:
+    return {
+        "Lookup": (pb.LookupRequest, service.lookup),
+        "List": (pb.ListRequest, service.list),
+        "Create": (pb.CreateRequest, service.create),
+        "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
+        "MakeSymbolicLink": (pb.MakeSymbolicLinkRequest, service.make_symbolic_link),
+        "MakeSpecial": (pb.MakeSpecialRequest, service.make_special),
+        "Link": (pb.LinkRequest, service.link),
+        "Remove": (pb.RemoveRequest, service.remove),
+        "Rename": (pb.RenameRequest, service.rename),
+        "SetAttributes": (pb.SetAttributesRequest, service.set_attributes),
+        "ListExtendedAttributes": (pb.ListExtendedAttributesRequest, service.list_extended_attributes),
+        "SetExtendedAttribute": (pb.SetExtendedAttributeRequest, service.set_extended_attribute),
+        "RemoveExtendedAttribute": (pb.RemoveExtendedAttributeRequest, service.remove_extended_attribute),
+        "RenewSession": (pb.RenewSessionRequest, service.renew_session),
+        "EndSession": (pb.EndSessionRequest, service.end_session),
+        "Release": (pb.ReleaseRequest, service.release),
+        "Truncate": (pb.TruncateRequest, service.truncate),
+        "Commit": (pb.CommitRequest, service.commit),
+        "Publish": (pb.PublishRequest, service.publish),
+        "Statistics": (pb.StatisticsRequest, service.statistics),
+        "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
+        "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
+    }
 
 
 def _parse(request_type: type[Message], data: bytes) -> Message:

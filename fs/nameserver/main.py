@@ -4,6 +4,8 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -12,10 +14,11 @@ from fs.errors import InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.frames import NameserverFrames, listen
+from fs.nameserver.leadership import Leadership
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
-from fs.store import LevelDBStore
+from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_SECONDS = 0.2
@@ -31,19 +34,33 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def run(address: str, directory: Path, settings: Settings, *, sync: bool) -> None:
-    """Serve until SIGTERM or SIGINT. Raises SpeedwellError if the nameserver cannot start."""
+def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: Sequence[str] = (),
+        etcd_prefix: str = "") -> None:
+    """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
+    namespace in etcd and a mirror of it in `directory`. Raises SpeedwellError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     host, port = parse_address(address)
     check_address(host, port)  # before anything is made on the disk
-    store = LevelDBStore(directory, sync=sync)
-    try:
-        listener = listen(host)
-        service = NameserverService(store, settings, generator=random.Random(),
-                                    frame_port=listener.getsockname()[1])
-        requests = Requests(service)
+    with ExitStack() as cleanup:
+        listener = cleanup.enter_context(listen(host))
+        frame_port = listener.getsockname()[1]
+
+        def make_service(store: Store) -> NameserverService:
+            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port)
+
+        requests = Requests()
+        if etcd:
+            replicated = _replicated_store(etcd, etcd_prefix, directory, address, sync=sync)
+            cleanup.callback(replicated.close)
+            leadership = Leadership(replicated, requests, lambda: make_service(replicated))
+            leadership.start()
+            cleanup.callback(leadership.stop)
+        else:
+            store = LevelDBStore(directory, sync=sync)
+            cleanup.callback(store.close)
+            requests.lead(make_service(store))
         frames = NameserverFrames(requests, listener)
         frames.start()
         server, bound_port = serve(requests, host, port)
@@ -54,8 +71,16 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool) -> Non
         stopped = server.stop(STOP_GRACE_SECONDS)
         frames.stop(STOP_GRACE_SECONDS)
         stopped.wait()
-    finally:
-        store.close()
+
+
+def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address: str, *,
+                      sync: bool) -> ReplicatedStore:
+    client = EtcdClient(etcd)
+    try:
+        return ReplicatedStore(client, LevelDBStore(directory / "mirror", sync=sync), prefix, address)
+    except BaseException:
+        client.close()
+        raise
 
 
 @click.command("speedwell-nameserver", context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,14 +102,19 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool) -> Non
               help="How long a silent dataserver keeps its files before others order the appends to them.")
 @click.option("--sync", is_flag=True,
               help="Force every change to the disk: survives a power failure, costs an fsync each.")
+@click.option("--etcd", metavar="HOST:PORT,...", default="",
+              help="Keep the namespace in this etcd, as one of several nameservers of which one leads.")
+@click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
+              help="Where in etcd, one for each installation.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, lease: float, sync: bool, log_level: str) -> None:
+            session_lease: float, lease: float, sync: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease), sync=sync)
+    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease), sync=sync,
+        etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix)
 
 
 def main(arguments: list[str] | None = None) -> int:

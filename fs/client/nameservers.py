@@ -1,0 +1,79 @@
+"""Requests to whichever of an installation's nameservers leads, waiting for one that is away."""
+
+import math
+import threading
+import time
+from typing import Any
+
+from fs.client.calls import CallFailed, Calls, NotSent
+from fs.errors import InvalidArgument, NameserverUnavailable, NotLeader
+
+RETRY_PAUSE_SECONDS = 0.05
+ATTEMPT_SECONDS = 2.0
+"""How long one of several nameservers may take before another is asked."""
+
+TAKEOVER_SECONDS = 10.0
+"""How long a call waits by default where a nameserver that dies is followed by another."""
+
+
+def parse_addresses(nameserver: str) -> tuple[str, ...]:
+    """The addresses in `HOST:PORT[,HOST:PORT...]`. Raises InvalidArgument."""
+    addresses = tuple(nameserver.split(","))
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not separator or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise InvalidArgument(f"nameserver: {address!r} is not HOST:PORT")
+    return addresses
+
+
+class Nameservers:
+    """One or several nameservers of one namespace. Thread-safe."""
+
+    def __init__(self, nameserver: str, timeout_seconds: float | None = None) -> None:
+        """`timeout_seconds` is for a call with all its attempts; None: 5, or TAKEOVER_SECONDS with several.
+        Raises InvalidArgument."""
+        addresses = parse_addresses(nameserver)
+        several = len(addresses) > 1
+        self.address = nameserver
+        self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else 5.0)
+        self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
+        self._calls = [Calls(address, math.ceil(self._attempt_seconds), wait_until_there=not several)
+                       for address in addresses]
+        self._asked = 0
+        self._lock = threading.Lock()
+
+    def call(self, method: str, request: Any, *, again: bool = True) -> Any:
+        """The reply. A call whose connection broke is sent again only with `again`: it may have been carried out.
+
+        Raises what the nameserver answered (`fs.errors`), NameserverUnavailable, FileClosed.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            asked = self._asked
+            try:
+                return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
+            except NotLeader:
+                self._ask_next(asked)
+            except CallFailed as failure:
+                self._ask_next(asked)
+                if not again and not isinstance(failure, NotSent) and not failure.timed_out:
+                    raise NameserverUnavailable(
+                        f"the connection to the nameserver at {self.address} broke; "
+                        f"{method} may or may not have been carried out") from None
+                if failure.timed_out and not again:
+                    left = 0.0
+            if left <= RETRY_PAUSE_SECONDS or deadline - time.monotonic() <= 0:
+                raise NameserverUnavailable(f"the nameserver at {self.address} did not answer within "
+                                            f"{self._timeout_seconds:g} s") from None
+            time.sleep(RETRY_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Calls afterwards raise FileClosed."""
+        for calls in self._calls:
+            calls.close()
+
+    def _ask_next(self, asked: int) -> None:
+        with self._lock:
+            if self._asked == asked:   # else another thread has moved on already
+                self._asked = (asked + 1) % len(self._calls)

@@ -1,0 +1,188 @@
+"""Several nameservers over a real etcd: one leads, another takes over, nothing acknowledged is lost."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fs.client import Client
+from fs.client.metadata import MetadataClient
+from fs.errors import AlreadyExists, NameserverUnavailable, NoSuchFile, SpeedwellError
+from tests.etcd import EtcdCluster, requires_etcd
+from tests.local_cluster import Daemon
+from tests.waiting import wait_until
+
+pytestmark = requires_etcd
+NAMESERVER = str(Path(sys.executable).parent / "speedwell-nameserver")
+DATASERVER = str(Path(sys.executable).parent / "speedwell-dataserver")
+TAKEOVER_SECONDS = 5.0
+
+
+class Installation:
+    """An etcd and nameservers over it."""
+
+    def __init__(self, directory: Path, etcd: EtcdCluster, number: int) -> None:
+        self.etcd = etcd
+        self.nameservers = [
+            Daemon(f"n{n}", [NAMESERVER, "--directory", str(directory / f"n{n}"), "--etcd", ",".join(etcd.endpoints),
+                             "--etcd-prefix", str(directory)], directory / f"n{n}.log") for n in range(number)]
+        for nameserver in self.nameservers:
+            nameserver.start()
+
+    @property
+    def address(self) -> str:
+        return ",".join(nameserver.address for nameserver in self.nameservers)
+
+    def leader(self) -> Daemon:
+        """The nameserver that answers; waits until there is one."""
+        found: list[Daemon] = []
+
+        def somebody_answers() -> bool:
+            found[:] = [nameserver for nameserver in self.nameservers if nameserver.process and _leads(nameserver)]
+            return bool(found)
+
+        wait_until(somebody_answers, 15, "no nameserver leads")
+        assert len(found) == 1
+        return found[0]
+
+    def stop(self) -> None:
+        for nameserver in self.nameservers:
+            if nameserver.process is not None:
+                nameserver.kill()
+
+
+def _leads(nameserver: Daemon) -> bool:
+    client = MetadataClient(nameserver.address, 0, call_timeout_seconds=0.3)
+    try:
+        client.lookup("/")
+    except NameserverUnavailable:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def installation(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Installation]:
+    started = Installation(tmp_path, etcd, 3)
+    yield started
+    started.stop()
+
+
+def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_lost(installation: Installation) -> None:
+    leader = installation.leader()
+    client = MetadataClient(installation.address, 0)
+    made: list[str] = []
+    unknown: list[str] = []
+    longest_seconds = [0.0]
+    stop = threading.Event()
+
+    def make_directories() -> None:
+        number = 0
+        while not stop.is_set():
+            name = f"/d{number}"
+            number += 1
+            began = time.monotonic()
+            try:
+                client.mkdir(name)
+                made.append(name)
+            except SpeedwellError:
+                unknown.append(name)
+            longest_seconds[0] = max(longest_seconds[0], time.monotonic() - began)
+
+    worker = threading.Thread(target=make_directories)
+    worker.start()
+    try:
+        wait_until(lambda: len(made) > 50, 15, "no directories are made")
+        leader.kill()
+        before = len(made)
+        wait_until(lambda: len(made) > before + 20, 15, "clients do not go on")
+    finally:
+        stop.set()
+        worker.join()
+    assert longest_seconds[0] < TAKEOVER_SECONDS
+    assert len(unknown) <= 1, "only the request that was under way may be in doubt"
+    names = {entry.name.decode() for entry in client.list("/")}
+    assert {name[1:] for name in made} <= names <= {name[1:] for name in made + unknown}
+    client.close()
+
+
+def test_a_leader_that_was_paused_answers_nothing_old(installation: Installation) -> None:
+    old = installation.leader()
+    others = ",".join(nameserver.address for nameserver in installation.nameservers if nameserver is not old)
+    client = MetadataClient(others, 0)
+    old.pause()
+    try:
+        client.mkdir("/new")
+    finally:
+        old.resume()
+    direct = MetadataClient(old.address, 0, call_timeout_seconds=1.0)
+    with pytest.raises(NameserverUnavailable):
+        direct.lookup("/new")
+    with pytest.raises(NameserverUnavailable):
+        direct.mkdir("/late")
+    with pytest.raises(NoSuchFile):
+        client.lookup("/late")
+    direct.close()
+    client.close()
+
+
+def test_a_nameserver_that_comes_back_has_what_was_done_without_it(installation: Installation) -> None:
+    first = installation.leader()
+    first.kill()
+    client = MetadataClient(installation.address, 0)
+    client.mkdir("/while-away")
+    first.start()
+    for nameserver in installation.nameservers:
+        if nameserver is not first:
+            nameserver.kill()
+    assert client.lookup("/while-away").inode
+    with pytest.raises(AlreadyExists):
+        client.mkdir("/while-away")
+    client.close()
+
+
+def test_a_nameserver_stops_in_time_while_it_follows_and_while_it_leads(installation: Installation) -> None:
+    leader = installation.leader()
+    follower = next(nameserver for nameserver in installation.nameservers if nameserver is not leader)
+    for nameserver in (follower, leader):
+        began = time.monotonic()
+        nameserver.stop()
+        assert time.monotonic() - began < 4
+
+
+def test_appends_and_reads_go_on_under_a_new_leader(installation: Installation, tmp_path: Path) -> None:
+    dataservers = [Daemon(f"d{n}", [DATASERVER, "--id", f"d{n}", "--nameserver", installation.address, "--rack",
+                                    f"r{n}", "--directory", str(tmp_path / f"d{n}")], tmp_path / f"d{n}.log")
+                   for n in range(3)]
+    for dataserver in dataservers:
+        dataserver.start()
+    try:
+        with Client(installation.address) as client:
+            wait_until(lambda: sum(status.server.alive for status in client.statistics().dataservers) == 3, 15,
+                       "the dataservers do not register")
+            client.create("/log")
+            client.append("/log", b"before ")
+            installation.leader().kill()
+            client.append("/log", b"after")
+            with client.open_read("/log") as reader:
+                assert reader.read(0, 100) == b"before after"
+    finally:
+        for dataserver in dataservers:
+            dataserver.kill()
+
+
+def test_an_etcd_that_cannot_be_is_refused_with_a_message(tmp_path: Path) -> None:
+    nameserver = Daemon("n", [NAMESERVER, "--directory", str(tmp_path / "n"), "--etcd", "nonsense"], tmp_path / "log")
+    nameserver.launch()
+    assert nameserver.process is not None and nameserver.process.wait(10) == 2
+    assert "etcd: 'nonsense' is not HOST:PORT" in (tmp_path / "log").read_text()
