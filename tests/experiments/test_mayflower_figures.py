@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.commands.experiment import experiment
-from sim.experiments import mayflower
+from sim.experiments import mayflower, plus
 from sim.experiments.mayflower import Task
 
 
@@ -67,3 +67,24 @@ def test_what_is_not_available_says_so_and_leaves_nothing(arguments: tuple[str, 
     assert result.exit_code == 1
     assert "not available" in result.output
     assert not (tmp_path / "results").exists()
+
+
+def test_mayflower_plus_ends_reads_earlier_and_shows_its_distance_to_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, *_, best = plus.VARIANTS
+    monkeypatch.setattr(plus, "tasks", lambda quick, seed: [
+        plus.PlusTask(variant, 0.1, 200, seed + run) for variant in (base, best) for run in range(2)])
+
+    result = invoke("mayflower-plus", "--quick", "--output", str(tmp_path))
+
+    assert result.exit_code == 0, result.output
+    row = {row["variant"]: row for row in csv.DictReader((tmp_path / "table.csv").open())}[best.name]
+    assert float(row["mean_ratio_value"]) < 0.95
+    assert float(row["above_bound"]) >= 1
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "manifest.json").read_text())["patience"] > 0
+    lines = (tmp_path / "results.jsonl").read_text()
+    (tmp_path / "results.jsonl").write_text(lines[:-30])
+    assert invoke("mayflower-plus", "--quick", "--output", str(tmp_path), "--resume").exit_code == 0
+    assert (tmp_path / "results.jsonl").read_text() == lines
