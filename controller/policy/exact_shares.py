@@ -41,39 +41,44 @@ class Trial:
     def __init__(self, routes: list[tuple[int, ...]], capacities_bps: Sequence[float],
                  background_bps: Mapping[int, float]) -> None:
         self._routes = routes
-        self._known = len(routes)
         self._capacities_bps = capacities_bps
         self._background_bps = background_bps
-        self._solve()
+        self._solutions = [self._solve()]
+
+    @property
+    def shares_bps(self) -> list[float]:
+        """Known flows come first."""
+        return self._solutions[-1][0]
+
+    @property
+    def free_bps(self) -> list[float]:
+        """By link. Background gives way to a new flow as any flow would: to as much as half of what others leave."""
+        return self._solutions[-1][1]
 
     def add(self, links: tuple[int, ...]) -> None:
         """Add a temporary flow."""
         self._routes.append(links)
-        self._solve()
+        self._solutions.append(self._solve())
 
     def take_back(self, number: int) -> None:
         """Take back the last `number` temporary flows."""
-        if number:
-            del self._routes[max(len(self._routes) - number, self._known):]
-            self._solve()
+        for _ in range(number):
+            self._routes.pop()
+            self._solutions.pop()
 
     def last_shares_bps(self, number: int) -> list[float]:
         """The shares of the last `number` temporary flows."""
         return self.shares_bps[len(self.shares_bps) - number:]
 
-    def _solve(self) -> None:
-        """Known flows come first in `shares_bps`. `free_bps` is by link.
-
-        Background gives way to a new flow as any flow would: to as much as half of what the others leave.
-        """
-        self.shares_bps = global_shares(self._routes, self._capacities_bps, self._background_bps)
+    def _solve(self) -> tuple[list[float], list[float]]:
+        shares_bps = global_shares(self._routes, self._capacities_bps, self._background_bps)
         free_bps = list(self._capacities_bps)
-        for links, share_bps in zip(self._routes, self.shares_bps, strict=True):
+        for links, share_bps in zip(self._routes, shares_bps, strict=True):
             for link in links:
                 free_bps[link] -= share_bps
         for link, background_bps in self._background_bps.items():
             free_bps[link] = max(free_bps[link] - background_bps, free_bps[link] / 2)
-        self.free_bps = free_bps
+        return shares_bps, free_bps
 
 
 class ExactShares:
