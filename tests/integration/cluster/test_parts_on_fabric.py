@@ -1,0 +1,115 @@
+"""Reads from two replicas at once on an emulated fabric whose uplinks are half as fast as its hosts."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from controller.openflow import COOKIE_MASK, COOKIE_READS
+from tests.waiting import wait_until
+from topo.fabric import spine_leaf
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+UPLINK_BPS = 20e6
+FABRIC = spine_leaf(leaves=3, spines=2, hosts_per_leaf=1, host_bps=2 * UPLINK_BPS, oversubscription=1.0)
+CLIENT, SERVERS = "r0h0", ("r1h0", "r2h0")
+SIZE_BYTES = (6 << 20) + 321
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]:
+    directory = tmp_path_factory.mktemp("parts")
+    cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", replication=2))
+    try:
+        cluster.start()
+        for host, other in ((CLIENT, SERVERS[0]), SERVERS):
+            ping = ["ping", "-c", "1", "-W", "1", FABRIC.host(other).ip]
+            wait_until(lambda host=host, ping=ping: cluster.emulation.run(host, ping, 5).returncode == 0, 20,
+                       f"{host} does not reach {other}")
+        source = directory / "source"
+        source.write_bytes(os.urandom(SIZE_BYTES))
+        stored = cluster.emulation.run(SERVERS[0], [
+            str(Path(sys.executable).parent / "speedwell"), "put", "--nameserver", NAMESERVER, "--replicas",
+            ",".join(SERVERS), str(source), "/f"], timeout_seconds=60)
+        assert stored.returncode == 0, stored.stderr
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def content(cluster: FabricCluster) -> str:
+    return hashlib.sha256((cluster.settings.directory.parent / "source").read_bytes()).hexdigest()
+
+
+def start_read(cluster: FabricCluster, *more: str) -> "subprocess.Popen[bytes]":
+    """A read of the file, on the client's host, on a network that is quiet."""
+    wait_until(lambda: all((link["rate_bps"] or 0) < UPLINK_BPS / 100 for link in ask("/v1/links")["links"]), 20,
+               "the network does not come to rest")
+    return run_on_host(cluster.emulation.host_pid(CLIENT), [
+        sys.executable, "-m", "cluster.timed_read", "/f", "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+        "--local-host", FABRIC.host(CLIENT).ip, "--replica-policy", "mayflower", "--path-policy", "mayflower", *more],
+        stdout=subprocess.PIPE)
+
+
+def result_of(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    assert result["bytes"] == SIZE_BYTES
+    return result
+
+
+def ask(path: str) -> Any:
+    answer = requests.get(CONTROLLER_URL + path, timeout=5)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def entries(cluster: FabricCluster) -> list[str]:
+    """What the switches themselves say of their entries of reads."""
+    return [line for switch in FABRIC.switches for line in cluster.emulation.ovs_ofctl(
+        switch.name, "dump-flows", f"cookie={COOKIE_READS:#x}/{COOKIE_MASK:#x}").splitlines() if "cookie=" in line]
+
+
+@pytest.mark.parametrize("how", ["in order", "as a copy"])
+def test_two_replicas_with_bottlenecks_of_their_own_are_faster_than_one(
+        cluster: FabricCluster, content: str, tmp_path: Path, how: str) -> None:
+    copy = tmp_path / "copy"
+    more = ("--copy-to", str(copy)) if how == "as a copy" else ()
+    one = result_of(start_read(cluster, "--parts", "1", *more))
+    two = result_of(start_read(cluster, "--parts", "2", *more))
+    assert (one["parts"], two["parts"]) == (1, 2)
+    assert two["seconds"] < 0.75 * one["seconds"]
+    if more:
+        assert hashlib.sha256(copy.read_bytes()).hexdigest() == content
+    wait_until(lambda: entries(cluster) == [], 5, "entries of ended reads are still in the switches")
+    assert ask("/v1/reads") == {"reads": []}
+
+
+def test_parts_end_together_and_each_has_an_entry_until_then(
+        cluster: FabricCluster, content: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    process = start_read(cluster, "--copy-to", str(copy))
+    flows = wait_until(lambda: ask("/v1/flows")["flows"], 10, "the read is not placed")
+    assert len(flows) == 2 and len(entries(cluster)) == 2
+    assert {flow["source"] for flow in flows} == {FABRIC.host(name).ip for name in SERVERS}
+    assert len({flow["path"][2] for flow in flows}) == 2, "over a spine each"
+    assert sum(flow["size_bytes"] for flow in flows) == SIZE_BYTES
+    wait_until(lambda: len(ask("/v1/flows")["flows"]) < 2, 30, "no part ends")
+    first_ended = time.monotonic()
+    wait_until(lambda: not ask("/v1/flows")["flows"], 30, "the other part does not end")
+    assert time.monotonic() - first_ended < 1.0
+    assert result_of(process)["parts"] == 2
+    assert hashlib.sha256(copy.read_bytes()).hexdigest() == content
+    wait_until(lambda: entries(cluster) == [], 5, "entries of ended reads are still in the switches")
