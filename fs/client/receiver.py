@@ -241,6 +241,8 @@ class RangeReceiver(Receiver):
             self._failed(str(error))
             return
         self._sources.append(read)
+        if self._closed:
+            self._drop()  # `close` came while there was nothing to close yet
 
     def _ask_ahead(self, channel: Channel) -> None:
         while len(self._pending) < EXTENTS_AHEAD and (extent := next(self._extents, None)) is not None:
