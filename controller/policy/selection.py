@@ -11,7 +11,7 @@ from random import Random
 from typing import Protocol
 
 from controller.policy.ecmp import ecmp_path
-from controller.policy.errors import NoPath, UnknownNode, UnknownPolicy
+from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode, UnknownPolicy
 from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.hdfs import Hdfs
 from controller.policy.link_load import Flow
@@ -143,8 +143,14 @@ class Selector:
     def read_divided(self, division: Division, flow_ids: Sequence[str], now: float) -> None:
         """A division is being carried out; `flow_ids` name its new parts, in order.
 
-        Raises DuplicateFlow, or UnknownLink if a new part's path is no longer there.
+        Raises UnknownLink if a new part's path is gone, DuplicateFlow for a name in use: nothing changes then.
         """
+        opened = [part for part in division.parts if part.flow_id is None]
+        for flow_id, part in zip(flow_ids, opened, strict=True):
+            for link in part.selection.path.links:
+                self._network.link_index(link)
+            if any(flow.flow_id == flow_id for flow in self._mayflower.flows()):
+                raise DuplicateFlow(f"a flow {flow_id!r} is already known")
         sizes_bits = {flow.flow_id: (flow.size_bits, flow.remaining_at(now)) for flow in self._mayflower.flows()}
         names = iter(flow_ids)
         for part in division.parts:

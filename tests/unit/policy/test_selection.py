@@ -182,6 +182,26 @@ def test_a_request_that_makes_no_sense_is_refused(replicas: tuple[Replica, ...],
         ReadRequest(CLIENT, replicas, size_bits)
 
 
+def test_a_division_whose_path_is_gone_is_refused_and_changes_nothing(network: Network) -> None:
+    chooser = selector(network, "mayflower-plus")
+    (first,) = chooser.select_parts(request(SAME_RACK), 0.0, 2)
+    chooser.read_added("1", request(SAME_RACK), 2, 0.0)
+    chooser.flow_added("1.0", first.selection.path, SIZE_BITS, 0.0, "1")
+    assert chooser.select_parts(request(SAME_RACK), 0.0, 2) == []
+    chooser.read_added("2", request(SAME_RACK), 2, 0.0)
+    chooser.flow_dropped("1.0", 8.0)
+    chooser.read_ended("1")
+    (division,) = chooser.revise(8.0)
+
+    with pytest.raises(ValueError):
+        chooser.read_divided(division, [], 8.0)
+    part(network, SAME_RACK.host, "edge-p0r0")
+    with pytest.raises(UnknownLink):
+        chooser.read_divided(division, ["2.0"], 8.0)
+
+    assert not list(chooser.flows())
+
+
 def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> None:
     with pytest.raises(UnknownLink):
         selector(network).link_measured(("edge-p0r0", "core0"), 1.0, 0.0)
