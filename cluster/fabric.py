@@ -49,6 +49,7 @@ class FabricSettings(BaseModel):
     replica_policy: str = "mayflower"
     path_policy: str = "mayflower"
     shaped: bool = True
+    poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
 
     @field_validator("directory")
     @classmethod
@@ -126,6 +127,7 @@ class FabricCluster:
             "--openflow-host", MACHINE, "--openflow-port", str(OPENFLOW_PORT),
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
             "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
+            "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
         ])
 
     def _nameserver(self) -> Command:
@@ -137,9 +139,10 @@ class FabricCluster:
 
     def _dataserver(self, name: str) -> Command:
         host = self.settings.fabric.host(name)
+        # also on the management network, over which an experiment stores its files
         return Command(f"dataserver-{name}", [
             program("speedwell-dataserver"), "--id", name,
-            "--listen", f"{host.ip}:{DATASERVER_PORT}", "--advertise", host.ip,
+            "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", NAMESERVER,
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), ready_timeout_seconds=60.0)

@@ -101,7 +101,7 @@ def run(flags: argparse.Namespace) -> int:
     acceptor.start()
     heartbeats.start()
     scrubber.start()
-    print(f"ready {host}:{port}", flush=True)
+    print(f"ready {advertised}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
     scrubber.stop()
     heartbeats.stop()

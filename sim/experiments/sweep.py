@@ -1,22 +1,34 @@
 """Runs the tasks of an experiment on all cores; keeps what has finished if it is interrupted."""
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from sim.clairvoyant import clairvoyant_mean_seconds
-from sim.errors import InvalidSetting, Overloaded
+from sim.errors import Overloaded
 from sim.experiments.mayflower import EDGE_RATIO, HOST_BPS, Task
+from sim.experiments.results_file import ResultsFile
 from sim.simulation import Simulation
-from sim.workload import Workload, generate
+from sim.workload import Read, Workload, generate
 from topo.fabric import three_tier
+
+
+class Finished(Protocol):
+    """A read that has ended: its completion time, and when each part of it ended if there was more than one."""
+
+    @property
+    def read(self) -> Read: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def part_ends(self) -> Sequence[float]: ...
+
 
 WARM_UP = 0.1
 """The part of the reads at the start that does not count: the network is still emptier than later."""
@@ -37,12 +49,17 @@ def run_task(task: Task) -> dict[str, Any]:
         outcomes = simulation.run(generate(workload, fabric, Random(f"reads {task.seed}")), task.reads)
     except Overloaded as error:
         return result | {"overloaded": str(error)}
-    counted = outcomes[int(WARM_UP * task.reads):]
+    return result | summary(outcomes, HOST_BPS)
+
+
+def summary(outcomes: Sequence[Finished], host_bps: float) -> dict[str, Any]:
+    """What is kept of a run whose reads these are, in order of arrival: times in seconds."""
+    counted = outcomes[int(WARM_UP * len(outcomes)):]
     seconds = [outcome.seconds for outcome in counted]
     apart = [max(outcome.part_ends) - min(outcome.part_ends) for outcome in counted if len(outcome.part_ends) > 1]
-    return result | {
+    return {
         "mean_seconds": float(np.mean(seconds)), "p95_seconds": float(np.percentile(seconds, 95)),
-        "bound_seconds": clairvoyant_mean_seconds([outcome.read for outcome in counted], HOST_BPS),
+        "bound_seconds": clairvoyant_mean_seconds([outcome.read for outcome in counted], host_bps),
         "split_reads": len(apart), "parts_apart_seconds": float(np.mean(apart)) if apart else None,
     }
 
@@ -53,48 +70,18 @@ def run_sweep(tasks: Sequence[Task], results_file: Path, resume: bool,
 
     `finished` hears how many are done. Raises InvalidSetting if the file exists and `resume` is not set.
     """
-    if results_file.exists() and not resume:
-        raise InvalidSetting(f"{results_file} exists: give --resume to go on with it, or another --output")
-    done = _read(results_file)
-    missing = [task for task in tasks if _key(task.parameters()) not in done]
-    finished(len(tasks) - len(missing))
+    results = ResultsFile(results_file, resume)
+    missing = [task for task in tasks if results.get(task.parameters()) is None]
+    done = len(tasks) - len(missing)
+    finished(done)
     if missing:
-        _drop_torn_line(results_file)
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(max_workers=min(os.cpu_count() or 1, len(missing)), mp_context=context)
         try:
-            futures = [pool.submit(run_task, task) for task in missing]
-            with results_file.open("a") as file:
-                for future in as_completed(futures):
-                    result = future.result()
-                    file.write(json.dumps(result) + "\n")
-                    file.flush()
-                    done[_key(result["task"])] = result
-                    finished(len([task for task in tasks if _key(task.parameters()) in done]))
+            for future in as_completed([pool.submit(run_task, task) for task in missing]):
+                results.add(future.result())
+                done += 1
+                finished(done)
         finally:
             pool.shutdown(cancel_futures=True)
-    return [done[_key(task.parameters())] for task in tasks]
-
-
-def _read(results_file: Path) -> dict[str, dict[str, Any]]:
-    if not results_file.exists():
-        return {}
-    results = {}
-    for line in results_file.read_text().splitlines():
-        try:
-            result = json.loads(line)
-        except ValueError:
-            continue                     # the last line of a run that was killed while writing
-        results[_key(result["task"])] = result
-    return results
-
-
-def _drop_torn_line(results_file: Path) -> None:
-    """A killed run may have left half a line, which would spoil the next one."""
-    if results_file.exists():
-        text = results_file.read_text()
-        results_file.write_text(text[: text.rfind("\n") + 1])
-
-
-def _key(parameters: dict[str, object]) -> str:
-    return json.dumps(parameters, sort_keys=True)
+    return [result for task in tasks if (result := results.get(task.parameters())) is not None]

@@ -1,0 +1,137 @@
+"""Runs the tasks of an experiment on emulated fabrics, one cluster after the other, and keeps what finishes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from cluster import supervisor
+from cluster.fabric import read_settings
+from cluster.machine import busy_seconds, switch_cpu_seconds
+from cluster.replay.replay import Replayed, replay
+from cluster.replay.scale import Scale, files_of
+from cluster.replay.speedwell import Speedwell
+from cluster.replay.system import Progress, SystemUnderTest
+from sim.errors import Overloaded
+from sim.experiments.mayflower import Figure, Task, tasks
+from sim.experiments.results_file import ResultsFile
+from sim.experiments.sweep import summary
+
+MOST_SWITCH_SHARE = 0.6
+"""Of the machine's processors. Above it a run measures the processors, not the network."""
+
+System = Callable[[Scale, float], Any]
+"""Given a scale and an over-subscription, a context manager of a running `SystemUnderTest`."""
+
+
+def emulated_tasks(figure: Figure, quick: bool, seed: int, runs: int, reads: int) -> list[Task]:
+    """The figure's runs as the emulation makes them: fewer and shorter, ordered so that a cluster serves many.
+
+    All methods meet a seed's reads before the next seed begins, so an interrupted experiment compares what it has.
+    """
+    chosen = [replace(task, reads=reads) for task in tasks(figure, quick, seed)
+              if task.seed < seed + runs and task.method.parts == 1]
+    return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
+
+
+def parameters(task: Task, scale: Scale) -> dict[str, Any]:
+    """What identifies a run on the emulated fabric."""
+    return {**task.parameters(), "scale": asdict(scale)}
+
+
+def run_emulated(chosen: Sequence[Task], scale: Scale, results: ResultsFile, finished: Callable[[int], None],
+                 progress: Progress, system: System) -> list[dict[str, Any]]:
+    """Run what `results` does not have; returns all results in the order of the tasks.
+
+    `finished` hears how many are done, `progress` what goes on. Raises ClusterError, EmulationError, and
+    SimulationError for a workload that cannot be. Whatever happens, nothing is left running.
+    """
+    missing = [task for task in chosen if results.get(parameters(task, scale)) is None]
+    done = len(chosen) - len(missing)
+    finished(done)
+    for oversubscription, group in groupby(missing, key=lambda task: task.oversubscription):
+        with system(scale, oversubscription) as running:
+            for task in group:
+                results.add(run_task(task, scale, running, progress))
+                done += 1
+                finished(done)
+    return [result for task in chosen if (result := results.get(parameters(task, scale))) is not None]
+
+
+@contextmanager
+def speedwell(scale: Scale, oversubscription: float, progress: Progress) -> Iterator[SystemUnderTest]:
+    """A Speedwell cluster on the scale's fabric for the time of the `with` block."""
+    settings = read_settings(fabric=scale.fabric(oversubscription), poll_interval_seconds=scale.poll_interval_seconds)
+    with ExitStack() as cleanup:
+        description = supervisor.up(settings, progress)
+        cleanup.callback(supervisor.down)
+        system = Speedwell(description, scale.poll_interval_seconds)
+        cleanup.callback(system.close)
+        yield system
+
+
+def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progress) -> dict[str, Any]:
+    """One run as a JSON object, as the simulator's, in seconds of the paper's time.
+
+    Under `machine` stands what the machine spent, under `seconds` every read's completion time in order of arrival.
+    """
+    trace = scale.trace(task)
+    system.prepare(files_of(trace), progress)
+    system.settle()
+    result: dict[str, Any] = {"task": parameters(task, scale)}
+    meter = _Meter()
+    try:
+        outcomes = replay(trace, system, task.method, len(scale.fabric(task.oversubscription).hosts),
+                          lambda ended: progress(f"{task.method.name}: {ended} of {len(trace)} reads have ended"))
+    except Overloaded as error:
+        return result | {"overloaded": str(error), "machine": meter.read()}
+    times = summary(outcomes, scale.host_bps)
+    return result | times | {name: times[name] * scale.speedup for name in ("mean_seconds", "p95_seconds",
+                                                                            "bound_seconds")} | {
+        "machine": {**meter.read(), **_diligence(outcomes)},
+        "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
+    }
+
+
+def saturated(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs in which the switches took more of the processors than they may."""
+    return [result for result in results if result["machine"]["switch_cpu_share"] > MOST_SWITCH_SHARE]
+
+
+def _diligence(outcomes: Sequence[Replayed]) -> dict[str, Any]:
+    """How well the replay itself did: reads that the controller did not place, and late starts (seconds)."""
+    late = [outcome.late_seconds for outcome in outcomes]
+    return {"not_steered": sum(not outcome.steered for outcome in outcomes),
+            "late_mean_seconds": round(fmean(late), 5), "late_most_seconds": round(max(late), 5)}
+
+
+class _Meter:
+    """Shares of the machine's processors since it was made."""
+
+    def __init__(self) -> None:
+        self._begin = (time.monotonic(), switch_cpu_seconds(), busy_seconds())
+
+    def read(self) -> dict[str, float]:
+        now = (time.monotonic(), switch_cpu_seconds(), busy_seconds())
+        seconds, switches, busy = (end - begin for begin, end in zip(self._begin, now, strict=True))
+        processors = seconds * (os.cpu_count() or 1)
+        return {"switch_cpu_share": round(switches / processors, 4), "busy_share": round(busy / processors, 4),
+                "run_seconds": round(seconds, 1)}
+
+
+def manifest(scale: Scale, directory: Path) -> dict[str, Any]:
+    """The part of the manifest that the emulation adds. Also while the cluster is down."""
+    from topo.emulation.settings import Settings
+
+    network = Settings()
+    return {"scale": asdict(scale), "read_bytes": scale.read_bytes,
+            "poll_interval_seconds": scale.poll_interval_seconds, "mtu_bytes": network.mtu,
+            "queue_packets": network.queue_packets, "most_switch_cpu_share": MOST_SWITCH_SHARE,
+            "directory": str(directory)}

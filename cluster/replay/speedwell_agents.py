@@ -1,0 +1,105 @@
+"""The reading processes of the hosts for Speedwell itself: `python -m cluster.replay.speedwell_agents`.
+
+See `cluster.replay.agents` for what it is told and answers. One process imports everything, then forks one child
+for each host, which enters the host's network: 64 take a tenth of a second, and share their memory. Reads say
+`replica_policy`, `path_policy` and `parts`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fs.client import Client
+from fs.errors import SpeedwellError
+
+PIECE_BYTES = 256 << 10
+CONTROLLER_TIMEOUT_SECONDS = 2.0
+CLONE_NEWNET = 0x40000000
+
+
+def main() -> None:
+    """Fork a reader for each host and hand each request on."""
+    settings = json.loads(sys.stdin.buffer.readline())
+    inlets: dict[str, int] = {}
+    for name, host in settings["hosts"].items():
+        outlet, inlet = os.pipe()
+        if os.fork() == 0:
+            for other in (inlet, *inlets.values()):
+                os.close(other)
+            _leave_after(_serve, outlet, host, settings)
+        os.close(outlet)
+        inlets[name] = inlet
+    for line in sys.stdin.buffer:
+        os.write(inlets[json.loads(line)["host"]], line)
+
+
+def enter_network(pid: int) -> None:
+    """Move this thread, and what it starts, into the network namespace of a process. Raises OSError."""
+    with Path(f"/proc/{pid}/ns/net").open("rb") as namespace:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace.fileno(), CLONE_NEWNET):
+            error = ctypes.get_errno()
+            raise OSError(error, f"cannot enter the network of process {pid}: {os.strerror(error)}")
+
+
+def _leave_after(work: Any, *arguments: Any) -> None:
+    """Run a child's work and end it without what the parent meant to do later."""
+    code = 1
+    try:
+        work(*arguments)
+        code = 0
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
+    enter_network(host["pid"])
+    clients: dict[tuple[str, ...], Client] = {}
+    with open(outlet, "rb") as requests:
+        for line in requests:
+            request = json.loads(line)
+            policies = (request["replica_policy"], request["path_policy"])
+            if policies not in clients:
+                clients[policies] = Client(
+                    settings["nameserver"], controller=settings["controller"], local_host=host["ip"],
+                    replica_policy=policies[0], path_policy=policies[1],
+                    controller_timeout_seconds=CONTROLLER_TIMEOUT_SECONDS)
+            threading.Thread(target=_answer, args=(clients[policies], request), daemon=True).start()
+
+
+def _answer(client: Client, request: dict[str, Any]) -> None:
+    try:
+        answer = _read(client, request["path"], request["size_bytes"])
+    except (SpeedwellError, OSError) as error:
+        answer = {"error": f"{request['host']} cannot read {request['path']}: {error}"[:2000]}
+    # one write of less than PIPE_BUF bytes: lines of several hosts do not mix
+    os.write(1, json.dumps({"id": request["id"], **answer}).encode() + b"\n")
+
+
+def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
+    started = time.monotonic()
+    piece = bytearray(PIECE_BYTES)
+    with client.open_read(path) as reader:
+        position = 0
+        while count := reader.readinto(position, piece):
+            position += count
+        finished = time.monotonic()
+        steered = reader.last_read
+    if position != size_bytes:
+        return {"error": f"{path} has {position} bytes, not {size_bytes}"}
+    return {"started": started, "finished": finished, "bytes": position,
+            "sources": [steered.replica_id] if steered else [],
+            "steered": steered is not None and steered.chosen_by == "controller"}
+
+
+if __name__ == "__main__":
+    main()
