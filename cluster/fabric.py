@@ -93,6 +93,9 @@ class FabricCluster:
         self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
         wait_for_network(CONTROLLER_URL, fabric)
+        progress("waiting until the controller knows every host")
+        self.emulation.announce_hosts()
+        wait_for_hosts(CONTROLLER_URL, fabric)
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)
@@ -113,6 +116,7 @@ class FabricCluster:
         return {
             "kind": "fabric",
             "fabric": self.settings.fabric.name,
+            "congestion_control": self.emulation.congestion_control,
             "controller": CONTROLLER_URL,
             "nameserver": NAMESERVER,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
@@ -206,6 +210,24 @@ def wait_for_network(controller_url: str, fabric: Fabric) -> None:
     if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
         raise StartFailed(f"the controller found {seen[0]} of {wanted[0]} switches and {seen[1]} of {wanted[1]} "
                           f"directed links in {DISCOVERY_TIMEOUT_SECONDS:g} s; see its log")
+
+
+def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
+    """Wait until the controller knows where every host of `fabric` is: it chooses among replicas it knows.
+
+    Raises StartFailed, naming some that are missing, after DISCOVERY_TIMEOUT_SECONDS.
+    """
+    missing = {host.ip for host in fabric.hosts}
+
+    def complete() -> bool:
+        with contextlib.suppress(requests.RequestException, ValueError):
+            hosts = requests.get(f"{controller_url}/v1/hosts", timeout=2.0).json()["hosts"]
+            missing.difference_update(host["ip"] for host in hosts)
+        return not missing
+
+    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
+        raise StartFailed(f"the controller does not know {len(missing)} hosts after {DISCOVERY_TIMEOUT_SECONDS:g} s "
+                          f"({', '.join(sorted(missing)[:4])}); see its log")
 
 
 def run_on_host(pid: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -7,21 +7,19 @@ for each host, which enters the host's network: 64 take a tenth of a second, and
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from fs.client import Client
 from fs.errors import SpeedwellError
+from topo.emulation import namespace
 
 PIECE_BYTES = 256 << 10
 CONTROLLER_TIMEOUT_SECONDS = 2.0
-CLONE_NEWNET = 0x40000000
 
 
 def main() -> None:
@@ -40,15 +38,6 @@ def main() -> None:
         os.write(inlets[json.loads(line)["host"]], line)
 
 
-def enter_network(pid: int) -> None:
-    """Move this thread, and what it starts, into the network namespace of a process. Raises OSError."""
-    with Path(f"/proc/{pid}/ns/net").open("rb") as namespace:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(namespace.fileno(), CLONE_NEWNET):
-            error = ctypes.get_errno()
-            raise OSError(error, f"cannot enter the network of process {pid}: {os.strerror(error)}")
-
-
 def _leave_after(work: Any, *arguments: Any) -> None:
     """Run a child's work and end it without what the parent meant to do later."""
     code = 1
@@ -62,7 +51,7 @@ def _leave_after(work: Any, *arguments: Any) -> None:
 
 
 def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
-    enter_network(host["pid"])
+    namespace.enter(host["pid"])
     clients: dict[tuple[str, ...], Client] = {}
     with open(outlet, "rb") as requests:
         for line in requests:
@@ -98,7 +87,9 @@ def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
         return {"error": f"{path} has {position} bytes, not {size_bytes}"}
     return {"started": started, "finished": finished, "bytes": position,
             "sources": [steered.replica_id] if steered else [],
-            "steered": steered is not None and steered.chosen_by == "controller"}
+            "steered": steered is not None and steered.chosen_by == "controller",
+            "path": list(steered.path) if steered else [],
+            "estimated_bps": steered.estimated_bps if steered else None}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from topo.emulation import congestion_control as tcp
-from topo.emulation import management, processes, requirements
+from topo.emulation import management, namespace, processes, requirements
 from topo.emulation.errors import EmulationError
 from topo.emulation.reservation import Reservation
 from topo.emulation.settings import Settings
@@ -111,6 +111,16 @@ class Emulation:
     def host_pid(self, name: str) -> int:
         """A process in the namespace of a host, for `nsenter --net=/proc/PID/ns/net`; raises `UnknownNode`."""
         return int(self.network[self.fabric.host(name).name].pid)
+
+    def announce_hosts(self) -> None:
+        """Let every host send an ARP request, from which a controller learns where it is.
+
+        What they announced at their start was lost if the switches had no controller yet. Raises `EmulationError`.
+        """
+        hosts = self.fabric.hosts
+        for host, neighbour in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
+            if host is not neighbour:
+                namespace.announce(self.host_pid(host.name), neighbour.ip)
 
     def kill_switch(self, name: str) -> None:
         """Kill the forwarding daemon of a switch with SIGKILL, as a crash would."""

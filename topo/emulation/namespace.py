@@ -1,12 +1,20 @@
 """What is set inside the namespace of a host or a switch, as one shell script per namespace: starting a process
 for each interface and setting would take most of an emulation's start."""
 
+import ctypes
+import os
+import socket
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from topo.emulation import processes
 from topo.emulation.errors import EmulationError
 from topo.emulation.management import NODE_INTERFACE
 from topo.fabric.addresses import FABRIC_NETWORK, MANAGEMENT_NETWORK
+
+_CLONE_NEWNET = 0x40000000
+_DISCARD_PORT = 9
 
 # IPv6 would send router solicitations and multicast reports up to the controller as unknown hosts
 _NO_IPV6 = """
@@ -15,6 +23,41 @@ for scope in all default; do
     if [ -e $setting ]; then echo 1 > $setting; fi
 done
 """
+
+
+def enter(pid: int) -> None:
+    """Move the calling thread, and whatever it starts, into the network namespace of a process.
+
+    Raises `EmulationError`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)    # os.setns came with Python 3.12
+    try:
+        with Path(f"/proc/{pid}/ns/net").open("rb") as handle:
+            if libc.setns(handle.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    except OSError as error:
+        raise EmulationError(f"cannot enter the network of process {pid}: {error.strerror}") from None
+
+
+def announce(pid: int, neighbour: str) -> None:
+    """Let the host in a process's namespace ask the fabric for a neighbour's address, and so show its own."""
+    refused: list[EmulationError] = []
+
+    def ask() -> None:
+        try:
+            enter(pid)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"", (neighbour, _DISCARD_PORT))
+        except EmulationError as error:
+            refused.append(error)
+        except OSError as error:
+            refused.append(EmulationError(f"the host of process {pid} cannot send to {neighbour}: {error.strerror}"))
+
+    thread = threading.Thread(target=ask)       # the namespace is the thread's and goes with it
+    thread.start()
+    thread.join()
+    if refused:
+        raise refused[0]
 
 
 def set_up_host(name: str, pid: int, *, address: str, management_address: str, traffic_control: Sequence[str],
