@@ -22,7 +22,9 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_APPEND_BYTES = 1 << 30
 HEADER = struct.Struct(">4sI")
 
-CONNECT_TIMEOUT_SECONDS = 1.0
+CONNECT_TIMEOUT_SECONDS = 3.5
+"""TCP repeats a lost first packet after 1 and 3 s: on a full link that happens, and the dataserver is well."""
+
 STALL_TIMEOUT_SECONDS = 10.0
 
 _TIMEVAL = struct.Struct("ll")

@@ -19,7 +19,7 @@ from fs.proto.speedwell_pb2 import CheckOperation, DataReply, DataRequest, Repli
 log = logging.getLogger(__name__)
 
 AVOID_SECONDS = 5.0
-"""How long a dataserver that failed is tried last: a vanished host costs a second at every attempt."""
+"""How long a dataserver that failed is tried last: a vanished host costs seconds at every attempt."""
 
 PLACE_EXPIRES_SECONDS = 60.0
 DEFAULT_PARTS = 2  # as in the paper (section 4.3)
