@@ -1,73 +1,96 @@
 """speedwell experiment: the papers' evaluations, re-run."""
 
+from __future__ import annotations
+
 import json
 import platform
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.commands import plus_experiment
 
-SIMULATED = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7")
+if TYPE_CHECKING:
+    from cluster.replay.scale import Scale
+    from sim.experiments.mayflower import Figure, Task
+
+FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7")
+AGREEMENT = "mayflower-agreement"
 NOT_BUILT = ("mayflower-fig8",)
+QUICK_SPEEDUP = 4.0
+
+Finished = Callable[[int], None]
+Say = Callable[[str], None]
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*SIMULATED, plus_experiment.NAME, *NOT_BUILT]), metavar="EXPERIMENT")
-@click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or on Mininet.")
-@click.option("--quick", is_flag=True, help="A first look within a minute: fewer runs, points and reads.")
+@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, plus_experiment.NAME, *NOT_BUILT]),
+                metavar="EXPERIMENT")
+@click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
+              "filesystem and controller on an emulated fabric (as root).")
+@click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
+@click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
+              "[default: 3; quick: 1]")
+@click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
+              "[default: 600; quick: 100]")
+@click.option("--host-mbps", type=click.FloatRange(1, 1000), default=8.0, show_default=True,
+              help="With --emulate: rate of a host's link; files shrink with it.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where results go; default: results/EXPERIMENT.")
+              help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
-def experiment(name: str, simulate: bool, quick: bool, seed: int, output: Path | None, resume: bool) -> None:
+def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | None, reads: int | None,
+               host_mbps: float, output: Path | None, resume: bool) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is mayflower-fig4, mayflower-fig5, mayflower-fig6, mayflower-fig7, or mayflower-plus (what goes beyond
     the paper). Prints a table with 95 % confidence intervals (of ratios by Fieller's theorem), and leaves
     results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep keeps what has finished.
+
+    mayflower-agreement replays figure 4's reads on an emulated fabric, simulates the same, and compares.
     """
     if name in NOT_BUILT:
         raise click.ClickException(f"{name} compares with a real HDFS on the emulated fabric: not available yet")
-    if not simulate:
-        raise click.ClickException(f"{name} is not available on the emulated fabric yet: use --simulate")
     from sim.errors import SimulationError
 
-    directory = output or Path("results") / name
+    if name == plus_experiment.NAME and not simulate:
+        raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
+    emulate = not simulate or name == AGREEMENT
+    directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
         if name == plus_experiment.NAME:
             plus_experiment.run(quick, seed, directory, resume)
-        else:
-            _run(name, quick, seed, directory, resume)
+            return
+        if not emulate:
+            _simulate(name, quick, seed, directory, resume)
+            return
+        runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
+        _emulate(name, quick, seed, runs, reads, host_mbps, directory, resume)
     except SimulationError as error:
         raise click.ClickException(str(error)) from None
 
 
-def _run(name: str, quick: bool, seed: int, output: Path, resume: bool) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+# ------------------------------------------------------------------ simulated
 
-    from cluster.commands.output import console
-    from sim.experiments import mayflower, report
+
+def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool) -> None:
+    from sim.experiments import mayflower
     from sim.experiments.sweep import run_sweep
 
     figure = mayflower.FIGURES[name]
     tasks = mayflower.tasks(figure, quick, seed)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "manifest.json").write_text(json.dumps(_manifest(name, quick, seed, len(tasks)), indent=2) + "\n")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        runs = bar.add_task(name, total=len(tasks))
-        results = run_sweep(tasks, output / "results.jsonl", resume, lambda done: bar.update(runs, completed=done))
-    rows = report.rows_of(results)
-    report.write_csv(rows, output / "table.csv")
-    report.plot(figure, rows, output / "plot.png")
-    console().print(report.table_of(figure, rows))
-    click.echo(f"{output}: results.jsonl, table.csv, plot.png, manifest.json")
+    _write_manifest(output, _manifest(name, "simulate", quick, seed, tasks) | _simulator())
+    with _bar(name, len(tasks)) as (finished, _):
+        results = run_sweep(tasks, output / "results.jsonl", resume, finished)
+    _report(figure, results, output)
 
 
-def _manifest(name: str, quick: bool, seed: int, runs: int) -> dict[str, object]:
+def _simulator() -> dict[str, object]:
     from dataclasses import asdict
     from importlib.metadata import version
 
@@ -75,14 +98,121 @@ def _manifest(name: str, quick: bool, seed: int, runs: int) -> dict[str, object]
     from sim.simulation import Delays
     from sim.workload import Workload
 
+    return {"host_bps": mayflower.HOST_BPS, "workload": asdict(Workload()), "delays_seconds": asdict(Delays()),
+            "warm_up": sweep.WARM_UP,
+            "simulator_versions": {package: version(package) for package in ("numpy", "numba")}}
+
+
+# ------------------------------------------------------------------- emulated
+
+
+def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps: float, output: Path,
+             resume: bool) -> None:
+    from cluster.errors import ClusterError
+    from cluster.replay.experiment import emulated_tasks
+    from cluster.replay.scale import Scale
+    from sim.experiments import mayflower
+    from topo.emulation import EmulationError
+
+    figure = mayflower.FIGURES["mayflower-fig4" if name == AGREEMENT else name]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the cluster, keep the results
+    try:
+        scale = Scale(host_bps=host_mbps * 1e6, speedup=QUICK_SPEEDUP if quick else 1.0)
+        tasks = emulated_tasks(figure, quick, seed, runs, reads)
+        results = _replay(name, quick, seed, tasks, scale, output, resume)
+    except (ClusterError, EmulationError) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.ClickException(f"interrupted; what has finished is in {output}, --resume goes on") from None
+    if name == AGREEMENT:
+        _compare(tasks, scale, output)
+    else:
+        _report(figure, results, output)
+    _warn_of_saturation(results)
+
+
+def _replay(name: str, quick: bool, seed: int, tasks: list[Task], scale: Scale, output: Path,
+            resume: bool) -> list[dict[str, Any]]:
+    from functools import partial
+
+    from cluster.replay import experiment as replayed
+    from sim.experiments.results_file import ResultsFile
+
+    results_file = ResultsFile(output / "results.jsonl", resume)
+    _write_manifest(output, _manifest(name, "emulate", quick, seed, tasks) | replayed.manifest(scale))
+    with _bar(name, len(tasks)) as (finished, say):
+        return replayed.run_emulated(tasks, scale, results_file, finished, say,
+                                     partial(replayed.speedwell, progress=say))
+
+
+def _compare(tasks: list[Task], scale: Scale, output: Path) -> None:
+    from cluster.commands.output import console
+    from cluster.replay import agreement
+    from sim.experiments.results_file import ResultsFile
+
+    delays = agreement.delays_at(scale)
+    rows = agreement.compare(tasks, scale, ResultsFile(output / "results.jsonl", resume=True), delays)
+    document = {**agreement.manifest(delays), "methods": [agreement.as_json(row) for row in rows]}
+    (output / "agreement.json").write_text(json.dumps(document, indent=2) + "\n")
+    console().print(agreement.table_of(rows))
+    click.echo(f"{output}: results.jsonl, agreement.json, manifest.json")
+
+
+def _warn_of_saturation(results: list[dict[str, Any]]) -> None:
+    from cluster.replay.experiment import MOST_SWITCH_SHARE, saturated
+
+    worst = max((result["machine"]["switch_cpu_share"] for result in results), default=0.0)
+    click.echo(f"ovs-vswitchd used at most {worst:.0%} of the processors in a run.")
+    if too_much := saturated(results):
+        click.echo(f"speedwell: in {len(too_much)} runs that was more than {MOST_SWITCH_SHARE:.0%}: they measure the "
+                   "machine, not the network. Repeat with a lower --host-mbps.", err=True)
+
+
+# --------------------------------------------------------------------- common
+
+
+@contextmanager
+def _bar(name: str, runs: int) -> Iterator[tuple[Finished, Say]]:
+    """A progress bar of runs: how to say how many are done, and what goes on now."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+               TextColumn("[dim]{task.fields[now]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(name, total=runs, now="")
+        yield (lambda done: bar.update(task, completed=done), lambda now: bar.update(task, now=now))
+
+
+def _report(figure: Figure, results: list[dict[str, Any]], output: Path) -> None:
+    from cluster.commands.output import console
+    from sim.experiments import report
+
+    rows = report.rows_of(results)
+    report.write_csv(rows, output / "table.csv")
+    report.plot(figure, rows, output / "plot.png")
+    console().print(report.table_of(figure, rows))
+    click.echo(f"{output}: results.jsonl, table.csv, plot.png, manifest.json")
+
+
+def _write_manifest(output: Path, manifest: dict[str, object]) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _manifest(name: str, mode: str, quick: bool, seed: int, tasks: list[Task]) -> dict[str, object]:
+    from importlib.metadata import version
+
+    from sim.experiments import mayflower
+
+    points = {(task.point, task.x, task.rate, task.locality, task.oversubscription): None for task in tasks}
     return {
-        "experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": runs,
+        "experiment": name, "mode": mode, "quick": quick, "seed": seed, "runs": len(tasks),
+        "reads": tasks[0].reads, "methods": list(dict.fromkeys(task.method.name for task in tasks)),
         "fabric": "three-tier, 4 pods of 4 racks of 4 hosts, 2 aggregation switches in a pod, 2 core switches",
-        "host_bps": mayflower.HOST_BPS, "edge_oversubscription": mayflower.EDGE_RATIO,
-        "workload": asdict(Workload()), "delays_seconds": asdict(Delays()), "warm_up": sweep.WARM_UP,
+        "edge_oversubscription": mayflower.EDGE_RATIO,
         "chosen_where_the_paper_is_silent": ["reads_per_server_second of figures 4, 5 and 7", "files",
                                              "split of the over-subscription over the tiers", "poll_interval"],
-        "points": [list(point) for point in mayflower.FIGURES[name].points],
-        "versions": {"python": platform.python_version(),
-                     **{package: version(package) for package in ("speedwell", "numpy", "numba")}},
+        "points": [list(point) for point in points],
+        "versions": {"python": platform.python_version(), "speedwell": version("speedwell")},
     }

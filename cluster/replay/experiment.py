@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -23,6 +22,7 @@ from sim.errors import Overloaded
 from sim.experiments.mayflower import Figure, Task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.sweep import summary
+from topo.emulation.settings import Settings
 
 MOST_SWITCH_SHARE = 0.6
 """Of the machine's processors. Above it a run measures the processors, not the network."""
@@ -91,11 +91,11 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
         outcomes = replay(trace, system, task.method, len(scale.fabric(task.oversubscription).hosts),
                           lambda ended: progress(f"{task.method.name}: {ended} of {len(trace)} reads have ended"))
     except Overloaded as error:
-        return result | {"overloaded": str(error), "machine": meter.read()}
+        return result | {"overloaded": str(error), "machine": {**meter.read(), **system.details()}}
     times = summary(outcomes, scale.host_bps)
     return result | times | {name: times[name] * scale.speedup for name in ("mean_seconds", "p95_seconds",
                                                                             "bound_seconds")} | {
-        "machine": {**meter.read(), **_diligence(outcomes)},
+        "machine": {**meter.read(), **_diligence(outcomes), **system.details()},
         "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
     }
 
@@ -108,7 +108,7 @@ def saturated(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _diligence(outcomes: Sequence[Replayed]) -> dict[str, Any]:
     """How well the replay itself did: reads that the controller did not place, and late starts (seconds)."""
     late = [outcome.late_seconds for outcome in outcomes]
-    return {"not_steered": sum(not outcome.steered for outcome in outcomes),
+    return {"not_steered": sum(not outcome.report.steered for outcome in outcomes),
             "late_mean_seconds": round(fmean(late), 5), "late_most_seconds": round(max(late), 5)}
 
 
@@ -126,12 +126,9 @@ class _Meter:
                 "run_seconds": round(seconds, 1)}
 
 
-def manifest(scale: Scale, directory: Path) -> dict[str, Any]:
-    """The part of the manifest that the emulation adds. Also while the cluster is down."""
-    from topo.emulation.settings import Settings
-
+def manifest(scale: Scale) -> dict[str, Any]:
+    """The part of the manifest that the emulation adds."""
     network = Settings()
     return {"scale": asdict(scale), "read_bytes": scale.read_bytes,
             "poll_interval_seconds": scale.poll_interval_seconds, "mtu_bytes": network.mtu,
-            "queue_packets": network.queue_packets, "most_switch_cpu_share": MOST_SWITCH_SHARE,
-            "directory": str(directory)}
+            "queue_packets": network.queue_packets, "most_switch_cpu_share": MOST_SWITCH_SHARE}

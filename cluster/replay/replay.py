@@ -26,8 +26,7 @@ class Replayed:
     read: Read
     started: float
     finished: float
-    sources: tuple[str, ...]
-    steered: bool
+    report: ReadReport
     part_ends: tuple[float, ...] = ()
 
     @property
@@ -66,7 +65,7 @@ def replay(reads: Sequence[Read], system: SystemUnderTest, method: Method, hosts
         system.abandon()
         raise
     return [Replayed(read, report.result().started - origin, report.result().finished - origin,
-                     report.result().sources, report.result().steered)
+                     report.result())
             for read, report in zip(reads, reports, strict=True)]
 
 

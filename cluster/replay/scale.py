@@ -25,7 +25,7 @@ class Scale:
     paper's 64 hosts.
     """
 
-    host_bps: float = 16e6
+    host_bps: float = 8e6
     speedup: float = 1.0
     pods: int = 4
     racks_per_pod: int = 4

@@ -41,6 +41,10 @@ class Speedwell:
         self._stored: set[StoredFile] = set()
         self._agents = self._start_agents()
 
+    def details(self) -> dict[str, Any]:
+        """See `SystemUnderTest`."""
+        return {"system": "speedwell", "congestion_control": self._cluster["congestion_control"]}
+
     def prepare(self, files: Sequence[StoredFile], progress: Progress) -> None:
         """Store the files over the management network: the shaped one would take minutes."""
         missing = [file for file in files if file not in self._stored]

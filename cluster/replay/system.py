@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cluster.replay.scale import StoredFile
 from sim.experiments.mayflower import Method
@@ -17,7 +17,8 @@ Progress = Callable[[str], None]
 class ReadReport:
     """What the reading host says of one read. Times are of the machine's monotonic clock, in seconds.
 
-    `sources` names the hosts that the bytes came from; `steered` is whether the controller chose them.
+    `sources` names the hosts that the bytes came from; `steered` is whether the controller chose them, and if so
+    `path` names the nodes from the source to the reader, `estimated_bps` is the share that the controller expected.
     """
 
     started: float
@@ -25,10 +26,15 @@ class ReadReport:
     size_bytes: int
     sources: tuple[str, ...] = ()
     steered: bool = False
+    path: tuple[str, ...] = ()
+    estimated_bps: float | None = None
 
 
 class SystemUnderTest(Protocol):
     """A filesystem that runs on the hosts of an emulated fabric."""
+
+    def details(self) -> dict[str, Any]:
+        """What the manifest of a run should say of the system, as JSON values."""
 
     def prepare(self, files: Sequence[StoredFile], progress: Progress) -> None:
         """Make these files exist, on exactly the hosts they name, with the primary first.

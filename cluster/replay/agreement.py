@@ -1,0 +1,116 @@
+"""Whether the simulator and the emulation agree: the same traces, at the same scale, in both.
+
+The simulator is given what the emulated network and installation are known or measured to be: the part of a link's
+rate that is left for a file's bytes, and the delays of a decision. Nothing is fitted to the times compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from rich.table import Table
+
+from cluster.replay.experiment import parameters
+from cluster.replay.scale import Scale
+from sim.experiments.mayflower import Task
+from sim.experiments.results_file import ResultsFile
+from sim.experiments.sweep import WARM_UP
+from sim.simulation import Delays, Simulation
+from topo.emulation.settings import Settings
+
+ETHERNET_HEADER_BYTES = 14
+IP_AND_TCP_HEADER_BYTES = 20 + 20 + 12      # with TCP's time stamps
+SIMULATIONS = 5
+"""Of each trace, with other random choices of the policies (client ports, so ECMP's paths)."""
+
+AIM = 0.15
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One method: mean completion times in seconds, of all runs together."""
+
+    method: str
+    reads: int
+    emulated: float
+    simulated: float
+    simulated_low: float
+    simulated_high: float
+
+    @property
+    def difference(self) -> float:
+        """Of the simulated mean from the emulated one, as a part of it."""
+        return self.simulated / self.emulated - 1
+
+
+def wire_factor(mtu: int = Settings().mtu) -> float:
+    """Bytes that a shaped link counts for each byte of a file, in full frames of TCP over Ethernet."""
+    return (mtu + ETHERNET_HEADER_BYTES) / (mtu - IP_AND_TCP_HEADER_BYTES)
+
+
+def delays_at(scale: Scale) -> Delays:
+    """The controller's delays at the scale."""
+    return Delays(poll_interval=scale.poll_interval_seconds)
+
+
+def manifest(delays: Delays) -> dict[str, Any]:
+    """What the simulations were given."""
+    return {"wire_factor": wire_factor(), "delays_seconds": asdict(delays), "simulations": SIMULATIONS, "aim": AIM}
+
+
+def compare(tasks: Sequence[Task], scale: Scale, results: ResultsFile, delays: Delays) -> list[Agreement]:
+    """Simulate what has been emulated; tasks without a result, or whose network was overloaded, are left out."""
+    rows = []
+    for method in dict.fromkeys(task.method for task in tasks):
+        emulated: list[float] = []
+        simulated: list[list[float]] = [[] for _ in range(SIMULATIONS)]
+        for task in [task for task in tasks if task.method == method]:
+            result = results.get(parameters(task, scale))
+            if result is None or "seconds" not in result:
+                continue
+            emulated += _counted(result["seconds"])
+            for number, means in enumerate(simulated):
+                means += _counted(simulate(task, scale, delays, number))
+        if emulated:
+            means = [fmean(times) for times in simulated]
+            rows.append(Agreement(method.name, len(emulated), fmean(emulated), fmean(means), min(means), max(means)))
+    return rows
+
+
+def simulate(task: Task, scale: Scale, delays: Delays, number: int) -> list[float]:
+    """Completion times of a task's reads in the simulator, at the scale, in order of arrival.
+
+    Raises Overloaded. `number` chooses among the random choices of the policies.
+    """
+    fabric = scale.fabric(task.oversubscription)
+    method = task.method
+    reads = [replace(read, size_bits=read.size_bits * wire_factor()) for read in scale.trace(task)]
+    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(f"{task.seed} {number}"),
+                            delays, parts=method.parts)
+    return [outcome.seconds * scale.speedup for outcome in simulation.run(iter(reads), len(reads))]
+
+
+def table_of(rows: Sequence[Agreement]) -> Table:
+    table = Table(title="Mean completion times, emulated and simulated",
+                  caption=f"Aim: at most {AIM:.0%} apart. In brackets the lowest and highest of {SIMULATIONS} "
+                          "simulations with other client ports and random choices.", caption_justify="left")
+    for column in ("method", "reads", "emulated s", "simulated s", "difference"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for row in rows:
+        table.add_row(row.method, str(row.reads), f"{row.emulated:.3f}",
+                      f"{row.simulated:.3f} [{row.simulated_low:.3f}, {row.simulated_high:.3f}]",
+                      f"{row.difference:+.1%}")
+    return table
+
+
+def _counted(seconds: Sequence[float]) -> Sequence[float]:
+    return seconds[int(WARM_UP * len(seconds)):]
+
+
+def as_json(row: Agreement) -> dict[str, Any]:
+    """One method as a JSON object."""
+    return {**asdict(row), "difference": row.difference}
