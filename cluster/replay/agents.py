@@ -3,7 +3,7 @@
 One program serves all hosts, so that a read costs no start of a process. It speaks JSON, an object a line. Its
 first line of input is `{"hosts": {NAME: {"pid", "ip", ...}}, ...}`. Then each line asks for a read,
 `{"id", "host", "path", "size_bytes", ...}`, to begin at once; when it has ended the program answers, in any order,
-`{"id", "started", "finished", "bytes", "sources", "steered"}`, where it knows them with `path` and `estimated_bps`
+`{"id", "started", "finished", "bytes", "sources", "steered"}`, where it knows them with `paths` and `estimated_bps`
 (see `ReadReport`), or `{"id", "error"}`. Times are of the monotonic
 clock, which all processes of a machine share. At the end of its input the program leaves at once.
 """
@@ -91,7 +91,8 @@ class ReaderAgents:
             else:
                 report.set_result(ReadReport(answer["started"], answer["finished"], answer["bytes"],
                                              tuple(answer["sources"]), answer["steered"],
-                                             tuple(answer.get("path", ())), answer.get("estimated_bps")))
+                                             [tuple(path) for path in answer.get("paths", ())],
+                                             answer.get("estimated_bps")))
         with self._lock:
             self._ended = True
             unfinished, self._running = self._running, {}

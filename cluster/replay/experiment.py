@@ -37,7 +37,7 @@ def emulated_tasks(figure: Figure, quick: bool, seed: int, runs: int, reads: int
     All methods meet a seed's reads before the next seed begins, so an interrupted experiment compares what it has.
     """
     chosen = [replace(task, reads=reads) for task in tasks(figure, quick, seed)
-              if task.seed < seed + runs and task.method.parts == 1]
+              if task.seed < seed + runs]
     return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
 
 

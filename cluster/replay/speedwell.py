@@ -67,7 +67,7 @@ class Speedwell:
     def read(self, host: str, file: StoredFile, method: Method) -> Future[ReadReport]:
         """See `SystemUnderTest`."""
         return self._agents.read(host, file.path, file.size_bytes, replica_policy=method.replica_policy,
-                                 path_policy=method.path_policy)
+                                 path_policy=method.path_policy, parts=method.parts)
 
     def settle(self) -> None:
         """Wait until the controller knows of no read and its counters have shown idle links for some polls."""

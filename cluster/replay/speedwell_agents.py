@@ -52,16 +52,16 @@ def _leave_after(work: Any, *arguments: Any) -> None:
 
 def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
     namespace.enter(host["pid"])
-    clients: dict[tuple[str, ...], Client] = {}
+    clients: dict[tuple[str, str, int], Client] = {}
     with open(outlet, "rb") as requests:
         for line in requests:
             request = json.loads(line)
-            policies = (request["replica_policy"], request["path_policy"])
+            policies = (request["replica_policy"], request["path_policy"], request["parts"])
             if policies not in clients:
                 clients[policies] = Client(
                     settings["nameserver"], controller=settings["controller"], local_host=host["ip"],
                     replica_policy=policies[0], path_policy=policies[1],
-                    controller_timeout_seconds=CONTROLLER_TIMEOUT_SECONDS)
+                    most_parts=policies[2], controller_timeout_seconds=CONTROLLER_TIMEOUT_SECONDS)
             threading.Thread(target=_answer, args=(clients[policies], request), daemon=True).start()
 
 
@@ -82,14 +82,14 @@ def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
         while count := reader.readinto(position, piece):
             position += count
         finished = time.monotonic()
-        steered = reader.last_read
+        sources = reader.last_sources
     if position != size_bytes:
         return {"error": f"{path} has {position} bytes, not {size_bytes}"}
     return {"started": started, "finished": finished, "bytes": position,
-            "sources": [steered.replica_id] if steered else [],
-            "steered": steered is not None and steered.chosen_by == "controller",
-            "path": list(steered.path) if steered else [],
-            "estimated_bps": steered.estimated_bps if steered else None}
+            "sources": [source.replica_id for source in sources],
+            "steered": all(source.chosen_by == "controller" for source in sources),
+            "paths": [source.path for source in sources],
+            "estimated_bps": sum(source.estimated_bps or 0.0 for source in sources)}
 
 
 if __name__ == "__main__":

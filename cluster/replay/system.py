@@ -17,8 +17,8 @@ Progress = Callable[[str], None]
 class ReadReport:
     """What the reading host says of one read. Times are of the machine's monotonic clock, in seconds.
 
-    `sources` names the hosts that the bytes came from; `steered` is whether the controller chose them, and if so
-    `path` names the nodes from the source to the reader, `estimated_bps` is the share that the controller expected.
+    `sources` names the hosts that the bytes came from; `steered` is whether the controller chose them. If so `paths`
+    has for each the nodes from there to the reader, `estimated_bps` is the rate that the controller expected in all.
     """
 
     started: float
@@ -26,7 +26,7 @@ class ReadReport:
     size_bytes: int
     sources: tuple[str, ...] = ()
     steered: bool = False
-    path: tuple[str, ...] = ()
+    paths: Sequence[tuple[str, ...]] = ()
     estimated_bps: float | None = None
 
 
