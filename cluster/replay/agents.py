@@ -91,7 +91,7 @@ class ReaderAgents:
             else:
                 report.set_result(ReadReport(answer["started"], answer["finished"], answer["bytes"],
                                              tuple(answer["sources"]), answer["steered"],
-                                             [tuple(path) for path in answer.get("paths", ())],
+                                             tuple(tuple(path) for path in answer.get("paths", ())),
                                              answer.get("estimated_bps")))
         with self._lock:
             self._ended = True

@@ -26,7 +26,7 @@ class ReadReport:
     size_bytes: int
     sources: tuple[str, ...] = ()
     steered: bool = False
-    paths: Sequence[tuple[str, ...]] = ()
+    paths: tuple[tuple[str, ...], ...] = ()
     estimated_bps: float | None = None
 
 
