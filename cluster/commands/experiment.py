@@ -61,6 +61,8 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     if name == plus_experiment.NAME and not simulate:
         raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
     emulate = not simulate or name == AGREEMENT
+    if not emulate and (runs or reads):
+        raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
         if name == plus_experiment.NAME:

@@ -60,6 +60,13 @@ def test_an_interrupted_sweep_keeps_what_has_finished_and_goes_on(tmp_path: Path
     assert (tmp_path / "table.csv").read_text() == table
 
 
+def test_the_emulations_options_are_refused_for_the_simulator(tmp_path: Path) -> None:
+    result = invoke("mayflower-fig4", "--reads", "100", "--output", str(tmp_path / "results"))
+
+    assert result.exit_code == 2 and "--emulate" in result.output
+    assert not (tmp_path / "results").exists()
+
+
 def test_what_is_not_available_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     result = invoke("mayflower-fig8", "--output", str(tmp_path / "results"))
 
