@@ -20,7 +20,7 @@ setup(
     packages=find_packages(include=[f"{room}{tail}" for room in
                                     ("cluster", "controller", "fs", "fuse_mount", "sim", "topo")
                                     for tail in ("", ".*")]),
-    package_data={"fs.proto": ["*.proto"]},
+    package_data={"fs.proto": ["*.proto"], "cluster.hdfs": ["pom.xml", "log4j.properties", "java/*.java"]},
     install_requires=requirements(),
     entry_points={
         "console_scripts": [

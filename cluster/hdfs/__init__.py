@@ -1,0 +1,1 @@
+"""A real HDFS on an emulated fabric, for Mayflower to be compared with."""
