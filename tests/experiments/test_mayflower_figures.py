@@ -67,12 +67,17 @@ def test_the_emulations_options_are_refused_for_the_simulator(tmp_path: Path) ->
     assert not (tmp_path / "results").exists()
 
 
-def test_what_is_not_available_says_so_and_leaves_nothing(tmp_path: Path) -> None:
-    result = invoke("mayflower-fig8", "--output", str(tmp_path / "results"))
+@pytest.mark.usefixtures("few_reads")
+def test_figure_8_in_the_simulator_takes_hdfs_for_its_policy(tmp_path: Path) -> None:
+    result = invoke("mayflower-fig8", "--output", str(tmp_path))
 
-    assert result.exit_code == 1
-    assert "not available" in result.output
-    assert not (tmp_path / "results").exists()
+    assert result.exit_code == 0, result.output
+    assert "more than 80 %" in result.output
+    rows = {row["method"]: row for row in csv.DictReader((tmp_path / "table.csv").open())}
+    assert list(rows) == ["Mayflower", "HDFS Mayflower"]
+    tasks = [json.loads(line)["task"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {task["method"]["replica_policy"] for task in tasks if task["method"]["name"] == "HDFS Mayflower"} == {
+        "nearest"}
 
 
 def test_mayflower_plus_ends_reads_earlier_and_shows_its_distance_to_the_bound(
