@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fuse_mount.errors import MountError
+from fuse_mount.libfuse_session import session_class
 
 MAX_TRANSFER_BYTES = 1024 * 1024
 # Requests are served in parallel so that one slow file does not hold up the others. Each thread holds a
@@ -78,8 +79,7 @@ def mount_options(library: ModuleType, *, source: str, allow_other: bool,
         "raw_fi": True, "fsname": source, "subtype": "speedwell", "default_permissions": True,
         "allow_other": allow_other,
         "attr_timeout": kernel_cache_seconds, "entry_timeout": kernel_cache_seconds, "negative_timeout": 0,
-        # An open file that is removed lives on in its handle, not under a hidden name.
-        "hard_remove": True, "use_ino": True,
+        "use_ino": True,
     }
     major, minor = libfuse_version(library)
     if major == 2:
@@ -95,7 +95,7 @@ def serve(library: ModuleType, operations: Any, mountpoint: str, options: dict[s
     Raises RuntimeError with libfuse's status if the mount fails, or the serving (STOPPED_BY_SIGNAL).
     """
     if library.__name__ == "mfusepy":
-        _session_class(library)(operations, mountpoint, **options)
+        session_class(library, _keep_thread_state, _tune)(operations, mountpoint, **options)
     else:
         library.FUSE(_Callable(operations), os.fsencode(mountpoint).decode(_BYTE_FOR_BYTE),
                      encoding=_BYTE_FOR_BYTE, **options)
@@ -124,78 +124,6 @@ def _keep_thread_state() -> None:
     if not getattr(_thread, "kept", False):
         _thread.kept = True
         ctypes.pythonapi.PyGILState_Ensure()
-
-
-def _session_class(library: ModuleType) -> type:
-    """mfusepy's FUSE class with what it does not hand on: flags of rename, the handle of chmod and its like;
-    paths as the bytes they are, and file content without copies through Python objects."""
-    byte_array = ctypes.c_ubyte
-    addressof: Callable[[Any], int] = ctypes.addressof
-
-    class Session(library.FUSE):  # type: ignore[name-defined,misc]
-        def _wrapper(self, *arguments: Any, **options: Any) -> Any:
-            _keep_thread_state()
-            return super()._wrapper(*arguments, **options)
-
-        def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
-            return self.operations.rename(old, new, flags)
-
-        def chmod_fuse_3(self, path: bytes | None, mode: int, fip: Any) -> Any:
-            return self.operations.chmod(path, mode, fip.contents if fip else None)
-
-        def chown_fuse_3(self, path: bytes | None, uid: int, gid: int, fip: Any) -> Any:
-            uid, gid = (-1 if value == 0xFFFFFFFF else value for value in (uid, gid))
-            return self.operations.chown(path, uid, gid, fip.contents if fip else None)
-
-        def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> Any:
-            return self.operations.truncate(path, length, fip.contents if fip else None)
-
-        def utimens_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> Any:
-            times = None
-            if buf:
-                both = buf.contents
-                times = tuple(time.tv_sec * 10**9 + time.tv_nsec for time in (both.actime, both.modtime))
-            return self.operations.utimens(path, times, fip.contents if fip else None)
-
-        def unlink(self, path: bytes) -> Any:
-            return self.operations.unlink(path)
-
-        def create(self, path: bytes, mode: int, fip: Any) -> Any:
-            return self.operations.create(path, mode, fip.contents)
-
-        def open(self, path: bytes, fip: Any) -> Any:
-            return self.operations.open(path, fip.contents)
-
-        def read(self, path: bytes | None, buf: Any, size: int, offset: int, fip: Any) -> Any:
-            memory = memoryview((byte_array * size).from_address(addressof(buf.contents))).cast("B")
-            return self.operations.readinto(path, memory, offset, fip.contents)
-
-        def write(self, path: bytes | None, buf: Any, size: int, offset: int, fip: Any) -> Any:
-            memory = memoryview((byte_array * size).from_address(addressof(buf.contents))).cast("B")
-            return self.operations.write(path, memory, offset, fip.contents)
-
-        def flush(self, path: bytes | None, fip: Any) -> Any:
-            return self.operations.flush(path, fip.contents)
-
-        def release(self, path: bytes | None, fip: Any) -> Any:
-            return self.operations.release(path, fip.contents)
-
-        def fsync(self, path: bytes | None, datasync: int, fip: Any) -> Any:
-            return self.operations.fsync(path, datasync, fip.contents)
-
-        def fallocate(self, path: bytes | None, mode: int, offset: int, size: int, fip: Any) -> Any:
-            return self.operations.fallocate(path, mode, offset, size, fip.contents)
-
-        def fgetattr(self, path: bytes | None, buf: Any, fip: Any) -> Any:
-            library.set_st_attrs(buf.contents, self.operations.getattr(path, fip.contents if fip else None), True)
-            return 0
-
-        def _init(self, conn: Any, config: Any) -> None:
-            if conn:
-                _tune(conn.contents)
-            self.operations.init("/")
-
-    return Session
 
 
 def _tune(connection: Any) -> None:

@@ -16,7 +16,21 @@ Door = TypeVar("Door", bound=Callable[..., Any])
 
 
 def answers_errno(door: Door) -> Door:
-    """Turn every error into the OSError that the FUSE library answers the kernel with."""
+    """Turn every error into the OSError that the FUSE library answers the kernel with, and the hidden name that
+    libfuse gave to an open file without a name into the path that names its inode."""
+    guarded = answers_errno_to_names(door)
+
+    @functools.wraps(door)
+    def translating(operations: Any, path: Path | None, *arguments: Any) -> Any:
+        if path is not None and operations.hidden:
+            path = operations.hidden.path_of(path)
+        return guarded(operations, path, *arguments)
+
+    return translating  # type: ignore[return-value]
+
+
+def answers_errno_to_names(door: Door) -> Door:
+    """Like `answers_errno` for an operation on names, which tells the hidden ones itself."""
 
     @functools.wraps(door)
     def guarded(*arguments: Any) -> Any:

@@ -133,6 +133,8 @@ class FileOperations(SharedState):
 
     def _truncate(self, path: bytes, length: int) -> int:
         attributes = self._newest(path)
+        if self._set_id:
+            self._written(attributes.inode)
         file = self._files.by_inode(attributes.inode)
         if file is not None:
             file.resize(path, length)
@@ -169,7 +171,10 @@ class FileOperations(SharedState):
         if handle.failure is not None:
             handle.raise_failure()
         handle.wrote = True
-        self._told.forget(handle.file.attributes.inode)
+        inode = handle.file.attributes.inode
+        if self._set_id:
+            self._written(inode)
+        self._told.forget(inode)
         return handle
 
     @answers_errno
@@ -190,6 +195,7 @@ class FileOperations(SharedState):
             after = handle.file.attributes
             if after is not before and after.file_id != before.file_id:
                 self._pages.published(name, before.file_id, after.file_id)
+            self._links.changed(after.inode)
             # The commit has set the time of modification anew.
             if path is not None and (handle.file.merged or (
                     handle.is_direct and self._told.is_told(after.inode))):
@@ -211,5 +217,8 @@ class FileOperations(SharedState):
         try:
             self._flush(path, info)  # a program that died has not closed its files
         finally:
+            inode = self._files.handle(info.fh).file.attributes.inode
             self._files.remove(info.fh)
+            if self._files.by_inode(inode) is None:
+                self._nameless.closed(inode)
         return 0

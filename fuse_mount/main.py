@@ -58,14 +58,15 @@ class Settings:
               help="The most replicas that a read may come from at once, where the controller expects that to be "
               "faster.")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
-@click.option("--allow-other", is_flag=True, help="Let other users than the one who mounts in.")
+@click.option("--allow-other/--no-allow-other", default=None,
+              help="Let other users than the one who mounts in. Default: only if that one is root.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-         cache_seconds: float, parts: int, foreground: bool, allow_other: bool, staging_directory: Path,
+         cache_seconds: float, parts: int, foreground: bool, allow_other: bool | None, staging_directory: Path,
          log_file: Path | None) -> None:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
@@ -76,6 +77,8 @@ def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host:
         library = binding.load_library()
         place = mountpoint.prepare(mountpoint_)
         log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
+        if allow_other is None:
+            allow_other = os.geteuid() == 0
         settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, allow_other,
                             mountpoint.require_writable(staging_directory), log_file)
         if foreground:

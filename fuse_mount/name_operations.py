@@ -7,13 +7,14 @@ The public methods are what libfuse calls, each a thin door to a private worker.
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator
 from typing import Any
 
+from fs import paths
 from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
-from fuse_mount.door import Path, answers_errno
+from fs.proto import speedwell_pb2 as pb
+from fs.proto.speedwell_pb2 import Attributes
+from fuse_mount.door import Path, answers_errno, answers_errno_to_names
 from fuse_mount.open_files import FileInfo, OpenFile
 from fuse_mount.shared import SharedState
 
@@ -24,6 +25,18 @@ NAME_MAX_BYTES = 255
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+UNKNOWN_INODE = 0xFFFFFFFF  # what libfuse itself says where it does not know one
+FREE_INODES = 1 << 40  # there is no limit; programs such as df and rsync want to see that there are some
+
+SPECIAL_KINDS: dict[int, int] = {
+    stat.S_IFIFO: pb.FIFO, stat.S_IFSOCK: pb.SOCKET, stat.S_IFCHR: pb.CHARACTER_DEVICE,
+    stat.S_IFBLK: pb.BLOCK_DEVICE,
+}
+TYPE_BITS: dict[int, int] = {
+    pb.REGULAR: stat.S_IFREG, pb.DIRECTORY: stat.S_IFDIR, pb.SYMBOLIC_LINK: stat.S_IFLNK,
+    **{kind: bits for bits, kind in SPECIAL_KINDS.items()},
+}
 
 
 class NameOperations(SharedState):
@@ -41,7 +54,8 @@ class NameOperations(SharedState):
             "f_bsize": PREFERRED_IO_BYTES, "f_frsize": FRAGMENT_BYTES, "f_namemax": NAME_MAX_BYTES,
             "f_blocks": statistics.capacity_bytes // copies // FRAGMENT_BYTES,
             "f_bfree": available, "f_bavail": available,
-            "f_files": statistics.files + statistics.directories,
+            "f_files": statistics.files + statistics.directories + FREE_INODES,
+            "f_ffree": FREE_INODES, "f_favail": FREE_INODES,
         }
 
     # ------------------------------------------------------------------ attributes
@@ -57,27 +71,37 @@ class NameOperations(SharedState):
         else:
             file = self._files.handle(info.fh).file
             attributes = file.attributes
-            if path is not None and not file.unlinked:
-                found = self._client.lookup(path)
-                if found.inode == attributes.inode:
-                    attributes = found
+            found = self._client.lookup(self._name(path, info))
+            if found.inode == attributes.inode:
+                attributes = found
         size = attributes.size
         if file is not None and file.attributes.file_id == attributes.file_id:
             if size > file.attributes.size and not file.dirty:
                 file.refresh(attributes)  # what the kernel is told, handles that are open have to read
             size = file.size if file.resized else max(size, file.size)
         self._told.tell(attributes.inode, size, attributes.mtime_ns)
-        return _stat_fields(attributes, size, 0 if file is not None and file.unlinked else None)
+        fields = _stat_fields(attributes, size)
+        if path is not None and attributes.type != pb.DIRECTORY:
+            hidden = self.hidden.known_as(attributes.inode) if paths.is_inode(os.fsencode(path)) else None
+            if hidden is not None:
+                fields["st_nlink"] += 1  # libfuse takes the hidden name off
+                self._links.told(attributes.inode, hidden)
+            elif attributes.link_count > 1:
+                self._links.told(attributes.inode, os.fsencode(path))
+        return fields
 
     @answers_errno
     def chmod(self, path: Path | None, mode: int, info: FileInfo | None = None) -> int:
-        self._client.set_attributes(self._name(path, info), mode=stat.S_IMODE(mode))
+        attributes = self._client.set_attributes(self._name(path, info), mode=stat.S_IMODE(mode))
+        self._note_mode(attributes.inode, attributes.mode)
+        self._links.changed(attributes.inode)
         return 0
 
     @answers_errno
     def chown(self, path: Path | None, uid: int, gid: int, info: FileInfo | None = None) -> int:
-        self._client.set_attributes(self._name(path, info), uid=None if uid == -1 else uid,
-                                    gid=None if gid == -1 else gid)
+        attributes = self._client.set_attributes(self._name(path, info), uid=None if uid == -1 else uid,
+                                                 gid=None if gid == -1 else gid)
+        self._links.changed(attributes.inode)
         return 0
 
     @answers_errno
@@ -91,26 +115,32 @@ class NameOperations(SharedState):
         file = self._files.by_inode(inode)
         if file is not None:
             file.flush()
-        now = time.time_ns()
-        atime_ns, mtime_ns = (None if value == UTIME_OMIT else now if value == UTIME_NOW else value
-                              for value in times)
-        if atime_ns is not None or mtime_ns is not None:
-            self._client.set_attributes(path, atime_ns=atime_ns, mtime_ns=mtime_ns)
+        atime_ns, mtime_ns = (None if value in (UTIME_OMIT, UTIME_NOW) else value for value in times)
+        if times != (UTIME_OMIT, UTIME_OMIT):
+            attributes = self._metadata.set_attributes(
+                path, atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=times[0] == UTIME_NOW,
+                mtime_now=times[1] == UTIME_NOW)
+            self._links.changed(attributes.inode)
         return 0
 
     # ------------------------------------------------------------------ names
 
     @answers_errno
     def readdir(self, path: Path, info: FileInfo | int | None = None) -> Iterator[tuple[str, Any, int]]:
+        return ((os.fsdecode(name), {"st_mode": type_bits, "st_ino": inode}, 0)
+                for name, type_bits, inode in self._readdir(path))
+
+    @answers_errno
+    def read_directory(self, path: Path) -> list[tuple[bytes, int, int]]:
+        """Name, type bits and inode number of each entry."""
         return self._readdir(path)
 
-    def _readdir(self, path: Path) -> Iterator[tuple[str, Any, int]]:
-        entries = self._client.list(path)
-        directory = {"st_mode": stat.S_IFDIR}
-        listing: list[tuple[str, Any, int]] = [(".", directory, 0), ("..", directory, 0)]
-        listing += [(os.fsdecode(entry.name), {"st_mode": _type_bits(entry.attributes),
-                                               "st_ino": entry.attributes.inode}, 0) for entry in entries]
-        return iter(listing)
+    def _readdir(self, path: Path) -> list[tuple[bytes, int, int]]:
+        listing = [(b".", stat.S_IFDIR, UNKNOWN_INODE), (b"..", stat.S_IFDIR, UNKNOWN_INODE)]
+        for entry in self._client.list(path):
+            attributes = entry.attributes
+            listing.append((entry.name, TYPE_BITS[attributes.type], attributes.inode))
+        return listing
 
     @answers_errno
     def mkdir(self, path: Path, mode: int) -> int:
@@ -125,43 +155,90 @@ class NameOperations(SharedState):
 
     @answers_errno
     def mknod(self, path: Path, mode: int, device: int) -> int:
-        if not stat.S_ISREG(mode) and stat.S_IFMT(mode) != 0:
-            raise OSError(errno.EPERM, "only files and directories can be made")
         uid, gid, _ = self._caller()
-        self._client.create(path, stat.S_IMODE(mode), uid, gid, True)
+        kind = stat.S_IFMT(mode)
+        if kind in (0, stat.S_IFREG):
+            self._client.create(path, stat.S_IMODE(mode), uid, gid, True)
+        elif kind in SPECIAL_KINDS:
+            self._metadata.make_special(path, SPECIAL_KINDS[kind], stat.S_IMODE(mode), uid, gid, device)
+        else:
+            raise OSError(errno.EINVAL, "not a kind of file that mknod(2) makes")
         return 0
 
-    # EPERM is what Linux answers on a filesystem without links, and what programs fall back on.
-    def symlink(self, target: Path, source: Path) -> int:
-        raise OSError(errno.EPERM, "no symbolic links on this filesystem")
-
-    def link(self, target: Path, source: Path) -> int:
-        raise OSError(errno.EPERM, "no hard links on this filesystem")
+    @answers_errno
+    def symlink(self, path: Path, target: Path) -> int:
+        uid, gid, _ = self._caller()
+        self._metadata.make_symbolic_link(path, os.fsencode(target), uid, gid)
+        return 0
 
     @answers_errno
+    def readlink(self, path: Path) -> bytes:
+        attributes = self._client.lookup(path)
+        if attributes.type != pb.SYMBOLIC_LINK:
+            raise OSError(errno.EINVAL, "not a symbolic link")
+        return attributes.target
+
+    @answers_errno
+    def link(self, path: Path, existing: Path) -> int:
+        return self._link(os.fsencode(path), self.hidden.path_of(existing))
+
+    def _link(self, path: bytes, existing: bytes) -> int:
+        attributes = self._metadata.link(existing, path)
+        self._pages.forget(path)
+        self._links.told(attributes.inode, existing)
+        self._links.changed(attributes.inode)
+        return 0
+
+    @answers_errno_to_names
     def unlink(self, path: Path) -> int:
         return self._unlink(os.fsencode(path))
 
     def _unlink(self, path: bytes) -> int:
-        removed = self._if_open(path)
-        self._client.remove(path)
-        self._pages.forget(path)
-        if removed is not None:
-            removed.unlinked = True
+        if self.hidden and self.hidden.drop(path):
+            return 0
+        self._remove(path)
         return 0
 
-    @answers_errno
+    def _remove(self, path: bytes) -> int | None:
+        """Take a name away; the inode if the file is open here and therefore lives on."""
+        file = self._if_open(path)
+        removed = self._metadata.remove(path, self._session.number if file is not None else 0)
+        self._pages.forget(path)
+        self._links.changed(removed.inode)
+        if file is None:
+            return None
+        self._drop_attributes(path)  # the kernel counts the links down from what it was told some time ago
+        if removed.link_count == 0:
+            file.unlinked = True
+            self._nameless.add(removed.inode)
+            if self._files.by_inode(removed.inode) is None:  # closed meanwhile
+                self._nameless.closed(removed.inode)
+        return removed.inode
+
+    @answers_errno_to_names
     def rename(self, source: Path, destination: Path, flags: int = 0) -> int:
         return self._rename(os.fsencode(source), os.fsencode(destination), flags)
 
     def _rename(self, source: bytes, destination: bytes, flags: int) -> int:
-        if flags & ~RENAME_NOREPLACE:
-            raise OSError(errno.EINVAL, "only RENAME_NOREPLACE is supported")
-        replaced = self._if_open(destination) if source != destination else None
-        self._client.rename(source, destination, no_replace=bool(flags & RENAME_NOREPLACE))
+        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+            raise OSError(errno.EINVAL, "only RENAME_NOREPLACE or RENAME_EXCHANGE is supported")
+        if not flags and self.hidden.is_hiding(source, destination) and self._if_open(source) is not None:
+            inode = self._remove(source)
+            if inode is not None:
+                self.hidden.hide(destination, inode)
+            return 0
+        replaced = None
+        if source != destination and not flags:
+            replaced = self._if_open(destination)
+        gone = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
+                                     exchange=flags == RENAME_EXCHANGE,
+                                     session=0 if replaced is None else self._session.number)
         self._pages.forget(source, destination)
-        if replaced is not None:
-            replaced.unlinked = True
+        if gone is not None:
+            self._links.changed(gone.inode)
+            if replaced is not None and gone.link_count == 0 and gone.inode == replaced.attributes.inode:
+                replaced.unlinked = True
+                self._nameless.add(gone.inode)
         return 0
 
     def _if_open(self, path: bytes) -> OpenFile | None:
@@ -180,17 +257,14 @@ def _required(path: Path | None) -> Path:
     return path
 
 
-def _type_bits(attributes: Attributes) -> int:
-    return stat.S_IFDIR if attributes.type == DIRECTORY else stat.S_IFREG
-
-
-def _stat_fields(attributes: Attributes, size_bytes: int, links: int | None) -> dict[str, int]:
+def _stat_fields(attributes: Attributes, size_bytes: int) -> dict[str, int]:
     return {
-        "st_mode": attributes.mode | _type_bits(attributes),
+        "st_mode": attributes.mode | TYPE_BITS[attributes.type],
         "st_ino": attributes.inode,
-        "st_nlink": attributes.link_count if links is None else links,
+        "st_nlink": attributes.link_count,
         "st_uid": attributes.uid,
         "st_gid": attributes.gid,
+        "st_rdev": attributes.device,
         "st_size": size_bytes,
         "st_blocks": (size_bytes + 511) // 512,
         "st_blksize": PREFERRED_IO_BYTES,

@@ -4,13 +4,14 @@ import logging
 import os
 
 from fuse_mount.door import Path
+from fuse_mount.extended_attribute_operations import ExtendedAttributeOperations
 from fuse_mount.file_operations import FileOperations
 from fuse_mount.name_operations import NameOperations
 
 log = logging.getLogger(__name__)
 
 
-class SpeedwellOperations(NameOperations, FileOperations):
+class SpeedwellOperations(NameOperations, ExtendedAttributeOperations, FileOperations):
     """One mounted filesystem; the methods are those of libfuse's `struct fuse_operations`."""
 
     # For the libraries: times are nanoseconds; and for libfuse 2: UTIME_OMIT is understood, and so is a request
@@ -25,3 +26,4 @@ class SpeedwellOperations(NameOperations, FileOperations):
     def destroy(self, path: Path) -> None:
         for name, error in self._files.flush_all():
             log.error("%s: not everything written was saved: %s", os.fsdecode(name), error)
+        self._session.end()

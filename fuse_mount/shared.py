@@ -3,10 +3,16 @@
 import errno
 from collections.abc import Callable
 
+from fs import paths
 from fs.client import Client
+from fs.client.session import Session
 from fuse_mount.door import Path
 from fuse_mount.kernel_cache import AttributesTold, PageVersions
+from fuse_mount.kernel_links import KernelLinks
+from fuse_mount.nameless import HiddenNames, Nameless
 from fuse_mount.open_files import FileInfo, OpenFiles
+
+SET_ID_BITS = 0o6000
 
 
 class SharedState:
@@ -21,12 +27,18 @@ class SharedState:
                  drop_attributes: Callable[[bytes], None] = lambda path: None,
                  on_mounted: Callable[[], None] = lambda: None, staging_directory: str | None = None) -> None:
         self._client = client
+        self._metadata = client.metadata
         self._caller = caller
         self._drop_attributes = drop_attributes
         self._on_mounted = on_mounted
         self._files = OpenFiles(client, staging_directory)
         self._pages = PageVersions()
         self._told = AttributesTold()
+        self._links = KernelLinks(drop_attributes)
+        self._session = Session(client.metadata)
+        self._nameless = Nameless(self._session)
+        self._set_id: set[int] = set()
+        self.hidden = HiddenNames()
 
     def _name(self, path: Path | None, info: FileInfo | None) -> Path:
         """The path of a request, which libfuse leaves out for an open file that lost its name."""
@@ -34,7 +46,23 @@ class SharedState:
             return path
         if info is None:
             raise OSError(errno.ENOENT, "the file has no name any more")
-        handle = self._files.handle(info.fh)
-        if handle.file.unlinked:
-            raise OSError(errno.ENOENT, "the file has no name any more")
-        return handle.path
+        return paths.of_inode(self._files.handle(info.fh).file.attributes.inode)
+
+    def _note_mode(self, inode: int, mode: int) -> None:
+        """Remember who has set-id bits to lose."""
+        if mode & SET_ID_BITS:
+            self._set_id.add(inode)
+        elif self._set_id:
+            self._set_id.discard(inode)
+
+    def _written(self, inode: int) -> None:
+        """A program writes to a file: unless it is root's, the set-id bits go, as on any filesystem."""
+        if inode not in self._set_id or self._caller()[0] == 0:
+            return
+        path = paths.of_inode(inode)
+        mode = self._client.lookup(path).mode
+        cleared = mode & ~0o4000 & ~(0o2000 if mode & 0o010 else 0)
+        if cleared != mode:
+            self._client.set_attributes(path, mode=cleared)
+            self._links.changed(inode)
+        self._set_id.discard(inode)

@@ -145,14 +145,6 @@ def test_rm_r_removes_a_tree(tree: Path, here: Path, there: Path) -> None:
     assert os.listdir(there) == []
 
 
-def test_links_are_refused_as_linux_filesystems_without_links_do(here: Path) -> None:
-    (here / "file").write_text("x")
-    with pytest.raises(PermissionError):
-        (here / "link").symlink_to("file")
-    with pytest.raises(PermissionError):
-        (here / "link").hardlink_to(here / "file")
-
-
 def test_several_programs_work_at_the_same_time(tree: Path, here: Path, there: Path) -> None:
     copies = [subprocess.Popen(["cp", "-r", tree, directory / f"copy{number}"])
               for number, directory in enumerate((here, here, there, there))]

@@ -1,0 +1,235 @@
+"""Names and attributes as POSIX has them, on a mount and seen from another."""
+
+# ruff: noqa: PTH115, PTH208, PTH211 (the system calls by their names)
+
+import ctypes
+import errno
+import os
+import socket
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.root
+
+NOBODY = 65534
+RENAME_EXCHANGE = 2
+RENAME_NOREPLACE = 1
+AT_FDCWD = -100
+SEEN_SECONDS = 3.0  # attributes that another mount looked up before may be a second old
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def renameat2(source: Path, destination: Path, flags: int) -> None:
+    if libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(destination), flags):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def as_nobody(directory: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python inside `directory`, whose own parents need not let that user in."""
+    return subprocess.run(["/usr/bin/python3", "-c", "import os\n" + code], cwd=directory, user=NOBODY, group=NOBODY,
+                          extra_groups=[], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_symbolic_link_leads_to_its_target_on_both_mounts(here: Path, there: Path) -> None:
+    (here / "file").write_text("content")
+    (here / "link").symlink_to("file")
+    (here / "loop").symlink_to("loop")
+    assert (there / "link").read_text() == "content"
+    assert os.readlink(there / "link") == "file"
+    assert (there / "link").lstat().st_size == len("file")
+    assert stat.S_ISLNK((there / "link").lstat().st_mode)
+    with pytest.raises(OSError) as caught:
+        (there / "loop").read_text()
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_symbolic_links_target_can_be_any_bytes_up_to_4095(here: Path) -> None:
+    target = bytes(number for number in range(1, 256)) + b"/x" * 1920
+    assert len(target) == 4095
+    os.symlink(target, here / "link")
+    assert os.readlink(os.fsencode(here / "link")) == target
+
+
+def test_hard_links_are_one_file_with_several_names(here: Path, there: Path) -> None:
+    first, second = here / "first", here / "second"
+    first.write_text("one")
+    os.link(first, second)
+    assert first.stat().st_ino == second.stat().st_ino
+    assert [first.stat().st_nlink, second.stat().st_nlink] == [2, 2]
+    second.chmod(0o600)
+    assert stat.S_IMODE(first.stat().st_mode) == 0o600
+    with second.open("a") as file:
+        file.write(" two")
+    assert first.read_text() == (there / "second").read_text() == "one two"
+    first.unlink()
+    assert second.stat().st_nlink == 1
+    assert second.read_text() == "one two"
+    assert not (there / "first").exists()
+
+
+def test_a_removed_file_lives_in_its_descriptor_and_nowhere_else(here: Path, there: Path) -> None:
+    path = here / "file"
+    path.write_text("before")
+    with path.open("rb") as reader, path.open("ab", buffering=0) as writer:
+        path.unlink()
+        assert os.fstat(writer.fileno()).st_nlink == 0
+        assert os.listdir(here) == os.listdir(there) == []
+        writer.write(b" after")
+        os.fsync(writer.fileno())
+        assert reader.read() == b"before after"
+        os.fchmod(writer.fileno(), 0o600)
+        assert stat.S_IMODE(os.fstat(reader.fileno()).st_mode) == 0o600
+        path.write_text("another")
+        assert os.fstat(writer.fileno()).st_size == len("before after")
+    assert os.listdir(there) == ["file"]
+    assert (there / "file").read_text() == "another"
+    path.unlink()
+    here.rmdir()
+
+
+def test_a_file_that_is_replaced_while_open_stays_readable(here: Path, there: Path) -> None:
+    (here / "old").write_text("old")
+    (here / "new").write_text("new")
+    with (here / "old").open() as reader:
+        (here / "new").rename(here / "old")
+        assert os.listdir(there) == ["old"]
+        assert (there / "old").read_text() == "new"
+        assert reader.read() == "old"
+        assert os.fstat(reader.fileno()).st_nlink == 0
+
+
+def test_a_file_removed_under_one_name_keeps_the_other_while_it_is_open(here: Path) -> None:
+    (here / "first").write_text("x")
+    os.link(here / "first", here / "second")
+    with (here / "first").open() as reader:
+        (here / "first").unlink()
+        assert os.fstat(reader.fileno()).st_nlink == 1
+        (here / "second").unlink()
+        assert os.fstat(reader.fileno()).st_nlink == 0
+        assert reader.read() == "x"
+    assert os.listdir(here) == []
+
+
+def test_rename_exchanges_two_names_and_can_refuse_to_replace(here: Path, there: Path) -> None:
+    (here / "file").write_text("file")
+    (here / "directory").mkdir()
+    (here / "directory" / "inner").write_text("inner")
+    renameat2(here / "file", here / "directory", RENAME_EXCHANGE)
+    assert (there / "directory").read_text() == "file"
+    assert (there / "file" / "inner").read_text() == "inner"
+    with pytest.raises(FileExistsError):
+        renameat2(here / "directory", here / "file", RENAME_NOREPLACE)
+    with pytest.raises(OSError) as caught:
+        (here / "file").rename(here / "file" / "below")
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_fifos_sockets_and_devices_are_what_they_are_and_a_fifo_works(here: Path, there: Path) -> None:
+    os.mkfifo(here / "fifo", 0o640)
+    os.mknod(here / "device", stat.S_IFCHR | 0o600, os.makedev(240, 12345))
+    with socket.socket(socket.AF_UNIX) as listener:
+        directory = os.open(here, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{directory}/socket")
+        os.close(directory)
+    kinds = {name: stat.S_IFMT((there / name).lstat().st_mode) for name in os.listdir(there)}
+    assert kinds == {"fifo": stat.S_IFIFO, "device": stat.S_IFCHR, "socket": stat.S_IFSOCK}
+    assert (there / "device").stat().st_rdev == os.makedev(240, 12345)
+    reader = os.open(here / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(here / "fifo", os.O_WRONLY)
+    os.write(writer, b"through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_extended_attributes_are_seen_on_both_mounts_with_the_right_errors(here: Path, there: Path) -> None:
+    path = here / "file"
+    path.write_text("x")
+    assert os.listxattr(path) == []
+    os.setxattr(path, "user.name", b"\0value", os.XATTR_CREATE)
+    os.setxattr(path, "trusted.secret", b"")
+    os.setxattr(path, "security.mine", b"z" * 65536)
+    wait_until(lambda: os.listxattr(there / "file") != [], SEEN_SECONDS, "the attributes are not seen")
+    assert sorted(os.listxattr(there / "file")) == ["security.mine", "trusted.secret", "user.name"]
+    assert os.getxattr(there / "file", "user.name") == b"\0value"
+    assert len(os.getxattr(there / "file", "security.mine")) == 65536
+    failures = {
+        errno.EEXIST: lambda: os.setxattr(path, "user.name", b"", os.XATTR_CREATE),
+        errno.ENODATA: lambda: os.setxattr(path, "user.other", b"", os.XATTR_REPLACE),
+        errno.EOPNOTSUPP: lambda: os.setxattr(path, "other.name", b""),
+        errno.ENOSPC: lambda: os.setxattr(path, "user.large", b"z" * 65536),
+        errno.E2BIG: lambda: os.setxattr(path, "user.large", b"z" * 65537),
+        errno.ERANGE: lambda: os.setxattr(path, "user." + "n" * 251, b""),
+    }
+    for number, action in failures.items():
+        with pytest.raises(OSError) as caught:
+            action()
+        assert caught.value.errno == number
+    os.removexattr(path, "user.name")
+    with pytest.raises(OSError) as caught:
+        os.getxattr(path, "user.name")
+    assert caught.value.errno == errno.ENODATA
+
+
+def test_another_user_has_the_rights_that_the_modes_say(here: Path) -> None:
+    here.chmod(0o755)
+    (here / "private").write_text("x")
+    (here / "private").chmod(0o600)
+    shared = here / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "of-root").write_text("x")
+    assert "PermissionError" in as_nobody(here, "open('private')").stderr
+    assert "PermissionError" in as_nobody(here, "open('new', 'w')").stderr
+    assert "PermissionError" in as_nobody(shared, "os.unlink('of-root')").stderr
+    made = as_nobody(shared, "os.umask(0o027); open('own', 'w').write('x'); os.mkdir('ownd')")
+    assert made.returncode == 0, made.stderr
+    own = (shared / "own").stat()
+    assert (own.st_uid, own.st_gid, stat.S_IMODE(own.st_mode)) == (NOBODY, NOBODY, 0o640)
+    assert stat.S_IMODE((shared / "ownd").stat().st_mode) == 0o750
+
+
+def test_a_write_of_another_user_takes_the_set_id_bits(here: Path) -> None:
+    here.chmod(0o755)
+    path = here / "program"
+    path.write_text("x")
+    path.chmod(0o6777)
+    with path.open("a") as file:
+        file.write("root may")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o6777
+    assert as_nobody(here, "open('program', 'a').write('x')").returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777
+
+
+def test_changes_move_the_times_that_posix_names(here: Path) -> None:
+    path = here / "file"
+    path.write_text("x")
+    os.utime(path, ns=(1_000_000_001, -5))
+    first, directory = path.stat(), here.stat()
+    assert (first.st_atime_ns, first.st_mtime_ns) == (1_000_000_001, -5)
+    time.sleep(0.002)  # so that a change cannot have the same time
+    path.chmod(0o600)
+    second = path.stat()
+    assert second.st_ctime_ns > first.st_ctime_ns
+    assert second.st_mtime_ns == -5
+    assert here.stat().st_mtime_ns == directory.st_mtime_ns
+    os.link(path, here / "other")
+    assert path.stat().st_ctime_ns > second.st_ctime_ns
+    assert here.stat().st_mtime_ns > directory.st_mtime_ns
+
+
+def test_names_have_up_to_255_bytes_and_paths_up_to_4096(here: Path) -> None:
+    (here / ("n" * 255)).touch()
+    with pytest.raises(OSError) as caught:
+        (here / ("n" * 256)).touch()
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert os.statvfs(here).f_namemax == 255
+    assert os.statvfs(here).f_ffree > 0
