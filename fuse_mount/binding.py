@@ -14,12 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from fuse_mount.errors import MountError
+from fuse_mount.held_locks import MAX_WAITERS
 from fuse_mount.libfuse_session import session_class
 
 MAX_TRANSFER_BYTES = 1024 * 1024
 # Requests are served in parallel so that one slow file does not hold up the others. Each thread holds a
 # buffer of MAX_TRANSFER_BYTES, which bounds their number.
-MAX_THREADS = 24
+MAX_IDLE_THREADS = 24
+MAX_THREADS = MAX_IDLE_THREADS + MAX_WAITERS  # who waits for a lock keeps nobody else waiting
 BACKGROUND_REQUESTS = 32
 # fusepy decodes names strictly; this way any name survives.
 _BYTE_FOR_BYTE = "latin-1"
@@ -70,6 +72,12 @@ def attribute_dropper(library: ModuleType) -> Callable[[bytes], None] | None:
     return drop
 
 
+def interruption_check(library: ModuleType) -> Callable[[], bool]:
+    """A function for use in a request that tells whether the program that waits for it got a signal."""
+    interrupted = library._libfuse.fuse_interrupted
+    return lambda: bool(interrupted())
+
+
 def mount_options(library: ModuleType, *, source: str, allow_other: bool,
                   kernel_cache_seconds: float) -> dict[str, Any]:
     """Options for libfuse. `source` is what the first column of `df` shows; `kernel_cache_seconds` is how long
@@ -85,7 +93,7 @@ def mount_options(library: ModuleType, *, source: str, allow_other: bool,
     if major == 2:
         options |= {"big_writes": True, "max_read": 131072, "max_write": 131072}
     elif minor >= 12:
-        options |= {"max_threads": MAX_THREADS, "max_idle_threads": MAX_THREADS}
+        options |= {"max_threads": MAX_THREADS, "max_idle_threads": MAX_IDLE_THREADS}
     return options
 
 

@@ -12,8 +12,8 @@ from fs.client import Changes
 from fs.errors import IsADirectory
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import Path, answers_errno
+from fuse_mount.lock_operations import LockOperations
 from fuse_mount.open_files import FileInfo, Handle, OpenFile
-from fuse_mount.shared import SharedState
 
 # linux/falloc.h
 FALLOC_KEEP_SIZE = 1
@@ -21,7 +21,7 @@ FALLOC_PUNCH_HOLE = 2
 FALLOC_ZERO_RANGE = 16
 
 
-class FileOperations(SharedState):
+class FileOperations(LockOperations):
     """Everything that makes or uses an open file."""
 
     @answers_errno
@@ -51,7 +51,8 @@ class FileOperations(SharedState):
         if info.flags & os.O_ACCMODE != os.O_RDONLY:
             return self._opened(path, attributes, info)
         info.fh = self._files.add(attributes, path, reader=self._client.open_read(path, attributes))
-        info.noflush = 1  # nothing was written that a close could report on
+        if not self._locks.used:
+            info.noflush = 1  # nothing was written that a close could report on, no lock to give up
         self._use_pages(path, attributes, info)
         self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
@@ -218,6 +219,7 @@ class FileOperations(SharedState):
             self._flush(path, info)  # a program that died has not closed its files
         finally:
             inode = self._files.handle(info.fh).file.attributes.inode
+            self._unlock_all_of(info.fh)
             self._files.remove(info.fh)
             if self._files.by_inode(inode) is None:
                 self._nameless.closed(inode)

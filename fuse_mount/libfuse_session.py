@@ -97,6 +97,12 @@ def session_class(library: ModuleType, enter_thread: Callable[[], None], tune: C
         def fallocate(self, path: bytes | None, mode: int, offset: int, size: int, fip: Any) -> Any:
             return self.operations.fallocate(path, mode, offset, size, fip.contents)
 
+        def lock(self, path: bytes | None, fip: Any, command: int, lock: Any) -> Any:
+            return self.operations.lock(path, fip.contents, command, lock)
+
+        def flock(self, path: bytes | None, fip: Any, operation: int) -> Any:
+            return self.operations.flock(path, fip.contents, operation)
+
         def fgetattr(self, path: bytes | None, buf: Any, fip: Any) -> Any:
             library.set_st_attrs(buf.contents, self.operations.getattr(path, fip.contents if fip else None), True)
             return 0

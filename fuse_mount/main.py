@@ -137,7 +137,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
                                     allow_other=settings.allow_other, kernel_cache_seconds=kernel_cache_seconds)
     try:
         operations = SpeedwellOperations(client, library.fuse_get_context, drop_attributes or _nothing_to_drop,
-                                         mounted.set, str(settings.staging_directory))
+                                         mounted.set, str(settings.staging_directory),
+                                         binding.interruption_check(library))
         binding.serve(library, operations, str(settings.mountpoint), options)
     except RuntimeError as error:
         if not mounted.is_set():

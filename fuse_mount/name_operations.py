@@ -81,6 +81,9 @@ class NameOperations(SharedState):
             size = file.size if file.resized else max(size, file.size)
         self._told.tell(attributes.inode, size, attributes.mtime_ns)
         fields = _stat_fields(attributes, size)
+        if file is not None and file.dirty:  # a write changes the times at once, not when it is published
+            fields["st_mtime"] = max(fields["st_mtime"], file.changed_ns)
+            fields["st_ctime"] = max(fields["st_ctime"], file.changed_ns)
         if path is not None and attributes.type != pb.DIRECTORY:
             hidden = self.hidden.known_as(attributes.inode) if paths.is_inode(os.fsencode(path)) else None
             if hidden is not None:

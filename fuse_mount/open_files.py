@@ -36,6 +36,7 @@ class OpenFile:
         self.handles: set[Handle] = set()
         self.unlinked = False
         self.dirty = False  # something was written since the last successful flush
+        self.changed_ns = 0  # when it was written last, by this machine's clock
         self.merged = False  # the content got changes of other mounts that the kernel has not seen
         self.lock = threading.RLock()
         self.size = attributes.size  # in bytes, what is not published yet included
@@ -189,6 +190,7 @@ class OpenFile:
             self._appender = self._client.open_append(path, self.attributes)
         # Counts as dirty even if the write fails: the bytes before it may be on their way.
         self.dirty = True
+        self.changed_ns = time.time_ns()
         try:
             written = self._appender.write(data)
         except SpeedwellError as error:
@@ -209,6 +211,7 @@ class OpenFile:
     def _staged(self, written: int) -> int:
         assert self._staging is not None
         self.dirty = not self._gone
+        self.changed_ns = time.time_ns()
         self.size = self._staging.size
         return written
 
@@ -319,6 +322,7 @@ class FileInfo(Protocol):
     direct_io: int
     keep_cache: int
     noflush: int  # libfuse 3.11 and later
+    lock_owner: int
 
 
 class OpenFiles:

@@ -1,12 +1,14 @@
 """What the operations on names and those on open files share."""
 
 import errno
+import threading
 from collections.abc import Callable
 
 from fs import paths
 from fs.client import Client
 from fs.client.session import Session
 from fuse_mount.door import Path
+from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.kernel_cache import AttributesTold, PageVersions
 from fuse_mount.kernel_links import KernelLinks
 from fuse_mount.nameless import HiddenNames, Nameless
@@ -19,13 +21,15 @@ class SharedState:
     """One mounted filesystem.
 
     `caller` returns the (uid, gid, pid) of the program whose request is being served, `drop_attributes` makes
-    the kernel ask again for what it knows about a path. Changes that are not published yet lie in
+    the kernel ask again for what it knows about a path, `interrupted` tells whether the program whose request is
+    being served got a signal. Changes that are not published yet lie in
     `staging_directory` (None: the system's for temporary files).
     """
 
     def __init__(self, client: Client, caller: Callable[[], tuple[int, int, int]],
                  drop_attributes: Callable[[bytes], None] = lambda path: None,
-                 on_mounted: Callable[[], None] = lambda: None, staging_directory: str | None = None) -> None:
+                 on_mounted: Callable[[], None] = lambda: None, staging_directory: str | None = None,
+                 interrupted: Callable[[], bool] = lambda: False) -> None:
         self._client = client
         self._metadata = client.metadata
         self._caller = caller
@@ -38,6 +42,9 @@ class SharedState:
         self._session = Session(client.metadata)
         self._nameless = Nameless(self._session)
         self._set_id: set[int] = set()
+        self._locks = HeldLocks()
+        self._lock_waiters = threading.BoundedSemaphore(MAX_WAITERS)
+        self._interrupted = interrupted
         self.hidden = HiddenNames()
 
     def _name(self, path: Path | None, info: FileInfo | None) -> Path:

@@ -73,10 +73,10 @@ class PosixMetadata:
 
     # -------------------------------------------------------------- sessions
 
-    def renew_session(self, session: int) -> float:
-        """Returns the seconds within which to renew it again."""
+    def renew_session(self, session: int) -> pb.RenewSessionReply:
+        """The seconds within which to renew it again, and whether the nameserver had not known it."""
         reply: pb.RenewSessionReply = self._call("RenewSession", pb.RenewSessionRequest(session=session))
-        return reply.lease_seconds
+        return reply
 
     def end_session(self, session: int) -> None:
         """Give up all the session holds."""
@@ -85,6 +85,11 @@ class PosixMetadata:
     def release(self, session: int, inodes: Sequence[int]) -> None:
         """Let files without a name go that the session held when they were removed."""
         self._call("Release", pb.ReleaseRequest(session=session, inodes=inodes))
+
+    def lock(self, request: pb.LockRequest) -> pb.LockReply:
+        """Raises WouldDeadlock, TooManyLocks, NoSuchFile. Asking again changes nothing."""
+        reply: pb.LockReply = self._call("Lock", request)
+        return reply
 
     # -------------------------------------------------------------- the other half
 

@@ -3,7 +3,6 @@
 import logging
 import secrets
 import threading
-import time
 
 from fs.client.metadata import MetadataClient
 from fs.errors import SpeedwellError
@@ -31,7 +30,7 @@ class Session:
         if self._renewing is None:
             with self._lock:
                 if self._renewing is None:
-                    self.lease_seconds = self._metadata.renew_session(self._number)
+                    self.lease_seconds = self._metadata.renew_session(self._number).lease_seconds
                     self._renewing = threading.Thread(target=self._renew, name="session", daemon=True)
                     self._renewing.start()
         return self._number
@@ -57,15 +56,15 @@ class Session:
 
     def _renew(self) -> None:
         pause_seconds = self.lease_seconds / RENEWALS_PER_LEASE
-        renewed = time.monotonic()
         while not self._ended.wait(pause_seconds):
             try:
-                self.lease_seconds = self._metadata.renew_session(self._number)
+                reply = self._metadata.renew_session(self._number)
             except SpeedwellError as error:
-                if time.monotonic() - renewed > self.lease_seconds:
-                    log.error("the nameserver has not heard of this mount for longer than its lease: locks may "
-                              "be lost (%s)", error)
+                log.warning("this mount's locks cannot be renewed: %s", error)
                 pause_seconds = RETRY_SECONDS
-            else:
-                pause_seconds = self.lease_seconds / RENEWALS_PER_LEASE
-                renewed = time.monotonic()
+                continue
+            if reply.is_new:
+                log.error("the nameserver has not heard of this mount for longer than its lease: the locks its "
+                          "programs held are lost, and removed files they have open")
+            self.lease_seconds = reply.lease_seconds
+            pause_seconds = self.lease_seconds / RENEWALS_PER_LEASE

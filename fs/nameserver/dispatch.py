@@ -70,6 +70,7 @@ def _methods(service: NameserverService) -> Methods:
         "RemoveExtendedAttribute": (pb.RemoveExtendedAttributeRequest, service.remove_extended_attribute),
         "RenewSession": (pb.RenewSessionRequest, service.renew_session),
         "EndSession": (pb.EndSessionRequest, service.end_session),
+        "Lock": (pb.LockRequest, service.lock),
         "Release": (pb.ReleaseRequest, service.release),
         "Truncate": (pb.TruncateRequest, service.truncate),
         "Commit": (pb.CommitRequest, service.commit),

@@ -3,12 +3,16 @@
 import threading
 from collections.abc import Callable
 
-from fs.errors import InvalidArgument, TooManyLocks
+from fs.errors import InvalidArgument, TooManyLocks, WouldDeadlock
 from fs.nameserver import requests
+from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.records import SPECIAL_KINDS, Inode
 from fs.nameserver.sessions import Sessions
 from fs.proto import speedwell_pb2 as pb
+
+LOCK_WAIT_SECONDS = 0.2
+"""How long a request that waits for a lock is held back; then the client asks again, or gives up."""
 
 
 class PosixRequests:
@@ -17,6 +21,8 @@ class PosixRequests:
     _lock: threading.Lock
     _namespace: Namespace
     _sessions: Sessions
+    _locks: LockTable
+    _locks_changed: threading.Condition
     _clock_ns: Callable[[], int]
     _clock_seconds: Callable[[], float]
 
@@ -82,8 +88,9 @@ class PosixRequests:
         session = requests.session(request.session)
         with self._lock:
             self._expire_sessions()
+            is_new = not self._sessions.is_known(session)
             self._require_session(session)
-        return pb.RenewSessionReply(lease_seconds=self._sessions.lease_seconds)
+        return pb.RenewSessionReply(lease_seconds=self._sessions.lease_seconds, is_new=is_new)
 
     def end_session(self, request: pb.EndSessionRequest) -> pb.EndSessionReply:
         session = requests.session(request.session)
@@ -97,6 +104,56 @@ class PosixRequests:
             self._namespace.release(session, self._clock_ns(), request.inodes)
         return pb.ReleaseReply()
 
+    # -------------------------------------------------------------- locks
+
+    def lock(self, request: pb.LockRequest) -> pb.LockReply:
+        """Raises WouldDeadlock, TooManyLocks, NoSuchFile (the file is gone)."""
+        session = requests.session(request.session)
+        requests.number(request.inode, "inode", 2**64 - 1, 1)
+        requests.number(request.last, "last", END_OF_FILE, request.first)
+        wanted = Lock(session, request.owner, request.first, request.last, request.exclusive, request.whole,
+                      request.process)
+        action = request.action
+        with self._locks_changed:
+            self._expire_sessions()
+            self._require_session(session)
+            if action == pb.LockRequest.TEST:
+                return self._lock_reply(self._locks.conflict(request.inode, wanted))
+            if action == pb.LockRequest.ACQUIRE:
+                self._namespace.inode(request.inode)
+                return self._lock_reply(self._acquire(request.inode, wanted, request.waits))
+            if action == pb.LockRequest.RELEASE:
+                if self._locks.release(request.inode, wanted):
+                    self._locks_changed.notify_all()
+            elif action == pb.LockRequest.STOP_WAITING:
+                self._locks.stop_waiting(wanted.held_by)
+            else:
+                raise InvalidArgument(f"action: {action} is none")
+            return pb.LockReply(granted=True)
+
+    def _acquire(self, inode: int, wanted: Lock, waits: bool) -> Lock | None:
+        conflict = self._locks.acquire(inode, wanted)
+        if conflict is None:
+            self._locks_changed.notify_all()  # an exclusive lock may have become a shared one
+            return None
+        if waits:
+            if not self._locks.wait(inode, wanted, self._clock_seconds()):
+                raise WouldDeadlock(f"inode {inode}: who holds the lock waits for one of the caller's")
+            self._locks_changed.wait(LOCK_WAIT_SECONDS)
+            self._expire_sessions()
+            conflict = self._locks.acquire(inode, wanted)
+        return conflict
+
+    @staticmethod
+    def _lock_reply(conflict: Lock | None) -> pb.LockReply:
+        if conflict is None:
+            return pb.LockReply(granted=True)
+        return pb.LockReply(conflict=pb.LockRecord(
+            session=conflict.session, owner=conflict.owner, first=conflict.first, last=conflict.last,
+            exclusive=conflict.exclusive, whole=conflict.whole, process=conflict.process))
+
+    # -------------------------------------------------------------- lives of sessions
+
     def _require_session(self, session: int) -> None:
         """Any sign of life renews a lease."""
         if not self._sessions.renew(session, self._clock_seconds()):
@@ -107,5 +164,7 @@ class PosixRequests:
             self._end_session(session)
 
     def _end_session(self, session: int) -> None:
+        if self._locks.release_session(session):
+            self._locks_changed.notify_all()
         self._namespace.release(session, self._clock_ns())
         self._sessions.end(session)

@@ -27,6 +27,7 @@ _INODE_PREFIX = b"i"
 DATASERVER_PREFIX = b"s"
 _DELETION_PREFIX = b"x"
 ORPHAN_PREFIX = b"o"
+LOCKS_PREFIX = b"l"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _DENTRY_KEY = struct.Struct(">cQ")
@@ -175,4 +176,14 @@ def orphan_session(key: bytes) -> int:
 
 def orphan_inode(key: bytes) -> int:
     inode: int = _ORPHAN_KEY.unpack(key)[2]
+    return inode
+
+
+def locks_key(inode: int) -> bytes:
+    """Of the locks on a file."""
+    return _DENTRY_KEY.pack(LOCKS_PREFIX, inode)
+
+
+def locks_inode(key: bytes) -> int:
+    inode: int = _DENTRY_KEY.unpack(key)[1]
     return inode

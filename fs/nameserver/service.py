@@ -15,6 +15,7 @@ from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
 from fs.nameserver import deletions, requests
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
+from fs.nameserver.locks import LockTable
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
@@ -45,7 +46,10 @@ class NameserverService(PosixRequests):
         self._namespace = Namespace(store, now_ns=clock_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
-        self._sessions = Sessions(settings.session_lease_seconds, self._namespace.holders(), clock_seconds())
+        self._locks = LockTable(store)
+        self._locks_changed = threading.Condition(self._lock)
+        self._sessions = Sessions(settings.session_lease_seconds,
+                                  self._namespace.holders() | self._locks.sessions(), clock_seconds())
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names

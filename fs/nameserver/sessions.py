@@ -20,8 +20,8 @@ class Sessions:
         self._renewed[session] = now_seconds
         return True
 
-    def is_alive(self, session: int, now_seconds: float) -> bool:
-        return now_seconds - self._renewed.get(session, float("-inf")) <= self.lease_seconds
+    def is_known(self, session: int) -> bool:
+        return session in self._renewed
 
     def end(self, session: int) -> None:
         self._renewed.pop(session, None)

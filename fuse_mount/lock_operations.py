@@ -1,0 +1,109 @@
+"""Locks of fcntl(2) and flock(2), held at the nameserver, so that they hold between mounts."""
+
+import ctypes
+import errno
+import fcntl
+import os
+from typing import Any
+
+from fs.errors import Locked, SpeedwellError, TooManyLocks
+from fs.proto import speedwell_pb2 as pb
+from fuse_mount.door import Path, answers_errno
+from fuse_mount.held_locks import MAX_WAITERS
+from fuse_mount.open_files import FileInfo
+from fuse_mount.shared import SharedState
+
+END_OF_FILE = 2**63 - 1
+
+
+class StructFlock(ctypes.Structure):
+    """fcntl(2) on Linux."""
+
+    _fields_ = [("l_type", ctypes.c_short), ("l_whence", ctypes.c_short), ("l_start", ctypes.c_int64),
+                ("l_len", ctypes.c_int64), ("l_pid", ctypes.c_int)]
+
+
+class LockOperations(SharedState):
+    """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart."""
+
+    @answers_errno
+    def lock(self, path: Path | None, info: FileInfo, command: int, pointer: Any) -> int:
+        return self._lock(info, command, ctypes.cast(pointer, ctypes.POINTER(StructFlock)).contents)
+
+    def _lock(self, info: FileInfo, command: int, lock: StructFlock) -> int:
+        inode = self._files.handle(info.fh).file.attributes.inode
+        request = pb.LockRequest(
+            inode=inode, owner=info.lock_owner, first=lock.l_start,
+            last=lock.l_start + lock.l_len - 1 if lock.l_len else END_OF_FILE,
+            exclusive=lock.l_type == fcntl.F_WRLCK, process=max(lock.l_pid, 0))
+        if command == fcntl.F_GETLK:
+            self._test(request, lock)
+        elif lock.l_type == fcntl.F_UNLCK:
+            self._unlock(request)
+        else:
+            self._acquire(request, info, waits=command == fcntl.F_SETLKW)
+        return 0
+
+    @answers_errno
+    def flock(self, path: Path | None, info: FileInfo, operation: int) -> int:
+        inode = self._files.handle(info.fh).file.attributes.inode
+        request = pb.LockRequest(inode=inode, owner=info.lock_owner, last=END_OF_FILE, whole=True,
+                                 exclusive=bool(operation & fcntl.LOCK_EX))
+        if operation & fcntl.LOCK_UN:
+            self._unlock(request)
+        else:
+            self._acquire(request, info, waits=not operation & fcntl.LOCK_NB)
+        return 0
+
+    def _test(self, request: pb.LockRequest, lock: StructFlock) -> None:
+        request.action, request.session = pb.LockRequest.TEST, self._session.number
+        reply = self._metadata.lock(request)
+        if reply.granted:
+            lock.l_type = fcntl.F_UNLCK
+            return
+        found = reply.conflict
+        lock.l_type = fcntl.F_WRLCK if found.exclusive else fcntl.F_RDLCK
+        lock.l_whence, lock.l_pid = os.SEEK_SET, found.process
+        lock.l_start = found.first
+        lock.l_len = 0 if found.last == END_OF_FILE else found.last - found.first + 1
+
+    def _acquire(self, request: pb.LockRequest, info: FileInfo, waits: bool) -> None:
+        request.action, request.session = pb.LockRequest.ACQUIRE, self._session.number
+        # Noted before it is asked for: whatever becomes of the answer, closing the file gives it up.
+        self._locks.add(request.inode, request.owner, request.whole, info.fh)
+        if self._metadata.lock(request).granted:
+            return
+        if not waits:
+            raise Locked("somebody else holds a lock there")
+        if not self._lock_waiters.acquire(blocking=False):
+            raise TooManyLocks(f"{MAX_WAITERS} programs of this mount wait for locks already")
+        try:
+            self._wait_for(request)
+        finally:
+            self._lock_waiters.release()
+
+    def _wait_for(self, request: pb.LockRequest) -> None:
+        request.waits = True
+        while not self._metadata.lock(request).granted:
+            if self._interrupted():
+                request.action = pb.LockRequest.STOP_WAITING
+                self._metadata.lock(request)
+                raise OSError(errno.EINTR, "interrupted while waiting for a lock")
+
+    def _unlock(self, request: pb.LockRequest) -> None:
+        if not self._locks.is_held(request.inode, request.owner, request.whole):
+            return
+        request.action, request.session = pb.LockRequest.RELEASE, self._session.number
+        self._metadata.lock(request)
+        if request.first == 0 and request.last == END_OF_FILE:
+            self._locks.drop(request.inode, request.owner, request.whole)
+
+    def _unlock_all_of(self, handle: int) -> None:
+        """A handle is gone: with it the locks that were taken through it."""
+        if not self._locks.used:
+            return
+        for inode, owner, whole in self._locks.of_handle(handle):
+            try:
+                self._unlock(pb.LockRequest(inode=inode, owner=owner, last=END_OF_FILE, whole=whole))
+            except SpeedwellError:
+                continue  # it goes with the session's lease, if the nameserver stays away for so long
