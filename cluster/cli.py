@@ -29,6 +29,8 @@ COMMANDS = {
     "rm": ("cluster.commands.names", "rm", "Remove files, or whole directories with -r."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
+    "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance."),
+    "fsck": ("cluster.commands.node", "fsck", "Check that every file's content lies where it should."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),

@@ -147,7 +147,7 @@ class FabricCluster:
         return Command(f"dataserver-{name}", [
             program("speedwell-dataserver"), "--id", name,
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
-            "--rack", host.rack, "--pod", host.pod, "--nameserver", NAMESERVER,
+            "--rack", host.rack, "--pod", host.pod, "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), ready_timeout_seconds=60.0)
 

@@ -1,7 +1,7 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -112,6 +112,35 @@ class MetadataClient(PosixMetadata):
         """Counts, capacities, and every dataserver the nameserver knows."""
         reply: StatisticsReply = self._call("Statistics", pb.StatisticsRequest())
         return reply
+
+    # -------------------------------------------------------------- administration
+
+    def set_draining(self, dataserver_id: str, draining: bool) -> None:
+        """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
+        self._call("SetDraining", pb.SetDrainingRequest(dataserver_id=dataserver_id, draining=draining))
+
+    def balance(self) -> None:
+        """Have replicas moved in the background until all dataservers are about equally full."""
+        self._call("Balance", pb.BalanceRequest())
+
+    def contents(self) -> Iterator[pb.ContentEntry]:
+        """Every file's content with its replicas, page by page."""
+        after, more = 0, True
+        while more:
+            reply = self._call("Contents", pb.ContentsRequest(after=after))
+            yield from (entry for entry in reply.entries if entry.HasField("content"))
+            after = reply.entries[-1].inode if reply.entries else after
+            more = reply.more
+
+    def surplus(self) -> set[tuple[str, str]]:
+        """(file id, dataserver id) of contents that lie where no file has them, and are to: copies that are being
+        made, and contents of removed files that wait for their grace period."""
+        reply: pb.ContentsReply = self._call("Contents", pb.ContentsRequest(limit=1))
+        return {(finding.file_id, finding.dataserver_id) for finding in reply.surplus}
+
+    def repair(self, bad_replicas: Sequence[pb.Finding], orphans: Sequence[pb.Finding]) -> None:
+        """Have what a check found put right, without waiting for dataservers that are away."""
+        self._call("Repair", pb.RepairRequest(bad_replicas=bad_replicas, orphans=orphans))
 
     # -------------------------------------------------------------- making
 

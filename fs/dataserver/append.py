@@ -5,7 +5,7 @@ commit, the last one of the chain first. `fs.dataserver.primary` orders the appe
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.connections import ConnectionPool
@@ -29,6 +29,7 @@ from fs.proto.speedwell_pb2 import (
     AppendOperation,
     CommitAppend,
     DataReply,
+    JoinOperation,
 )
 
 log = logging.getLogger(__name__)
@@ -92,27 +93,39 @@ class Appends:
         """
         check_append(operation)
         payload = Payload(channel, operation.length)
-        try:
-            if not operation.HasField("offset"):
-                return self.primary.order(channel, operation, payload)
-            return self._follow(channel, operation, payload)
-        except Refused as refusal:
-            reply = DataReply(status=refusal.status, message=str(refusal), file_size=refusal.file_size)
-        except StaleEpoch as error:
-            reply = DataReply(status=STALE_EPOCH, message=str(error))
-        except StaleFile as error:
-            reply = DataReply(status=STALE, message=str(error))
-        except NoSpace as error:
-            reply = DataReply(status=NO_SPACE, message=str(error))
-        except NoSuchFile as error:
-            reply = DataReply(status=NOT_FOUND, message=str(error))
-        except (StorageFailed, EOFError) as error:
-            log.error("append to %s failed: %s", operation.file_id, error)
-            reply = DataReply(status=IO_ERROR, message=str(error))
+        if operation.HasField("offset"):
+            reply = self._answer(operation.file_id, lambda: self._follow(channel, operation, payload))
+        else:
+            reply = self._answer(operation.file_id, lambda: self.primary.order(channel, operation, payload))
         payload.discard()
         return reply
 
+    def join(self, channel: Channel, operation: JoinOperation) -> DataReply:
+        """Have a dataserver that copied a file join its replicas. Raises InvalidArgument."""
+        check_file_id(operation.copy.file_id)
+        if not operation.candidate.dataserver_id or not 1 <= operation.candidate.port <= 65535:
+            raise InvalidArgument("candidate: it is not a dataserver")
+        return self._answer(operation.copy.file_id, lambda: self.primary.join(channel, operation))
+
     # ------------------------------------------------------------------ private
+
+    @staticmethod
+    def _answer(file_id: str, carry_out: Callable[[], DataReply]) -> DataReply:
+        try:
+            return carry_out()
+        except Refused as refusal:
+            return DataReply(status=refusal.status, message=str(refusal), file_size=refusal.file_size)
+        except StaleEpoch as error:
+            return DataReply(status=STALE_EPOCH, message=str(error))
+        except StaleFile as error:
+            return DataReply(status=STALE, message=str(error))
+        except NoSpace as error:
+            return DataReply(status=NO_SPACE, message=str(error))
+        except NoSuchFile as error:
+            return DataReply(status=NOT_FOUND, message=str(error))
+        except (StorageFailed, EOFError) as error:
+            log.error("append to %s failed: %s", file_id, error)
+            return DataReply(status=IO_ERROR, message=str(error))
 
     def _follow(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,

@@ -2,10 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import grpc
 
+from fs.dataserver.contents import Contents
+from fs.dataserver.copies import Copies
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.store import FileStore
@@ -16,19 +17,20 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 LENGTHS_PER_HEARTBEAT = 2000
-FILES_SCANNED_PER_HEARTBEAT = 500
 
 
 class Heartbeats:
     """Sends heartbeats in a thread of its own between `start` and `stop`."""
 
-    def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore) -> None:
+    def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
+                 copies: Copies) -> None:
+        self._copies = copies
+        self._contents = Contents(store)
         self._link = link
         self._lease = lease
         self._server = server
         self._store = store
         self._deleted: list[str] = []
-        self._unscanned: Iterator[str] = store.ids()
         self._reachable = True
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run_forever, name="heartbeat", daemon=True)
@@ -64,15 +66,17 @@ class Heartbeats:
 
     def run_once(self) -> None:
         """Send one heartbeat and delete what its answer names. Raises grpc.RpcError, StorageFailed."""
-        self._scan()
+        self._contents.scan()
         capacity_bytes, available_bytes = self._store.capacity()
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
+        request = HeartbeatRequest(
+            server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
+            deleted=deleted, reports=self._contents.reports, lost=self._contents.lost, copying=self._copies.under_way,
+            failed_copies=self._copies.take_failed())
         sent_at = self._lease.now()
         try:
-            reply = self._link.heartbeat(HeartbeatRequest(
-                server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes,
-                lengths=lengths, deleted=deleted))
+            reply = self._link.heartbeat(request)
         except BaseException:
             self._store.put_back(lengths)
             raise
@@ -85,15 +89,10 @@ class Heartbeats:
                 log.error("the nameserver asks to delete a file it cannot mean: %s", error)
                 continue
             self._deleted.append(file_id)
-
-    def _scan(self) -> None:
-        """After a start, report the files found on disk bit by bit: a crash may have cut off their report."""
-        for file_id, _ in zip(self._unscanned, range(FILES_SCANNED_PER_HEARTBEAT), strict=False):
-            try:
-                with self._store.opened(file_id) as file:
-                    self._store.note_growth(file)
-            except SpeedwellError as error:
-                log.warning("%s", error)
+        self._contents.compare(reply.expected, self._copies.under_way)
+        self._contents.drop(reply.drop, self._copies.under_way)
+        for copy in reply.copies:
+            self._copies.order(copy)
 
 
 def _reason(error: grpc.RpcError) -> str:

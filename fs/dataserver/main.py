@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from fs.connections import ConnectionPool
+from fs.dataserver.copies import Copies
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
@@ -52,6 +53,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pod", default="pod0", help="group of racks, for placement (default: %(default)s)")
     parser.add_argument("--nameserver", required=True, metavar="HOST:PORT,...", help="all, where there are several")
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
+    parser.add_argument("--controller", metavar="URL",
+                        help="SDN controller that chooses where the copies of lost replicas are read from")
+    parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
+                        help="at most so many bytes a second for copies of lost replicas (default: 64 MiB)")
     parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
     parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
                         "its checksums per second; 0: only what clients report (default: %(default)s)")
@@ -78,6 +83,8 @@ def run(flags: argparse.Namespace) -> int:
         parse_address(nameserver, "--nameserver")
     if not 0 <= flags.scrub_rate <= 1 << 20:
         raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
+    if not flags.recovery_rate > 0:
+        raise InvalidArgument(f"--recovery-rate: {flags.recovery_rate:g} is not positive")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
         raise InvalidArgument(f"--id: {flags.id!r} is not a name of 1 to 200 printable characters")
     advertised = flags.advertise or host
@@ -95,8 +102,10 @@ def run(flags: argparse.Namespace) -> int:
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
     server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync, scrubber=scrubber)
-    heartbeats = Heartbeats(link, lease, Replica(dataserver_id=flags.id, host=advertised, port=port,
-                                                 rack=flags.rack, pod=flags.pod), store)
+    own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
+    copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
+                    bytes_per_second=flags.recovery_rate, sync=flags.sync)
+    heartbeats = Heartbeats(link, lease, own, store, copies)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
@@ -105,6 +114,7 @@ def run(flags: argparse.Namespace) -> int:
     signal.sigwait(STOP_SIGNALS)
     scrubber.stop()
     heartbeats.stop()
+    copies.stop()
     server.stop()
     connections.close()
     store.close()

@@ -42,12 +42,16 @@ from fs.proto.speedwell_pb2 import (
     AppendOperation,
     ChangeReplicasReply,
     DataReply,
+    JoinOperation,
 )
 
 log = logging.getLogger(__name__)
 
 LEVEL_BYTES = 256 << 20
 """A replica that lacks more is not caught up while appends wait: it leaves the set and is made anew."""
+
+PUSHED_BYTES = 32 << 20
+"""What a dataserver that joins may lack; appends wait while it gets it."""
 
 SUSPECT_SECONDS = 1.0
 
@@ -97,6 +101,35 @@ class Primary:
             self._store.note_growth(file)
             return self._reply(file, operation, record.offset, failed)
 
+    def join(self, channel: Channel, operation: JoinOperation) -> DataReply:
+        """Bring a dataserver that copied the file up to date, and have it join the set while nothing is appended.
+
+        Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
+        """
+        copy, own = operation.copy, self._authority.dataserver_id
+        with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size) as file, \
+                turn(file, copy.epoch, channel, TURN_SECONDS):
+            self._require_lease(file)
+            require_unsealed(file)
+            replicas = self._replica_set(file, AppendOperation(epoch=copy.epoch, relay=copy.replicas[1:]))
+            file.ordering.pinned = True
+            peer = Peer(operation.candidate, True, operation.length)
+            if not operation.length <= file.length <= operation.length + PUSHED_BYTES:
+                raise Refused(OUT_OF_DATE, f"the file has {file.length} bytes", file.length)
+            replicas = self.level(file, replicas)
+            if not self._peers.push(peer, file, replicas.epoch):
+                raise Refused(OUT_OF_DATE, "the last bytes could not be passed on", file.length)
+            if own not in copy.replaces:
+                replicas = self.change(file, replicas, remove=copy.replaces, add=[peer.id])
+            else:
+                self._hand_over(file, replicas, peer.id)
+            return DataReply(status=OK, file_size=file.length, epoch=replicas.epoch)
+
+    def _hand_over(self, file: StoredFile, replicas: ReplicaSet, successor: str) -> None:
+        """Leave the set in favour of another dataserver. Raises Refused."""
+        self._ask_for(file, replicas, remove=[self._authority.dataserver_id], add=[successor])
+        file.ordering.replicas = None
+
     def level(self, file: StoredFile, replicas: ReplicaSet) -> ReplicaSet:
         """Have all replicas hold the same bytes, the most that any has; who cannot be reached leaves the set.
 
@@ -120,6 +153,10 @@ class Primary:
     def change(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str] = (),
                add: Iterable[str] = ()) -> ReplicaSet:
         """Have the nameserver change the set; the epoch grows here too. Raises Refused."""
+        return self._take_office(file, self._ask_for(file, replicas, remove=remove, add=add))
+
+    def _ask_for(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str],
+                 add: Iterable[str]) -> ChangeReplicasReply:
         ordering = file.ordering
         try:
             reply = self._authority.link.change_replicas(file.inode, file.file_id, replicas.epoch,
@@ -134,7 +171,7 @@ class Primary:
         except SpeedwellError as error:
             ordering.replicas = None
             raise Refused(STALE_EPOCH, str(error), file.length) from None
-        return self._take_office(file, reply)
+        return reply
 
     # ------------------------------------------------------------------ who may
 

@@ -9,6 +9,7 @@ from fs.channel import Channel, ConnectionLost
 from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
+from fs.dataserver.contents import MAX_INVENTORY, inventory
 from fs.dataserver.primary import Authority
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
@@ -26,6 +27,7 @@ from fs.proto.speedwell_pb2 import (
     DataReply,
     DataRequest,
     HistoryOperation,
+    InventoryOperation,
     LengthOperation,
     ReadOperation,
 )
@@ -72,6 +74,10 @@ class DataServer(FrameServer):
             channel.send(self._check(request.check))
         elif operation == "history":
             channel.send(self._history(request.history))
+        elif operation == "join":
+            channel.send(self._appends.join(channel, request.join))
+        elif operation == "inventory":
+            channel.send(self._inventory(request.inventory))
         else:
             raise InvalidArgument("operation: the request has none")
 
@@ -130,10 +136,18 @@ class DataServer(FrameServer):
             with self._store.opened(operation.file_id) as file:
                 appends = file.ordering.log(file.length)
                 records = [record.message() for record in appends.beyond(operation.offset)]
-                return DataReply(status=OK, file_size=file.length, epoch=appends.epoch, records=records)
+                return DataReply(status=OK, file_size=file.length, epoch=appends.epoch, records=records,
+                                 path=file.path)
         except NoSuchFile as error:
             return DataReply(status=NOT_FOUND, message=str(error))
         except StorageFailed as error:
+            return DataReply(status=IO_ERROR, message=str(error))
+
+    def _inventory(self, operation: InventoryOperation) -> DataReply:
+        limit = min(operation.limit or MAX_INVENTORY, MAX_INVENTORY)
+        try:
+            return DataReply(status=OK, contents=inventory(self._store, operation.after, limit))
+        except OSError as error:
             return DataReply(status=IO_ERROR, message=str(error))
 
 

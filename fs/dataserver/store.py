@@ -133,6 +133,12 @@ class FileStore:
             self._grown.pop(file_id, None)
         shutil.rmtree(self._place(file_id), ignore_errors=True)
 
+    def begin_anew(self, file_id: str) -> None:
+        """Forget what is left of a file, and that it was deleted: a new replica of it is being made."""
+        self.delete(file_id)
+        with self._lock:
+            self._deleted.pop(file_id, None)
+
     def ids(self) -> Iterator[str]:
         """The ids of all files on disk, in no order."""
         for prefix in sorted(self.directory.glob("[0-9a-f][0-9a-f]")):
@@ -199,7 +205,7 @@ class FileStore:
     def _release(self, file: StoredFile) -> None:
         with self._lock:
             file.users -= 1
-            if file.users or file.length:
+            if file.users or file.length or file.ordering.pinned:
                 return
             if self._files.get(file.file_id) is file:
                 del self._files[file.file_id]

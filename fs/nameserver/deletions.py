@@ -5,13 +5,15 @@ its dataserver learns of it in the reply to a heartbeat, again and again until i
 The queue lies in the store beside the namespace: it is written in the batch that removes the file.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from fs.nameserver import records
 from fs.nameserver.records import Content
-from fs.store import Batch, Store
+from fs.store import Batch, Store, end_of_prefix
 
 MAX_PER_HEARTBEAT = 1000
+MAX_LISTED = 20000
 
 
 def enqueue(batch: Batch, content: Content, dataservers: Iterable[int], due_ns: int) -> None:
@@ -41,3 +43,10 @@ def due(store: Store, dataserver: int, now_ns: int, deleted: Collection[bytes] =
     if batch.changes:
         store.write(batch)
     return waiting
+
+
+def waiting(store: Store) -> Iterator[tuple[int, bytes]]:
+    """(number of the dataserver, file id) of all that is to be deleted, at most `MAX_LISTED`."""
+    entries = store.iterate(records.DELETION_PREFIX, end_of_prefix(records.DELETION_PREFIX))
+    for key, _ in islice(entries, MAX_LISTED):
+        yield records.deletion_dataserver(key), records.deletion_file_id(key)

@@ -78,6 +78,10 @@ def _methods(service: NameserverService) -> Methods:
         "Statistics": (pb.StatisticsRequest, service.statistics),
         "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
         "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
+        "SetDraining": (pb.SetDrainingRequest, service.set_draining),
+        "Balance": (pb.BalanceRequest, service.balance),
+        "Contents": (pb.ContentsRequest, service.contents),
+        "Repair": (pb.RepairRequest, service.repair),
     }
 
 

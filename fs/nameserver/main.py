@@ -100,6 +100,9 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
 @click.option("--lease", type=float, default=defaults.DEFAULT_LEASE_SECONDS, show_default=True,
               metavar="SECONDS",
               help="How long a silent dataserver keeps its files before others order the appends to them.")
+@click.option("--recovery-grace", type=float, default=defaults.DEFAULT_RECOVERY_GRACE_SECONDS, show_default=True,
+              metavar="SECONDS",
+              help="How long a dataserver may be away before its replicas are made again elsewhere.")
 @click.option("--sync", is_flag=True,
               help="Force every change to the disk: survives a power failure, costs an fsync each.")
 @click.option("--etcd", metavar="HOST:PORT,...", default="",
@@ -109,12 +112,13 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, lease: float, sync: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
+            session_lease: float, lease: float, recovery_grace: float, sync: bool, etcd: str,
+            etcd_prefix: str, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease), sync=sync,
-        etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix)
+    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace),
+        sync=sync, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -34,6 +34,22 @@ class Namespace(Renaming, ExtendedAttributes):
 
     # -------------------------------------------------------------- reading
 
+    def files_after(self, number: int, limit: int) -> tuple[list[tuple[int, Content]], int | None]:
+        """The contents of files with inodes after `number`, found among `limit` inodes, and where to go on.
+
+        None: there are no more.
+        """
+        found: list[tuple[int, Content]] = []
+        start, stop = records.inode_key(number + 1), records.inode_key(2**64 - 1)
+        for seen, (key, value) in enumerate(self._store.iterate(start, stop)):
+            if seen == limit:
+                return found, number
+            number = records.inode_number(key)
+            content = Inode.decode(number, value).content
+            if content is not None:
+                found.append((number, content))
+        return found, None
+
     def list(self, path: bytes, after: bytes, limit: int) -> tuple[Inode, list[tuple[bytes, Inode]], bool]:
         """The directory, up to `limit` of its entries with names after `after`, in the order of their bytes,
         and whether there are more. Raises NoSuchFile, NotADirectory."""

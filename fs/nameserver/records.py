@@ -25,7 +25,7 @@ SUPERBLOCK_KEY = b"!"
 _DENTRY_PREFIX = b"d"
 _INODE_PREFIX = b"i"
 DATASERVER_PREFIX = b"s"
-_DELETION_PREFIX = b"x"
+DELETION_PREFIX = b"x"
 ORPHAN_PREFIX = b"o"
 LOCKS_PREFIX = b"l"
 
@@ -150,12 +150,17 @@ def inode_key(inode: int) -> bytes:
     return _DENTRY_KEY.pack(_INODE_PREFIX, inode)
 
 
+def inode_number(key: bytes) -> int:
+    """The inode whose record has that key."""
+    return int(_DENTRY_KEY.unpack(key)[1])
+
+
 def dataserver_key(number: int) -> bytes:
     return DATASERVER_PREFIX + number.to_bytes(2, "big")
 
 
 def deletion_key(dataserver: int, due_ns: int, file_id: bytes) -> bytes:
-    return _DELETION_KEY.pack(_DELETION_PREFIX, dataserver, max(due_ns, 0), file_id)
+    return _DELETION_KEY.pack(DELETION_PREFIX, dataserver, max(due_ns, 0), file_id)
 
 
 def deletion_file_id(key: bytes) -> bytes:
@@ -187,3 +192,7 @@ def locks_key(inode: int) -> bytes:
 def locks_inode(key: bytes) -> int:
     inode: int = _DENTRY_KEY.unpack(key)[1]
     return inode
+
+
+def deletion_dataserver(key: bytes) -> int:
+    return int.from_bytes(key[1:3], "big")

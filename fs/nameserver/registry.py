@@ -6,7 +6,7 @@ Times are monotonic seconds, passed in.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
 from fs.nameserver.placement import Candidate
@@ -30,6 +30,7 @@ class Dataserver:
     port: int
     rack: str
     pod: str
+    draining: bool = False
 
 
 @dataclass(slots=True)
@@ -69,16 +70,25 @@ class Registry:
         if known is None and len(self._servers) >= MAX_DATASERVERS:
             raise StorageFailed(f"there are {MAX_DATASERVERS} dataservers already")
         server = Dataserver(len(self._servers) if number is None else number,
-                            dataserver_id, host, port, rack, pod)
+                            dataserver_id, host, port, rack, pod, known is not None and known.draining)
         if known is not None and (known.host, known.port) != (host, port) and self._heard(known, now_seconds):
             raise AlreadyExists(f"server.dataserver_id: {dataserver_id!r} is taken by the live dataserver "
                                 f"at {known.host}:{known.port}")
         if server != known:
-            batch = Batch()
-            batch.put(dataserver_key(server.number), json.dumps(asdict(server)).encode())
-            self._store.write(batch)
+            self._write(server)
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes))
         return server
+
+    def set_draining(self, number: int, draining: bool) -> None:
+        """Have a dataserver get no new replicas, or again."""
+        server = replace(self._servers[number], draining=draining)
+        self._write(server)
+        self._servers[number] = server
+
+    def _write(self, server: Dataserver) -> None:
+        batch = Batch()
+        batch.put(dataserver_key(server.number), json.dumps(asdict(server)).encode())
+        self._store.write(batch)
 
     def _heard(self, server: Dataserver, now_seconds: float) -> bool:
         """Alive, and not only by the benefit of the doubt after a restart."""
@@ -94,6 +104,25 @@ class Registry:
         status = self._status.get(number)
         return status is not None and now_seconds - status.last_heartbeat_seconds <= self._lease_seconds
 
+    def is_draining(self, number: int) -> bool:
+        server = self._servers.get(number)
+        return server is not None and server.draining
+
+    def silent_seconds(self, number: int, now_seconds: float) -> float:
+        """How long a dataserver has not been heard from; for ever if it never was."""
+        status = self._status.get(number)
+        return float("inf") if status is None else now_seconds - status.last_heartbeat_seconds
+
+    def numbers(self) -> list[int]:
+        """All dataservers ever seen."""
+        return list(self._servers)
+
+    def used_parts(self, now_seconds: float) -> dict[int, float]:
+        """The used part of each live dataserver's disk, from 0 to 1."""
+        return {number: 1 - (status.available_bytes or 0) / status.capacity_bytes
+                for number, status in self._status.items()
+                if status.capacity_bytes and self.is_alive(number, now_seconds) and not self.is_draining(number)}
+
     def number_of(self, dataserver_id: str) -> int | None:
         return self._numbers.get(dataserver_id)
 
@@ -106,7 +135,8 @@ class Registry:
         """Live dataservers that have space left, for placement."""
         return [Candidate(server.number, server.host, server.rack)
                 for number, server in self._servers.items()
-                if self._status[number].available_bytes != 0 and self.is_alive(number, now_seconds)]
+                if self._status[number].available_bytes != 0 and not server.draining
+                and self.is_alive(number, now_seconds)]
 
     def numbers_for_new_file(self, wanted: Sequence[str], now_seconds: float) -> tuple[int, ...]:
         """The dataservers of these ids, in this order.

@@ -20,6 +20,7 @@ from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.records import Content, Inode
+from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Dataserver, Registry
 from fs.nameserver.sessions import Sessions
 from fs.nameserver.settings import Settings
@@ -50,6 +51,9 @@ class NameserverService(PosixRequests):
         self._locks_changed = threading.Condition(self._lock)
         self._sessions = Sessions(settings.session_lease_seconds,
                                   self._namespace.holders() | self._locks.sessions(), clock_seconds())
+        self._recovery = Recovery(self._namespace, self._registry, self._replicas, generator,
+                                  grace_seconds=settings.recovery_grace_seconds,
+                                  orphan_grace_seconds=settings.deletion_grace_seconds)
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names
@@ -194,8 +198,10 @@ class NameserverService(PosixRequests):
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
             due = deletions.due(self._store, dataserver.number, now_ns, deleted)
-        return pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
-                                 lease_seconds=self._settings.lease_seconds)
+            reply = pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
+                                      lease_seconds=self._settings.lease_seconds)
+            self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
+            return reply
 
     def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
@@ -209,6 +215,59 @@ class NameserverService(PosixRequests):
                 request.inode, file_id,
                 lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add))
             return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._replicas(content.replicas))
+
+    # -------------------------------------------------------------- administration
+
+    def set_draining(self, request: pb.SetDrainingRequest) -> pb.SetDrainingReply:
+        with self._lock:
+            self._registry.set_draining(self._number(request.dataserver_id, "dataserver_id"), request.draining)
+            self._recovery.look_again()
+        return pb.SetDrainingReply()
+
+    def balance(self, request: pb.BalanceRequest) -> pb.BalanceReply:
+        with self._lock:
+            self._recovery.balance()
+        return pb.BalanceReply()
+
+    def contents(self, request: pb.ContentsRequest) -> pb.ContentsReply:
+        limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
+        after = requests.number(request.after, "after", 2**64 - 2)
+        reply = pb.ContentsReply()
+        with self._lock:
+            files, position = self._namespace.files_after(after, limit)
+            for inode, content in files:
+                servers = self._registry.with_state(content.replicas, self._clock_seconds())
+                reply.entries.add(inode=inode, content=content.record(),
+                                  dataserver_ids=[server.dataserver_id for server, _ in servers])
+            if not after:
+                self._add_surplus(reply)
+        reply.more = position is not None
+        if position is not None and not reply.entries:
+            reply.entries.add(inode=position)  # only directories so far: where to go on
+        return reply
+
+    def _add_surplus(self, reply: pb.ContentsReply) -> None:
+        names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
+        for number, file_id in deletions.waiting(self._store):
+            reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names.get(number, ""))
+        for file_id_text, number in self._recovery.copies():
+            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
+
+    def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
+        with self._lock:
+            now = self._clock_seconds()
+            for index, finding in enumerate(request.bad_replicas):
+                file_id, number = self._finding(finding, f"bad_replicas[{index}]")
+                self._recovery.lost(finding.inode, file_id, number, now)
+            for index, finding in enumerate(request.orphans):
+                file_id, number = self._finding(finding, f"orphans[{index}]")
+                self._recovery.orphan(finding.inode, file_id, number)
+            self._recovery.hurry()
+        return pb.RepairReply()
+
+    def _finding(self, finding: pb.Finding, field: str) -> tuple[bytes, int]:
+        return (requests.file_id(finding.file_id, f"{field}.file_id"),
+                self._number(finding.dataserver_id, f"{field}.dataserver_id"))
 
     def _number(self, dataserver_id: str, field: str) -> int:
         number = self._registry.number_of(requests.dataserver_id(dataserver_id, field))
@@ -250,7 +309,9 @@ class NameserverService(PosixRequests):
                 capacity, available = status.capacity_bytes or 0, status.available_bytes or 0
                 reply.dataservers.add(server=self._replica(server, alive), capacity_bytes=capacity,
                                       available_bytes=available,
-                                      last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds)
+                                      last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
+                                      draining=server.draining,
+                                      replicas=self._recovery.replica_counts[server.number])
                 if alive:
                     reply.capacity_bytes += capacity
                     reply.available_bytes += available

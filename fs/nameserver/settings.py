@@ -11,6 +11,7 @@ DEFAULT_CHUNK_BYTES = 256 << 20
 DEFAULT_DELETION_GRACE_SECONDS = 60.0
 DEFAULT_SESSION_LEASE_SECONDS = 15.0
 DEFAULT_LEASE_SECONDS = LEASE_SECONDS
+DEFAULT_RECOVERY_GRACE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Settings:
     deletion_grace_seconds: float = DEFAULT_DELETION_GRACE_SECONDS
     session_lease_seconds: float = DEFAULT_SESSION_LEASE_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
+    recovery_grace_seconds: float = DEFAULT_RECOVERY_GRACE_SECONDS
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
@@ -35,3 +37,5 @@ class Settings:
                                   "an hour")
         if not 1 <= self.lease_seconds <= 3600:
             raise InvalidArgument(f"lease: {self.lease_seconds:g} s is not between a second and an hour")
+        if not 0 <= self.recovery_grace_seconds <= 366 * 86400:
+            raise InvalidArgument(f"recovery-grace: {self.recovery_grace_seconds:g} s is not between 0 and a year")

@@ -1,0 +1,126 @@
+"""speedwell node, speedwell fsck"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import bytes_for_people, console, echo, echo_json
+
+CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
+POLL_SECONDS = 0.5
+
+
+@click.group()
+def node() -> None:
+    """Look after the dataservers: list, drain, undrain, balance."""
+
+
+@node.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list; sizes in bytes.")
+@connection_options
+def list_nodes(as_json: bool, target: Target) -> None:
+    """List the dataservers with what they hold."""
+    from rich.table import Table
+
+    with target.connect() as client:
+        statuses = client.statistics().dataservers
+    rows: list[dict[str, Any]] = [
+        {"name": status.server.dataserver_id, "address": f"{status.server.host}:{status.server.port}",
+         "rack": status.server.rack, "pod": status.server.pod,
+         "state": _state(status.server.alive, status.draining), "replicas": status.replicas,
+         "capacity_bytes": status.capacity_bytes, "available_bytes": status.available_bytes,
+         "last_heartbeat_seconds_ago": round(status.last_heartbeat_seconds_ago, 1)} for status in statuses]
+    if as_json:
+        echo_json(rows)
+        return
+    table = Table("name", "address", "rack", "state", "replicas", "available", "of", box=None)
+    for row in rows:
+        table.add_row(row["name"], row["address"], row["rack"], row["state"], str(row["replicas"]),
+                      bytes_for_people(row["available_bytes"]), bytes_for_people(row["capacity_bytes"]))
+    console().print(table)
+
+
+def _state(alive: bool, draining: bool) -> str:
+    return ("draining" if draining else "alive") if alive else "away"
+
+
+@node.command()
+@click.argument("name")
+@click.option("--wait", "wait_seconds", type=float, metavar="SECONDS",
+              help="Wait until it holds no replica any more; exit code 1 if that takes longer.")
+@connection_options
+def drain(name: str, wait_seconds: float | None, target: Target) -> None:
+    """Move all replicas away from the dataserver NAME; it gets no new ones."""
+    with target.connect() as client:
+        client.metadata.set_draining(name, True)
+        deadline = time.monotonic() + (wait_seconds or 0.0)
+        left = sum(name in entry.dataserver_ids for entry in client.metadata.contents())
+        while left and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            left = sum(name in entry.dataserver_ids for entry in client.metadata.contents())
+    if wait_seconds is not None and left:
+        raise click.ClickException(f"{name} still holds {left} replicas after {wait_seconds:g} s")
+    echo(f"{name} holds no replicas any more" if not left else
+         f"{name} is being drained: {left} replicas to move; `speedwell node list` shows how far it is")
+
+
+@node.command()
+@click.argument("name")
+@connection_options
+def undrain(name: str, target: Target) -> None:
+    """Use the dataserver NAME again."""
+    with target.connect() as client:
+        client.metadata.set_draining(name, False)
+
+
+@node.command()
+@connection_options
+def balance(target: Target) -> None:
+    """Move replicas in the background until all dataservers are about equally full."""
+    with target.connect() as client:
+        client.metadata.balance()
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
+@click.option("--timeout", "timeout_seconds", type=float, default=300.0, show_default=True, metavar="SECONDS",
+              help="How long a repair may take.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@connection_options
+@click.pass_context
+def fsck(context: click.Context, repair: bool, timeout_seconds: float, as_json: bool, target: Target) -> None:
+    """Check that every file's content lies where it should.
+
+    Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong.
+    """
+    from cluster.fsck import check
+
+    with target.connect() as client:
+        result = check(client.metadata)
+        first = result
+        deadline = time.monotonic() + timeout_seconds
+        if repair and not result.clean:
+            while not result.clean and time.monotonic() < deadline:
+                client.metadata.repair(result.of_kind("lost-replica", "short-replica"), result.of_kind("orphaned"))
+                time.sleep(POLL_SECONDS)
+                result = check(client.metadata)
+                if not result.problems:
+                    break  # servers that are away are nothing to repair
+    if as_json:
+        echo_json({**result.document(), "found": first.document()["problems"]})
+    else:
+        for problem in result.problems:
+            where = f" on {problem.dataserver_id}" if problem.dataserver_id else ""
+            echo(f"{problem.kind}{where}: inode {problem.inode}, content {problem.file_id}: {problem.detail}")
+        for name in result.unreachable:
+            echo(f"away: dataserver {name}")
+        echo(f"{result.files} files, {result.replicas} replicas: "
+             + ("clean" if not result.problems else f"{len(result.problems)} problems")
+             + (f", {len(first.problems)} repaired" if repair and first.problems and not result.problems else ""))
+    if result.problems:
+        context.exit(NOT_REPAIRED)
+    context.exit(REPAIRED if first.problems else CLEAN)

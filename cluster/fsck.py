@@ -1,0 +1,160 @@
+"""Comparing what the nameserver thinks lies on the dataservers with what does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fs.channel import ConnectionLost, MalformedFrame, connect
+from fs.client.metadata import MetadataClient
+from fs.nameserver.requests import file_id_text
+from fs.proto.speedwell_pb2 import (
+    OK,
+    ContentEntry,
+    DataReply,
+    DataRequest,
+    FileReport,
+    Finding,
+    InventoryOperation,
+    Replica,
+)
+
+PAGE = 1000
+Inventory = Mapping[str, FileReport]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `kind` is missing (no live replica holds the content), under-replicated (fewer good
+    replicas than wanted), lost-replica (a dataserver of the set does not hold it), short-replica (it has less than
+    the file), orphaned (a dataserver holds a content of no file, or is not in the set)."""
+
+    kind: str
+    inode: int
+    file_id: str
+    detail: str
+    dataserver_id: str = ""
+
+
+@dataclass
+class Check:
+    """The result: what was looked at, and what is wrong."""
+
+    files: int = 0
+    replicas: int = 0
+    unreachable: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not self.problems and not self.unreachable
+
+    def document(self) -> dict[str, Any]:
+        return {"clean": self.clean, "files": self.files, "replicas": self.replicas,
+                "unreachable": self.unreachable, "problems": [asdict(problem) for problem in self.problems]}
+
+    def of_kind(self, *kinds: str) -> list[Finding]:
+        return [Finding(inode=problem.inode, file_id=problem.file_id, dataserver_id=problem.dataserver_id)
+                for problem in self.problems if problem.kind in kinds]
+
+
+def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda count: None) -> Check:
+    """Look at every file and every dataserver. Raises NameserverUnavailable.
+
+    The inventories are taken before the files are listed, and what looks wrong then is looked at again: files
+    change meanwhile.
+    """
+    found = _check_once(metadata, progress)
+    if not found.problems:
+        return found
+    again = _check_once(metadata, lambda count: None)
+    before = {(problem.kind, problem.file_id, problem.dataserver_id) for problem in found.problems}
+    again.problems = [problem for problem in again.problems
+                      if (problem.kind, problem.file_id, problem.dataserver_id) in before]
+    return again
+
+
+def _check_once(metadata: MetadataClient, progress: Callable[[int], None]) -> Check:
+    result = Check()
+    inventories: dict[str, Inventory] = {}
+    surplus = metadata.surplus()
+    statistics = metadata.statistics()
+    for status in statistics.dataservers:
+        name = status.server.dataserver_id
+        try:
+            inventories[name] = inventory_of(status.server) if status.server.alive else {}
+        except (ConnectionLost, MalformedFrame):
+            inventories[name] = {}
+            result.unreachable.append(name)
+        if not status.server.alive and (status.replicas or not status.draining):
+            result.unreachable.append(name)
+    entries = {}
+    for entry in metadata.contents():
+        entries[file_id_text(entry.content.file_id)] = entry
+        progress(1)
+    result.unreachable = sorted(set(result.unreachable))
+    result.problems = compare(entries.values(), inventories, set(result.unreachable), surplus | metadata.surplus())
+    result.files = len(entries)
+    result.replicas = sum(len(inventory) for inventory in inventories.values())
+    return result
+
+
+def inventory_of(server: Replica) -> Inventory:
+    """All contents on a dataserver by file id. Raises ConnectionLost, MalformedFrame."""
+    contents: dict[str, FileReport] = {}
+    channel = connect(server.host, server.port)
+    try:
+        after = ""
+        while True:
+            channel.send(DataRequest(inventory=InventoryOperation(after=after, limit=PAGE)))
+            reply = channel.expect(DataReply)
+            if reply.status != OK:
+                raise ConnectionLost(reply.message)
+            contents.update((report.file_id, report) for report in reply.contents)
+            if len(reply.contents) < PAGE:
+                return contents
+            after = reply.contents[-1].file_id
+    finally:
+        channel.close()
+
+
+def compare(entries: Iterable[ContentEntry], inventories: Mapping[str, Inventory],
+            unreachable: set[str], surplus: Container[tuple[str, str]] = ()) -> list[Problem]:
+    """What is wrong, given every content and what lies on each dataserver. A file without a byte needs no replica
+    to hold anything; `surplus` has (file id, dataserver id) of contents that may lie about."""
+    problems: list[Problem] = []
+    members: dict[str, set[str]] = {}
+    for entry in entries:
+        file_id = file_id_text(entry.content.file_id)
+        members[file_id] = set(entry.dataserver_ids)
+        problems += _check_content(entry, file_id, inventories, unreachable)
+    for name, inventory in inventories.items():
+        for file_id, report in inventory.items():
+            if name not in members.get(file_id, set()) and (file_id, name) not in surplus:
+                reason = "the dataserver is not in the file's set" if file_id in members else "no file has it"
+                problems.append(Problem("orphaned", report.inode, file_id, f"{report.size} bytes: {reason}", name))
+    return problems
+
+
+def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, Inventory],
+                   unreachable: set[str]) -> list[Problem]:
+    size, problems, good = entry.content.size, [], 0
+    for name in entry.dataserver_ids:
+        if name in unreachable:
+            continue
+        report = inventories.get(name, {}).get(file_id)
+        if size and report is None:
+            problems.append(Problem("lost-replica", entry.inode, file_id, "it is not there", name))
+        elif report is not None and report.size < size:
+            problems.append(Problem("short-replica", entry.inode, file_id,
+                                    f"it has {report.size} of {size} bytes", name))
+        else:
+            good += 1
+    wanted = entry.content.replication
+    if not good and size:
+        problems.append(Problem("missing", entry.inode, file_id,
+                                f"none of {', '.join(entry.dataserver_ids)} holds its {size} bytes"))
+    elif good < min(wanted, len(inventories)):
+        problems.append(Problem("under-replicated", entry.inode, file_id, f"{good} of {wanted} replicas"))
+    return problems

@@ -1,0 +1,204 @@
+"""Making replicas that the nameserver orders: read the content, then have the primary let this server join."""
+
+import logging
+import threading
+import time
+from collections import deque
+
+from fs.channel import ConnectionLost, MalformedFrame
+from fs.client.context import ClientContext
+from fs.client.metadata import MetadataClient
+from fs.client.receiver import RangeReceiver
+from fs.dataserver.append_log import Record
+from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.store import FileStore, check_file_id, disk_error
+from fs.dataserver.stored_file import StoredFile
+from fs.errors import SpeedwellError, StorageFailed
+from fs.proto.speedwell_pb2 import (
+    NOT_FOUND,
+    OK,
+    OUT_OF_DATE,
+    Attributes,
+    Copy,
+    DataReply,
+    DataRequest,
+    HistoryOperation,
+    JoinOperation,
+    Replica,
+)
+
+log = logging.getLogger(__name__)
+
+WORKERS = 2
+PIECE_BYTES = 1 << 20
+COMMITTED_BYTES = 32 << 20
+"""What is committed at once; a copy that is interrupted begins anew."""
+
+ANSWER_SECONDS = 30.0
+MAX_ROUNDS = 20
+STEERED_BYTES = 262144
+
+
+class Copies:
+    """Carries out `Copy` orders in threads of its own, at most `bytes_per_second` in all. Thread-safe.
+
+    The content is read as every client reads: steered by the controller where there is one, from the nearest
+    replica otherwise, from another one when that fails.
+    """
+
+    def __init__(self, store: FileStore, own: Replica, nameserver: str, *, controller: str | None,
+                 local_host: str, bytes_per_second: float, sync: bool) -> None:
+        """Raises InvalidArgument for a malformed controller URL."""
+        self._store = store
+        self._own = own
+        self._sync = sync
+        self._context = ClientContext(
+            MetadataClient(nameserver, 0), controller=controller, local_host=local_host, replica_policy=None,
+            path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1)
+        self._pace = _Pace(bytes_per_second)
+        self._orders: deque[Copy] = deque()
+        self._under_way: set[str] = set()
+        self._failed: list[str] = []
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+
+    @property
+    def under_way(self) -> list[str]:
+        """File ids of the copies ordered and not finished."""
+        with self._changed:
+            return list(self._under_way)
+
+    def take_failed(self) -> list[str]:
+        """File ids of the copies given up since the last call."""
+        with self._changed:
+            failed, self._failed = self._failed, []
+            return failed
+
+    def order(self, copy: Copy) -> None:
+        """Make a replica, unless that is under way already."""
+        with self._changed:
+            if copy.file_id in self._under_way or self._stopping:
+                return
+            self._under_way.add(copy.file_id)
+            self._orders.append(copy)
+            if len(self._threads) < WORKERS:
+                thread = threading.Thread(target=self._work, name="copy", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Begin no other copy; those under way are given up with their connections."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._context.close()
+        self._context.metadata.close()
+
+    # ------------------------------------------------------------------ private
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._orders or self._stopping)
+                if self._stopping:
+                    return
+                copy = self._orders.popleft()
+            failed = False
+            try:
+                self._make(copy)
+                log.info("%s: this server is a replica now", copy.file_id)
+            except (SpeedwellError, EOFError) as error:
+                log.warning("%s: no replica was made: %s", copy.file_id, error)
+                failed = True
+            except Exception:
+                log.exception("%s: no replica was made", copy.file_id)
+                failed = True
+            with self._changed:
+                self._under_way.discard(copy.file_id)
+                if failed:
+                    self._failed.append(copy.file_id)
+
+    def _make(self, copy: Copy) -> None:
+        check_file_id(copy.file_id)
+        primary = copy.replicas[0]
+        self._store.begin_anew(copy.file_id)
+        known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
+        with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size) as file:
+            file.ordering.pinned = True
+            for _ in range(MAX_ROUNDS):
+                if known.status not in (OK, NOT_FOUND):
+                    raise StorageFailed(f"dataserver {primary.dataserver_id}: {known.message}")
+                self._pull(copy, file, known.file_size)
+                self._note(copy, file, known)
+                reply = self._ask(primary, DataRequest(join=JoinOperation(
+                    copy=copy, candidate=self._own, length=file.length)))
+                if reply.status == OK:
+                    file.ordering.log(file.length).raise_epoch(reply.epoch)
+                    return
+                if reply.status != OUT_OF_DATE:
+                    raise StorageFailed(f"dataserver {primary.dataserver_id}: {reply.message}")
+                known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
+        raise StorageFailed("the file grows faster than it can be copied")
+
+    def _pull(self, copy: Copy, file: StoredFile, length: int) -> None:
+        attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,
+                                replicas=copy.replicas, epoch=copy.epoch)
+        receiver = RangeReceiver(self._context, attributes, file.length, length, steer=True)
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        try:
+            while receiver.position < length:
+                with file.turn:
+                    writer = AppendWriter(file, self._sync)
+                    try:
+                        while writer.end - writer.offset < COMMITTED_BYTES and receiver.position < length:
+                            received = receiver.receive_into(buffer)
+                            writer.write(buffer[:received])
+                            self._pace.wait(received)
+                            if self._stopping:
+                                raise StorageFailed("the dataserver is stopping")
+                        writer.commit()
+                    finally:
+                        if file.length < writer.end:
+                            writer.abort()
+        finally:
+            receiver.close()
+
+    def _note(self, copy: Copy, file: StoredFile, known: DataReply) -> None:
+        records = [Record.of(record) for record in known.records]
+        try:
+            with file.turn:
+                file.ordering.log(file.length).note(
+                    [record for record in records if record.end <= file.length], copy.epoch, self._sync)
+        except OSError as error:
+            raise disk_error(error, f"cannot copy {copy.file_id}") from None
+
+    def _ask(self, primary: Replica, request: DataRequest) -> DataReply:
+        channel = self._context.connections.take(primary.host, primary.port)
+        try:
+            channel.set_timeout(ANSWER_SECONDS)
+            channel.send(request)
+            reply = channel.expect(DataReply)
+        except (ConnectionLost, MalformedFrame):
+            channel.close()
+            raise
+        self._context.connections.give_back(primary.host, primary.port, channel)
+        return reply
+
+
+class _Pace:
+    """Holds its callers back to a rate in bytes a second, in all."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self, count: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + count / self._rate
+            ahead = self._free_at - now
+        if ahead > 0.1:
+            time.sleep(ahead)

@@ -1,0 +1,282 @@
+"""Keeping every content on as many dataservers as it wants: the nameserver's part.
+
+All files are looked at again and again, some with each heartbeat. Where a replica is missing, another
+dataserver is told to copy the content and to join through the primary (`fs.dataserver.copies`); what a
+dataserver holds and should not is dropped after a grace period. Nothing of this is kept on disk: after a restart
+heartbeats and the next look at all files bring it back. Times are monotonic seconds, passed in; one thread at a
+time (the service holds a lock).
+"""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
+from fs.nameserver import requests
+from fs.nameserver.configuration import Configuration, succession, without
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.placement import Candidate
+from fs.nameserver.records import Content
+from fs.nameserver.recovery_plan import State, overfull, plan, target
+from fs.nameserver.registry import Dataserver, Registry
+from fs.proto import speedwell_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+FILES_PER_HEARTBEAT = 200
+FILES_PER_HEARTBEAT_IN_NEED = 2000
+"""Looked at with each heartbeat; more while a dataserver is away or to be emptied."""
+
+PAUSE_SECONDS = 5.0
+"""Between two looks at all files when all is well."""
+
+MAX_EXPECTED = 1000
+COPIES_PER_SERVER = 2
+UNHEARD_SECONDS = 15.0
+"""A copy that its dataserver does not report as under way for so long is ordered from another one."""
+
+BALANCED_WITHIN = 0.05
+
+Replicas = Callable[[Sequence[int]], Sequence[pb.Replica]]
+
+
+@dataclass
+class _CopyOrder:
+    inode: int
+    target: int
+    copy: pb.Copy
+    heard_seconds: float
+
+
+class Recovery:
+    """`grace_seconds` is how long a silent dataserver may be away before its replicas are made elsewhere,
+    `orphan_grace_seconds` how long a dataserver keeps what no file has."""
+
+    def __init__(self, namespace: Namespace, registry: Registry, replicas: Replicas, generator: random.Random, *,
+                 grace_seconds: float, orphan_grace_seconds: float) -> None:
+        self._namespace = namespace
+        self._registry = registry
+        self._replicas = replicas
+        self._generator = generator
+        self._grace_seconds = grace_seconds
+        self._orphan_grace_seconds = orphan_grace_seconds
+        self._orders: dict[str, _CopyOrder] = {}
+        self._orphans: dict[tuple[int, str], float] = {}
+        self._expected: dict[int, list[pb.FileReport]] = {}
+        self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
+        self._next_look_seconds = 0.0
+        self._hurry = False
+        self._balancing = False
+        self._moved = 0
+        self._counting: Counter[int] = Counter()
+        self.replica_counts: Counter[int] = Counter()
+
+    # ------------------------------------------------------------------ asked for
+
+    def hurry(self) -> None:
+        """Take dataservers that are away now for gone, and look at all files at once."""
+        self._hurry = True
+        self.look_again()
+
+    def balance(self) -> None:
+        """Move replicas until all dataservers are about equally full."""
+        self._balancing = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Begin the next look at all files now."""
+        self._after = None
+        self._next_look_seconds = 0.0
+
+    def lost(self, inode: int, file_id: bytes, server: int, now_seconds: float) -> None:
+        """`server` says, or a check found, that it does not hold the content: it leaves the set."""
+        def change(now: Configuration) -> Configuration:
+            return succession(without(now, server), lambda number: self._registry.is_alive(number, now_seconds))
+
+        try:
+            before = self._namespace.inode(inode)
+            if before.content is None or before.content.file_id != file_id or \
+                    server not in before.content.replicas:
+                return
+            self._namespace.configure(inode, file_id, change)
+            log.warning("inode %d: dataserver number %d has lost its replica", inode, server)
+            self.look_again()
+        except SpeedwellError as error:
+            log.debug("inode %d: %s", inode, error)
+
+    def orphan(self, inode: int, file_id: bytes, server: int) -> None:
+        """A check found a content on `server` that is no replica of a file: no need to wait any longer."""
+        content = self._content(inode)
+        if content is None or content.file_id != file_id or server not in content.replicas:
+            self._orphans[server, requests.file_id_text(file_id)] = float("-inf")
+
+    def copies(self) -> list[tuple[str, int]]:
+        """(file id, number of the dataserver) of the replicas that are being made."""
+        return [(file_id, order.target) for file_id, order in self._orders.items()]
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def heartbeat(self, server: Dataserver, request: pb.HeartbeatRequest, reply: pb.HeartbeatReply,
+                  now_seconds: float) -> None:
+        """Take in what a heartbeat says of copies and contents, look at some files, add orders to the reply."""
+        for report in request.lost:
+            self._each(lambda report=report: self.lost(  # type: ignore[misc]
+                report.inode, requests.file_id(report.file_id), server.number, now_seconds))
+        for report in request.reports:
+            self._each(lambda report=report: self._reported(server, report, reply, now_seconds))  # type: ignore[misc]
+        for file_id in request.copying:
+            order = self._orders.get(file_id)
+            if order is not None and order.target == server.number:
+                order.heard_seconds = now_seconds
+        for file_id in request.failed_copies:
+            order = self._orders.get(file_id)
+            if order is not None and order.target == server.number:
+                del self._orders[file_id]
+        self._forget_orders(now_seconds)
+        self._look(now_seconds)
+        reply.copies.extend(order.copy for order in self._orders.values() if order.target == server.number)
+        reply.expected.extend(self._expected.pop(server.number, ()))
+
+    @staticmethod
+    def _each(take: Callable[[], None]) -> None:
+        try:
+            take()
+        except InvalidArgument as error:
+            log.warning("a dataserver reports what makes no sense: %s", error)
+
+    def _reported(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply,
+                  now_seconds: float) -> None:
+        """Have `server` drop a content that no file has, or not on this server, once it has been so for long."""
+        file_id = requests.file_id(report.file_id)
+        key = server.number, report.file_id
+        content = self._content(report.inode)
+        order = self._orders.get(report.file_id)
+        member = content is not None and content.file_id == file_id and server.number in content.replicas
+        if member or (order is not None and order.target == server.number):
+            self._orphans.pop(key, None)
+            return
+        since = self._orphans.setdefault(key, now_seconds)
+        if now_seconds - since < self._orphan_grace_seconds:
+            return
+        current = content is not None and content.file_id == file_id
+        reply.drop.add(file_id=report.file_id, inode=report.inode, epoch=content.epoch if current and content else 0,
+                       size=report.size)
+        self._orphans.pop(key, None)
+
+    def _content(self, inode: int) -> Content | None:
+        try:
+            return self._namespace.inode(inode).content
+        except NoSuchFile:
+            return None
+
+    def _forget_orders(self, now_seconds: float) -> None:
+        for file_id, order in list(self._orders.items()):
+            content = self._content(order.inode)
+            gone = content is None or requests.file_id_text(content.file_id) != file_id
+            if gone or (content is not None and order.target in content.replicas) \
+                    or now_seconds - order.heard_seconds > UNHEARD_SECONDS \
+                    or not self._registry.is_alive(order.target, now_seconds):
+                del self._orders[file_id]
+
+    # ------------------------------------------------------------------ looking at all files
+
+    def state(self, number: int, now_seconds: float) -> State:
+        """Of a dataserver, as far as its replicas are concerned."""
+        if not self._registry.is_alive(number, now_seconds):
+            silent = self._registry.silent_seconds(number, now_seconds)
+            return State.GONE if self._hurry or silent > self._grace_seconds else State.AWAY
+        return State.DRAINING if self._registry.is_draining(number) else State.ALIVE
+
+    def _in_need(self, now_seconds: float) -> bool:
+        return self._hurry or self._balancing or bool(self._orders) or any(
+            self.state(number, now_seconds) is not State.ALIVE for number in self._registry.numbers())
+
+    def _look(self, now_seconds: float) -> None:
+        in_need = self._in_need(now_seconds)
+        if self._after is None:
+            pause = 1.0 if in_need else PAUSE_SECONDS
+            if now_seconds < self._next_look_seconds and not (in_need and self._next_look_seconds - now_seconds > 1):
+                return
+            self._next_look_seconds = now_seconds + pause
+            self._after = 0
+            self._counting = Counter()
+            self._moved = 0
+        used = self._registry.used_parts(now_seconds)
+        givers, takers = overfull(used, BALANCED_WITHIN) if self._balancing else (set(), set())
+        limit = FILES_PER_HEARTBEAT_IN_NEED if in_need else FILES_PER_HEARTBEAT
+        files, self._after = self._namespace.files_after(self._after, limit)
+        for inode, content in files:
+            self._examine(inode, content, now_seconds)
+            if givers:
+                self._move(inode, content, givers, takers, now_seconds)
+        if self._after is None:
+            self._end_of_look()
+
+    def _end_of_look(self) -> None:
+        self.replica_counts = self._counting
+        if not self._orders:
+            self._hurry = False
+            if not self._moved:
+                self._balancing = False
+
+    def _examine(self, inode: int, content: Content, now_seconds: float) -> None:
+        content = self._with_primary(inode, content, now_seconds)
+        self._counting.update(content.replicas)
+        self._expect(inode, content, now_seconds)
+        wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
+        for number in wanted.surplus:
+            if number != content.replicas[0]:
+                self._namespace.configure(inode, content.file_id, partial(without, lost=number))
+        if wanted.missing:
+            self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
+
+    def _with_primary(self, inode: int, content: Content, now_seconds: float) -> Content:
+        if not content.replicas or self._registry.is_alive(content.replicas[0], now_seconds):
+            return content
+        return self._namespace.configure(
+            inode, content.file_id,
+            lambda now: succession(now, lambda number: self._registry.is_alive(number, now_seconds)))[1]
+
+    def _expect(self, inode: int, content: Content, now_seconds: float) -> None:
+        if not content.size_bytes:
+            return
+        for number in content.replicas:
+            expected = self._expected.setdefault(number, [])
+            if len(expected) < MAX_EXPECTED and self._registry.is_alive(number, now_seconds):
+                expected.append(pb.FileReport(file_id=requests.file_id_text(content.file_id), inode=inode,
+                                              size=content.size_bytes))
+
+    # ------------------------------------------------------------------ copies
+
+    def _order_copy(self, inode: int, content: Content, replaces: Sequence[int], now_seconds: float,
+                    targets: set[int] | None = None) -> bool:
+        file_id = requests.file_id_text(content.file_id)
+        if file_id in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
+            return False
+        busy = Counter(order.target for order in self._orders.values())
+        candidates = [candidate for candidate in self._registry.candidates(now_seconds)
+                      if busy[candidate.number] < COPIES_PER_SERVER
+                      and (targets is None or candidate.number in targets)]
+        holders = [Candidate(server.number, server.host, server.rack)
+                   for server, _ in self._registry.with_state(content.replicas, now_seconds)
+                   if server.number not in replaces]
+        chosen = target(candidates, holders, content.replicas, self._generator)
+        if chosen is None:
+            return False
+        names = [server.dataserver_id for server, _ in self._registry.with_state(replaces, now_seconds)]
+        copy = pb.Copy(file_id=file_id, inode=inode, chunk_size=content.chunk_size_bytes,
+                       epoch=content.epoch, replicas=self._replicas(content.replicas), replaces=names)
+        self._orders[file_id] = _CopyOrder(inode, chosen.number, copy, now_seconds)
+        log.info("inode %d: another replica on the dataserver with number %d", inode, chosen.number)
+        return True
+
+    def _move(self, inode: int, content: Content, givers: set[int], takers: set[int],
+              now_seconds: float) -> None:
+        """Give a replica of a file on a full dataserver to an emptier one."""
+        givers_here = [number for number in content.replicas if number in givers]
+        if givers_here and content.size_bytes and self._order_copy(inode, content, givers_here[-1:], now_seconds,
+                                                                   takers):
+            self._moved += 1

@@ -1,0 +1,159 @@
+"""Dataservers that stay away, come back, lose files, are drained: every file gets its replicas back."""
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.fsck import check
+from fs.client import Client
+from fs.proto.speedwell_pb2 import Attributes
+from tests.local_cluster import SCRIPTS, LocalCluster
+from tests.waiting import wait_until
+
+FILES = 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, dataservers=4, chunk_size=1 << 20, deletion_grace_seconds=1,
+                      nameserver_arguments=("--recovery-grace", "1")) as cluster:
+        yield cluster
+
+
+def fill(client: Client, count: int = FILES) -> dict[str, bytes]:
+    contents = {}
+    for number in range(count):
+        data = contents[f"/f{number}"] = random.Random(number).randbytes(300_000 * number)
+        with client.open_append(f"/f{number}", client.create(f"/f{number}")) as appender:
+            appender.write(data)
+    return contents
+
+
+def names(attributes: Attributes) -> set[str]:
+    return {replica.dataserver_id for replica in attributes.replicas}
+
+
+def all_on(cluster: LocalCluster, client: Client, contents: dict[str, bytes], servers: set[str]) -> bool:
+    """Whether every file has three replicas among `servers`, each with all its bytes."""
+    for path, data in contents.items():
+        attributes = client.lookup(path, fresh=True)
+        if len(attributes.replicas) != 3 or not names(attributes) <= servers:
+            return False
+        if data and any(cluster.stored_bytes(name, attributes.file_id) != data for name in names(attributes)):
+            return False
+    return True
+
+
+def read_all(client: Client, contents: dict[str, bytes]) -> None:
+    for path, data in contents.items():
+        with client.open_read(path) as reader:
+            assert reader.read(0, len(data) + 1) == data
+
+
+def speedwell(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(SCRIPTS / "speedwell"), *arguments, "--nameserver", cluster.nameserver.address],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_replicas_of_a_dead_dataserver_are_made_again_and_it_comes_back_empty(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    contents = fill(client)
+    dead = client.lookup("/f5").replicas[0].dataserver_id
+    others = {"d0", "d1", "d2", "d3"} - {dead}
+    cluster.dataserver(dead).kill()
+    wait_until(lambda: all_on(cluster, client, contents, others), 30, "replicas are missing")
+    for path in contents:
+        client.append(path, b"more")
+        contents[path] += b"more"
+    cluster.revive()
+    wait_until(lambda: check(client.metadata).clean, 30, f"{check(client.metadata).document()}")
+    assert not any(cluster.stored(dead, client.lookup(path).file_id).exists() for path in contents)
+    read_all(client, contents)
+
+
+def test_a_dataserver_that_is_back_in_time_keeps_its_replicas(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=4) as cluster:
+        client = cluster.client()
+        contents = fill(client, 3)
+        before = {path: names(client.lookup(path, fresh=True)) for path in contents}
+        cluster.dataserver("d1").kill()
+        cluster.wait_alive({"d0", "d2", "d3"})
+        cluster.revive()
+        assert check(client.metadata).clean
+        assert {path: names(client.lookup(path, fresh=True)) for path in contents} == before
+
+
+def test_a_file_that_grows_meanwhile_is_copied_whole(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    contents = fill(client, 3)
+    dead = client.lookup("/f2").replicas[1].dataserver_id
+    cluster.dataserver(dead).kill()
+    with client.open_append("/f2") as appender:
+        def grown() -> bool:
+            appender.append_record(b"x" * 1000)
+            contents["/f2"] += b"x" * 1000
+            return len(client.lookup("/f2", fresh=True).replicas) == 3 and dead not in names(client.lookup("/f2"))
+        wait_until(grown, 30, "no third replica")
+    wait_until(lambda: all_on(cluster, client, contents, {"d0", "d1", "d2", "d3"} - {dead}), 30, "not whole")
+
+
+def test_a_dataserver_whose_disk_was_replaced_gets_its_files_again(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    contents = fill(client)
+    victim = cluster.dataserver(client.lookup("/f5").replicas[0].dataserver_id)
+    victim.kill()
+    shutil.rmtree(cluster.data_directory(victim.name))
+    victim.start()
+    wait_until(lambda: all_on(cluster, client, contents, {"d0", "d1", "d2", "d3"}), 40, "replicas are missing")
+    read_all(client, contents)
+
+
+def test_draining_moves_every_replica_and_undraining_lets_the_server_be_used_again(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    contents = fill(client)
+    drained = speedwell(cluster, "node", "drain", "d2", "--wait", "40")
+    assert (drained.returncode, drained.stderr) == (0, "")
+    assert all_on(cluster, client, contents, {"d0", "d1", "d3"})
+    client.create("/new")
+    assert "d2" not in names(client.lookup("/new"))
+    listed = json.loads(speedwell(cluster, "node", "list", "--json").stdout)
+    assert {row["name"]: row["state"] for row in listed} == {
+        "d0": "alive", "d1": "alive", "d2": "draining", "d3": "alive"}
+    cluster.nameserver.kill()
+    cluster.nameserver.start()
+    assert json.loads(speedwell(cluster, "node", "list", "--json").stdout)[2]["state"] == "draining"
+    assert speedwell(cluster, "node", "undrain", "d2").returncode == 0
+    assert speedwell(cluster, "node", "drain", "never-seen").returncode == 1
+    read_all(client, contents)
+
+
+def test_fsck_finds_what_is_wrong_and_repairs_it(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=4, deletion_grace_seconds=3600) as cluster:
+        client = cluster.client()
+        contents = fill(client, 4)
+        clean = speedwell(cluster, "fsck")
+        assert (clean.returncode, clean.stdout.strip()[-5:]) == (0, "clean")
+        attributes = client.lookup("/f3")
+        victim = cluster.dataserver(attributes.replicas[1].dataserver_id)
+        victim.kill()
+        shutil.rmtree(cluster.stored(victim.name, attributes.file_id))
+        orphan = "0123abcd-0000-4000-8000-00000000000a"
+        shutil.copytree(cluster.stored(victim.name, client.lookup("/f2").file_id)
+                        if victim.name in names(client.lookup("/f2")) else
+                        cluster.stored(attributes.replicas[0].dataserver_id, attributes.file_id),
+                        cluster.stored(victim.name, orphan))
+        victim.start()
+        found = speedwell(cluster, "fsck", "--json")
+        kinds = {problem["kind"] for problem in json.loads(found.stdout)["problems"]}
+        assert found.returncode == 4 and kinds <= {"lost-replica", "under-replicated", "orphaned"} \
+            and "orphaned" in kinds
+        repaired = speedwell(cluster, "fsck", "--repair", "--timeout", "40")
+        assert (repaired.returncode, repaired.stderr) == (1, ""), repaired.stdout
+        assert speedwell(cluster, "fsck").returncode == 0
+        assert not cluster.stored(victim.name, orphan).exists()
+        read_all(client, contents)
