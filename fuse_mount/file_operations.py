@@ -53,7 +53,11 @@ class FileOperations(LockOperations):
         info.fh = self._files.add(attributes, path, reader=self._client.open_read(path, attributes))
         if not self._locks.used:
             info.noflush = 1  # nothing was written that a close could report on, no lock to give up
-        self._use_pages(path, attributes, info)
+        if self._client.strong:
+            info.direct_io = 1  # the kernel's pages, and the size it knows, may be older than the last append
+            self._files.handle(info.fh).is_direct = True
+        else:
+            self._use_pages(path, attributes, info)
         self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
 

@@ -41,6 +41,7 @@ class Settings:
     local_host: str | None
     cache_seconds: float
     parts: int
+    strong: bool
     allow_other: bool
     staging_directory: Path
     log: Path | None
@@ -57,6 +58,9 @@ class Settings:
 @click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True,
               help="The most replicas that a read may come from at once, where the controller expects that to be "
               "faster.")
+@click.option("--strong", is_flag=True,
+              help="A read sees every append that was acknowledged before, by whomever. Files opened for reading "
+              "only are then read past the kernel's cache.")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other/--no-allow-other", default=None,
               help="Let other users than the one who mounts in. Default: only if that one is root.")
@@ -66,8 +70,8 @@ class Settings:
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-         cache_seconds: float, parts: int, foreground: bool, allow_other: bool | None, staging_directory: Path,
-         log_file: Path | None) -> None:
+         cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
+         staging_directory: Path, log_file: Path | None) -> None:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -79,7 +83,7 @@ def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host:
         log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
         if allow_other is None:
             allow_other = os.geteuid() == 0
-        settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, allow_other,
+        settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
                             mountpoint.require_writable(staging_directory), log_file)
         if foreground:
             sys.exit(_serve(settings, library, Report(None)))
@@ -121,7 +125,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
                         filename=settings.log)
     try:
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
-                        metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts)
+                        metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
+                        strong=settings.strong)
         client.statistics()
     except SpeedwellError as error:
         report.failed(f"speedwell-mount: {error}")

@@ -30,13 +30,16 @@ class Client:
     `controller_timeout_seconds` in all goes on without it. A long read comes from up to `most_parts` replicas
     at once where the controller expects that to be faster.
 
+    `strong` makes the reads of all files strong, as `open_read` says.
+
     Paths are absolute, `str` or `bytes`. Methods raise the errors of `fs.errors`.
     """
 
     def __init__(self, nameserver: str, *, controller: str | None = None, local_host: str | None = None,
                  replica_policy: str | None = None, path_policy: str | None = None,
                  metadata_cache_seconds: float = 1.0, steer_min_bytes: int = 262144,
-                 controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS) -> None:
+                 controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS,
+                 strong: bool = False) -> None:
         """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL."""
         self._metadata = MetadataClient(nameserver, metadata_cache_seconds)
         self._context = ClientContext(
@@ -44,6 +47,7 @@ class Client:
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,
             controller_timeout_seconds=controller_timeout_seconds, most_parts=most_parts)
         self._local_host = local_host or ""
+        self.strong = strong
         self._closed = False
 
     @property
@@ -123,8 +127,13 @@ class Client:
 
     # ------------------------------------------------------------------ content
 
-    def open_read(self, path: str | bytes, attributes: Attributes | None = None) -> Reader:
+    def open_read(self, path: str | bytes, attributes: Attributes | None = None,
+                  strong: bool | None = None) -> Reader:
         """Open a file for reading, with attributes fetched now (close-to-open consistency).
+
+        With `strong` (default: the client's) each read of the last chunk and beyond asks the primary first, and
+        sees every append that was acknowledged before, by whomever. Otherwise the reader sees the appends in
+        their order, but maybe not the last ones.
 
         `attributes`, if the caller has those of the version it wants, save a look-up.
         Raises NoSuchFile, IsADirectory, NameserverUnavailable.
@@ -132,7 +141,7 @@ class Client:
         self._require_open()
         if attributes is None:
             attributes = self._file(path, fresh=True)
-        return Reader(self._context, attributes, paths.normalise(path))
+        return Reader(self._context, attributes, paths.normalise(path), self.strong if strong is None else strong)
 
     def open_append(self, path: str | bytes, attributes: Attributes | None = None) -> Appender:
         """Open an existing file for appending.

@@ -8,6 +8,7 @@ from fs.client.receiver import RangeReceiver
 from fs.client.steering import SteeredRead
 from fs.client.stream import AHEAD_BYTES, ReadAhead
 from fs.client.striping import open_range
+from fs.client.strong import strong_length
 from fs.errors import FileClosed, InvalidArgument
 from fs.proto.speedwell_pb2 import Attributes
 
@@ -27,8 +28,10 @@ class Reader:
     replica. A replica that fails is replaced by another at the offset reached.
     """
 
-    def __init__(self, context: ClientContext, attributes: Attributes, path: bytes) -> None:
+    def __init__(self, context: ClientContext, attributes: Attributes, path: bytes, strong: bool = False) -> None:
+        """With `strong`, reads of the last chunk and beyond see every append acknowledged before they began."""
         self.path = path
+        self._strong = strong
         self._context = context
         self._attributes = attributes
         self._size = attributes.size
@@ -68,6 +71,7 @@ class Reader:
         content is gone, InvalidArgument for a negative offset or size, FileClosed.
         """
         self._check(offset, size)
+        self._refresh(offset + size)
         length = max(0, min(size, self._size - offset))
         if length:
             with self._lock:
@@ -83,6 +87,7 @@ class Reader:
         """Like `read`, into a writable buffer; returns the number of bytes."""
         view = memoryview(buffer).cast("B")
         self._check(offset, len(view))
+        self._refresh(offset + len(view))
         length = max(0, min(len(view), self._size - offset))
         if length:
             view = view[:length]
@@ -93,6 +98,13 @@ class Reader:
                     self._streamed(stream)
                     return length
         return self._read_direct(offset, view)
+
+    def _refresh(self, end: int) -> None:
+        """Before a strong read up to `end`: ask the primary how long the file is by now."""
+        chunk = self._attributes.chunk_size
+        if self._strong and end > max(self._size - 1, 0) // chunk * chunk:
+            length, self._attributes = strong_length(self._context, self._attributes)
+            self._size = max(self._size, length)
 
     def grown_to(self, size: int) -> None:
         """Read up to this committed length from now on, if it is more than the reader knows of."""

@@ -30,11 +30,13 @@ from fs.proto.speedwell_pb2 import (
     CommitAppend,
     DataReply,
     JoinOperation,
+    LengthOperation,
 )
 
 log = logging.getLogger(__name__)
 
 MAX_RELAYS = 16
+MAX_EPOCH = 2**32 - 1
 MAX_RECORDS = 4096
 COMMIT_SECONDS = 60.0
 """How long a replica waits for the primary's word: the primary may be busy with a replica that fails."""
@@ -54,7 +56,7 @@ def check_append(operation: AppendOperation) -> None:
         raise InvalidArgument(f"offset: {operation.offset} is more than {MAX_OFFSET}")
     if len(operation.path) > 4096:
         raise InvalidArgument(f"path: {len(operation.path)} bytes, at most 4096 are allowed")
-    if not 1 <= operation.epoch <= 2**32 - 1:
+    if not 1 <= operation.epoch <= MAX_EPOCH:
         raise InvalidArgument(f"epoch: {operation.epoch} is not in 1..2^32-1")
     if len(operation.relay) > MAX_RELAYS:
         raise InvalidArgument(f"relay: {len(operation.relay)} replicas, at most {MAX_RELAYS} are allowed")
@@ -106,6 +108,14 @@ class Appends:
         if not operation.candidate.dataserver_id or not 1 <= operation.candidate.port <= 65535:
             raise InvalidArgument("candidate: it is not a dataserver")
         return self._answer(operation.copy.file_id, lambda: self.primary.join(channel, operation))
+
+    def current_length(self, channel: Channel, operation: LengthOperation) -> DataReply:
+        """The length for a strong read. Raises InvalidArgument."""
+        check_file_id(operation.file_id)
+        if not 1 <= operation.epoch <= MAX_EPOCH:
+            raise InvalidArgument(f"epoch: {operation.epoch} is not in 1..2^32-1")
+        return self._answer(operation.file_id, lambda: DataReply(
+            status=OK, file_size=self.primary.current_length(channel, operation)))
 
     # ------------------------------------------------------------------ private
 

@@ -43,6 +43,7 @@ from fs.proto.speedwell_pb2 import (
     ChangeReplicasReply,
     DataReply,
     JoinOperation,
+    LengthOperation,
 )
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,29 @@ class Primary:
         """Leave the set in favour of another dataserver. Raises Refused."""
         self._ask_for(file, replicas, remove=[self._authority.dataserver_id], add=[successor])
         file.ordering.replicas = None
+
+    def current_length(self, channel: Channel, operation: LengthOperation) -> int:
+        """The length that has every append acknowledged so far: nobody else is the primary.
+
+        Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
+        """
+        with self._store.opened(operation.file_id) as file:
+            self._require_lease(file)
+            term, ordering = self._authority.lease.term, file.ordering
+            if ordering.replicas is None or ordering.confirmed != (term, ordering.replicas.epoch) \
+                    or ordering.replicas.epoch < operation.epoch:
+                with turn(file, operation.epoch, channel, TURN_SECONDS):
+                    replicas = self._replica_set(file, AppendOperation(epoch=operation.epoch,
+                                                                       relay=operation.others))
+                    replicas = self.change(file, replicas)  # no change: the nameserver confirms the epoch
+                    if ordering.level_epoch != replicas.epoch:
+                        replicas = self.level(file, replicas)
+                    ordering.confirmed = term, replicas.epoch
+            length = file.length
+            self._require_lease(file)
+            if self._authority.lease.term != term:
+                raise Refused(FENCED, "the lease was lost and got again", file.length)
+            return length
 
     def level(self, file: StoredFile, replicas: ReplicaSet) -> ReplicaSet:
         """Have all replicas hold the same bytes, the most that any has; who cannot be reached leaves the set.

@@ -69,7 +69,8 @@ class DataServer(FrameServer):
         elif operation == "write":
             channel.send(self._versions.serve(channel, request.write))
         elif operation == "length":
-            channel.send(self._length(request.length))
+            channel.send(self._appends.current_length(channel, request.length) if request.length.strong
+                         else self._length(request.length))
         elif operation == "check":
             channel.send(self._check(request.check))
         elif operation == "history":

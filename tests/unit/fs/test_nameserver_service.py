@@ -30,6 +30,7 @@ class Bench:
     def __init__(self, dataservers: int = 4) -> None:
         self.store = MemoryStore()
         self.now_seconds = 1000.0
+        self.wall_clock_off_seconds = 0.0
         self.service = self._service()
         for number in range(dataservers):
             self.beat(number)
@@ -48,7 +49,8 @@ class Bench:
     def _service(self) -> NameserverService:
         return NameserverService(
             self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
-            clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
+            clock_ns=lambda: int((self.now_seconds + self.wall_clock_off_seconds) * 1e9),
+            clock_seconds=lambda: self.now_seconds)
 
     def lookup(self, path: bytes = b"/f", to_append: bool = False) -> pb.Attributes:
         return self.service.lookup(pb.LookupRequest(path=path, to_append=to_append)).attributes
@@ -150,6 +152,17 @@ def test_after_a_restart_nobody_is_deposed_before_a_lease_can_have_ended(bench: 
     for dataserver_id in ids(made)[1:]:
         bench.beat(int(dataserver_id[1:]))
     assert ids(bench.lookup(to_append=True)) == ids(made)
+    bench.now_seconds += LEASE_SECONDS + 0.1
+    bench.beat(int(ids(made)[1][1:]))
+    assert ids(bench.lookup(to_append=True))[0] == ids(made)[1]
+
+
+@pytest.mark.parametrize("jump_seconds", [86400.0, -86400.0])
+def test_a_jump_of_the_wall_clock_ends_no_lease_and_makes_none_longer(bench: Bench, jump_seconds: float) -> None:
+    made = bench.create()
+    bench.wall_clock_off_seconds = jump_seconds
+    assert ids(bench.lookup(to_append=True)) == ids(made)
+    assert all(replica.alive for replica in bench.lookup().replicas)
     bench.now_seconds += LEASE_SECONDS + 0.1
     bench.beat(int(ids(made)[1][1:]))
     assert ids(bench.lookup(to_append=True))[0] == ids(made)[1]
