@@ -12,7 +12,7 @@ from fs.proto.speedwell_pb2 import FileReport
 
 log = logging.getLogger(__name__)
 
-FILES_PER_SCAN = 500
+FILES_PER_SCAN = 100
 PAUSE_SECONDS = 10.0
 """Between two reports of everything."""
 

@@ -13,7 +13,7 @@ from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.store import FileStore, check_file_id, disk_error
 from fs.dataserver.stored_file import StoredFile
-from fs.errors import SpeedwellError, StorageFailed
+from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
@@ -122,6 +122,8 @@ class Copies:
 
     def _make(self, copy: Copy) -> None:
         check_file_id(copy.file_id)
+        if self._joined_since(copy):
+            return  # the order was on its way while the copy before it joined
         primary = copy.replicas[0]
         self._store.begin_anew(copy.file_id)
         known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
@@ -141,6 +143,13 @@ class Copies:
                     raise StorageFailed(f"dataserver {primary.dataserver_id}: {reply.message}")
                 known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
         raise StorageFailed("the file grows faster than it can be copied")
+
+    def _joined_since(self, copy: Copy) -> bool:
+        try:
+            with self._store.opened(copy.file_id) as file:
+                return file.ordering.log(file.length).epoch > copy.epoch
+        except NoSuchFile:
+            return False
 
     def _pull(self, copy: Copy, file: StoredFile, length: int) -> None:
         attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,

@@ -26,9 +26,12 @@ from fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-FILES_PER_HEARTBEAT = 200
-FILES_PER_HEARTBEAT_IN_NEED = 2000
-"""Looked at with each heartbeat; more while a dataserver is away or to be emptied."""
+FILES_PER_SECOND = 400
+FILES_PER_SECOND_IN_NEED = 4000
+"""Looked at, in all; more while a dataserver is away or to be emptied."""
+
+FILES_AT_ONCE = 500
+"""Requests wait meanwhile: some milliseconds."""
 
 PAUSE_SECONDS = 5.0
 """Between two looks at all files when all is well."""
@@ -68,6 +71,7 @@ class Recovery:
         self._expected: dict[int, list[pb.FileReport]] = {}
         self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
         self._next_look_seconds = 0.0
+        self._looked_seconds = 0.0
         self._hurry = False
         self._balancing = False
         self._moved = 0
@@ -206,7 +210,11 @@ class Recovery:
             self._moved = 0
         used = self._registry.used_parts(now_seconds)
         givers, takers = overfull(used, BALANCED_WITHIN) if self._balancing else (set(), set())
-        limit = FILES_PER_HEARTBEAT_IN_NEED if in_need else FILES_PER_HEARTBEAT
+        rate = FILES_PER_SECOND_IN_NEED if in_need else FILES_PER_SECOND
+        limit = int(min(FILES_AT_ONCE, (now_seconds - self._looked_seconds) * rate))
+        if limit < 1:
+            return
+        self._looked_seconds = now_seconds
         files, self._after = self._namespace.files_after(self._after, limit)
         for inode, content in files:
             self._examine(inode, content, now_seconds)
