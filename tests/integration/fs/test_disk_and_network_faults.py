@@ -1,0 +1,167 @@
+"""Disks that are full or read-only, and networks that are cut: afterwards every acknowledged byte can be read, the
+check of the whole installation is clean, and nobody had to do anything."""
+
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.fsck import check
+from fs.client import Client
+from fs.errors import NoSpace, SpeedwellError
+from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.root, pytest.mark.full]
+NAMES = {"d0", "d1", "d2", "d3"}
+
+
+class Records:
+    """A file to which records are appended, and what of them was acknowledged."""
+
+    def __init__(self, client: Client, path: str) -> None:
+        self._client = client
+        self.path = path
+        self._acknowledged: list[tuple[int, bytes]] = []
+        client.create(path)
+
+    def append(self, size: int = 20_000) -> bool:
+        record = random.Random(len(self._acknowledged)).randbytes(size)
+        try:
+            self._acknowledged.append((self._client.append(self.path, record), record))
+        except SpeedwellError:
+            return False
+        return True
+
+    def check(self) -> None:
+        with self._client.open_read(self.path) as reader:
+            data = reader.read(0, reader.size)
+        for offset, record in self._acknowledged:
+            assert data[offset:offset + len(record)] == record, f"the record at {offset} is not what was appended"
+
+
+@contextmanager
+def own_disk(cluster: LocalCluster, name: str, options: str) -> Iterator[Path]:
+    """The dataserver's directory on a file system of its own."""
+    daemon, directory = cluster.dataserver(name), cluster.data_directory(name)
+    daemon.stop()
+    saved = directory.with_name(f"{name}-before")
+    directory.rename(saved)
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(directory)], check=True)
+    try:
+        subprocess.run(["cp", "-a", f"{saved}/.", str(directory)], check=True)
+        daemon.start()
+        cluster.wait_alive(NAMES)
+        yield directory
+    finally:
+        daemon.kill()
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Nothing below the directory can be written, as on a disk that the kernel has made read-only after an error."""
+    subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@contextmanager
+def cut(*match: str) -> Iterator[None]:
+    """Packets that match are dropped, both ways."""
+    rules = [["INPUT", *match, "-j", "DROP"], ["OUTPUT", *match, "-j", "DROP"]]
+    for rule in rules:
+        subprocess.run(["iptables", "-w", "-I", *rule], check=True)
+    try:
+        yield
+    finally:
+        for rule in rules:
+            subprocess.run(["iptables", "-w", "-D", *rule], check=True)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, dataservers=4, chunk_size=1 << 20, deletion_grace_seconds=1,
+                      nameserver_arguments=("--recovery-grace", "2")) as cluster:
+        yield cluster
+
+
+def settled(cluster: LocalCluster, records: Records) -> None:
+    """Everything is as it should be again."""
+    records.check()
+    with Client(cluster.nameserver.address) as client:
+        wait_until(lambda: check(client.metadata).clean, 40, "the check is not clean",
+                   interval_seconds=0.5)
+    records.check()
+    assert records.append()
+
+
+def primary_of(client: Client, path: str) -> str:
+    return client.lookup(path, fresh=True).replicas[0].dataserver_id
+
+
+def test_a_full_disk_refuses_appends_and_keeps_what_was_acknowledged(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    records = Records(client, "/f")
+    assert records.append()
+    with own_disk(cluster, primary_of(client, "/f"), "size=3m"):
+        with pytest.raises(NoSpace):
+            for _ in range(100):
+                client.append("/f", b"x" * 500_000)
+        records.check()
+        client.create("/g")
+        for _ in range(20):
+            records.append(1000)
+        records.check()
+    cluster.revive()
+    settled(cluster, records)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_replica_whose_disk_is_read_only_leaves(cluster: LocalCluster, position: int) -> None:
+    client = cluster.client()
+    records = Records(client, "/f")
+    assert records.append()
+    attributes = client.lookup("/f", fresh=True)
+    broken = attributes.replicas[position].dataserver_id
+    with read_only(cluster.stored(broken, attributes.file_id)):
+        assert records.append()
+        after = client.lookup("/f", fresh=True)
+        assert broken not in {replica.dataserver_id for replica in after.replicas}
+        records.check()
+    settled(cluster, records)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_dataserver_that_nobody_but_the_nameserver_reaches(cluster: LocalCluster, position: int) -> None:
+    client = cluster.client()
+    records = Records(client, "/f")
+    assert records.append()
+    away = client.lookup("/f").replicas[position]
+    with cut("-d", away.host, "-p", "tcp", "--dport", str(away.port)):
+        appended = records.append()
+        assert appended or position == 0, "a replica that cannot be reached must not hold up appends"
+        records.check()
+    settled(cluster, records)
+
+
+def test_a_nameserver_that_nobody_reaches(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    records = Records(client, "/f")
+    assert records.append()
+    port = cluster.nameserver.port
+    with client.open_read("/f") as reader, cut("-p", "tcp", "--dport", str(port)), \
+            cut("-p", "tcp", "--dport", str(client.statistics().frame_port)):
+        assert reader.read(0, 10)
+        records.append()
+        assert not records.append(), "without a lease nobody may order appends"
+        assert reader.read(10, 10)
+    wait_until(records.append, 30, "appends do not go on")
+    settled(cluster, records)
