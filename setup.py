@@ -22,6 +22,7 @@ setup(
                                     for tail in ("", ".*")]),
     package_data={"fs.proto": ["*.proto"], "cluster.hdfs": ["pom.xml", "log4j.properties", "java/*.java"]},
     install_requires=requirements(),
+    extras_require={"dask": ["distributed>=2024.8"]},       # sweeps of experiments past one machine
     entry_points={
         "console_scripts": [
             "speedwell=cluster.cli:main",

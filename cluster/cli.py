@@ -34,6 +34,7 @@ COMMANDS = {
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),
+    "simulate": ("cluster.commands.simulate", "simulate", "Simulate reads on a fabric of any size."),
     "version": ("cluster.commands.version", "version", "Print the version."),
 }
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"

@@ -7,7 +7,8 @@ Where the text leaves a choice, it is made so:
 * Poisson arrivals have the rate lambda times the number of servers; each takes a file by its popularity, then a
   client by the place of the file's primary.
 * A client never holds a replica of what it reads: the paper leaves such reads out, as they use no network.
-* Popularity ranks are given to files at random; files are of one block.
+* Popularity ranks are given to files at random; files are of one block. With 2,000 files the most popular one gets a
+  sixth of the reads, and methods that do not look at load are about as far behind as in the paper.
 """
 
 import math
@@ -26,7 +27,7 @@ class Workload:
 
     reads_per_server_second: float = 0.07
     locality: tuple[float, float, float] = (0.5, 0.3, 0.2)
-    files: int = 1000
+    files: int = 2000
     zipf_exponent: float = 1.1
     read_bits: float = 256 * 2**20 * 8.0
     replicas: int = 3

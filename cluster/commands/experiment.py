@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +15,14 @@ from cluster.commands import plus_experiment
 
 if TYPE_CHECKING:
     from cluster.replay.scale import Scale
-    from sim.experiments.mayflower import Figure, Task
+    from sim.experiments.mayflower import Task
 
 WITH_HDFS = "mayflower-fig8"
-FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7", WITH_HDFS)
+FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7", WITH_HDFS,
+           "mayflower-readings")
 AGREEMENT = "mayflower-agreement"
 QUICK_SPEEDUP = 4.0
 
-Finished = Callable[[int], None]
 Say = Callable[[str], None]
 
 
@@ -43,13 +41,15 @@ Say = Callable[[str], None]
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | None, reads: int | None,
-               host_mbps: float, output: Path | None, resume: bool) -> None:
+               host_mbps: float, output: Path | None, resume: bool, scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
-    EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, or mayflower-plus (what goes beyond the paper). Prints a
-    table with 95 % confidence intervals (of ratios by Fieller's theorem), and leaves results.jsonl, table.csv,
-    plot.png and manifest.json in DIR. An interrupted sweep keeps what has finished.
+    EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
+    7), or mayflower-plus (what goes beyond the paper). Prints a table with 95 % confidence intervals (of ratios by
+    Fieller's theorem), and leaves results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep
+    keeps what has finished.
 
     mayflower-fig8 compares with HDFS: in the simulator a policy, with --emulate a real one, which takes Java.
     mayflower-agreement replays figure 4's reads on an emulated fabric, simulates the same, and compares.
@@ -61,13 +61,15 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     emulate = not simulate or name == AGREEMENT
     if not emulate and (runs or reads):
         raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
+    if scheduler is not None and (emulate or name == plus_experiment.NAME):
+        raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
         if name == plus_experiment.NAME:
             plus_experiment.run(quick, seed, directory, resume)
             return
         if not emulate:
-            _simulate(name, quick, seed, directory, resume)
+            _simulate(name, quick, seed, directory, resume, scheduler)
             return
         runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
         _emulate(name, quick, seed, runs, reads, host_mbps, directory, resume)
@@ -78,29 +80,28 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
 # ------------------------------------------------------------------ simulated
 
 
-def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool) -> None:
+def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
+    from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from sim.experiments import mayflower
     from sim.experiments.sweep import run_sweep
 
     figure = mayflower.FIGURES[name]
     tasks = mayflower.tasks(figure, quick, seed)
-    _write_manifest(output, _manifest(name, "simulate", quick, seed, tasks) | _simulator())
-    with _bar(name, len(tasks)) as (finished, _):
-        results = run_sweep(tasks, output / "results.jsonl", resume, finished)
-    _report(figure, results, output)
+    write_manifest(output, _manifest(name, "simulate", quick, seed, tasks) | _simulator())
+    with progress_bar(name, len(tasks), output) as (finished, _):
+        results = run_sweep(tasks, output / "results.jsonl", resume, finished, scheduler)
+    finish(figure, results, output)
 
 
 def _simulator() -> dict[str, object]:
     from dataclasses import asdict
-    from importlib.metadata import version
 
     from sim.experiments import mayflower, sweep
     from sim.simulation import Delays
     from sim.workload import Workload
 
     return {"host_bps": mayflower.HOST_BPS, "workload": asdict(Workload()), "delays_seconds": asdict(Delays()),
-            "warm_up": sweep.WARM_UP,
-            "simulator_versions": {package: version(package) for package in ("numpy", "numba")}}
+            "warm_up": sweep.WARM_UP}
 
 
 # ------------------------------------------------------------------- emulated
@@ -108,6 +109,7 @@ def _simulator() -> dict[str, object]:
 
 def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps: float, output: Path,
              resume: bool) -> None:
+    from cluster.commands.sweeping import finish
     from cluster.errors import ClusterError
     from cluster.hdfs.libraries import JavaMissing
     from cluster.replay.experiment import emulated_tasks
@@ -131,19 +133,20 @@ def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps
     if name == AGREEMENT:
         _compare(tasks, scale, output)
     else:
-        _report(figure, results, output)
+        finish(figure, results, output)
     _warn_of_saturation(results)
 
 
 def _replay(name: str, quick: bool, seed: int, tasks: list[Task], scale: Scale, output: Path,
             resume: bool) -> list[dict[str, Any]]:
+    from cluster.commands.sweeping import progress_bar, write_manifest
     from cluster.replay import experiment as replayed
     from sim.experiments.results_file import ResultsFile
 
-    with _bar(name, len(tasks)) as (finished, say):
+    with progress_bar(name, len(tasks), output) as (finished, say):
         system = _system(name, say)
         results_file = ResultsFile(output / "results.jsonl", resume)
-        _write_manifest(output, _manifest(name, "emulate", quick, seed, tasks) | replayed.manifest(scale))
+        write_manifest(output, _manifest(name, "emulate", quick, seed, tasks) | replayed.manifest(scale))
         return replayed.run_emulated(tasks, scale, results_file, finished, say, system)
 
 
@@ -184,51 +187,15 @@ def _warn_of_saturation(results: list[dict[str, Any]]) -> None:
                    "machine, not the network. Repeat with a lower --host-mbps.", err=True)
 
 
-# --------------------------------------------------------------------- common
-
-
-@contextmanager
-def _bar(name: str, runs: int) -> Iterator[tuple[Finished, Say]]:
-    """A progress bar of runs: how to say how many are done, and what goes on now."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-               TextColumn("[dim]{task.fields[now]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(name, total=runs, now="")
-        yield (lambda done: bar.update(task, completed=done), lambda now: bar.update(task, now=now))
-
-
-def _report(figure: Figure, results: list[dict[str, Any]], output: Path) -> None:
-    from cluster.commands.output import console
-    from sim.experiments import report
-
-    rows = report.rows_of(results)
-    report.write_csv(rows, output / "table.csv")
-    report.plot(figure, rows, output / "plot.png")
-    console().print(report.table_of(figure, rows))
-    click.echo(f"{output}: results.jsonl, table.csv, plot.png, manifest.json")
-
-
-def _write_manifest(output: Path, manifest: dict[str, object]) -> None:
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-
-
 def _manifest(name: str, mode: str, quick: bool, seed: int, tasks: list[Task]) -> dict[str, object]:
-    from importlib.metadata import version
-
     from sim.experiments import mayflower
 
-    points = {(task.point, task.x, task.rate, task.locality, task.oversubscription): None for task in tasks}
+    points = {(task.panel, task.point, task.x, task.rate, task.locality, task.oversubscription,
+               task.aggregation_ratio): None for task in tasks}
     return {
         "experiment": name, "mode": mode, "quick": quick, "seed": seed, "runs": len(tasks),
         "reads": tasks[0].reads, "methods": list(dict.fromkeys(task.method.name for task in tasks)),
         "fabric": "three-tier, 4 pods of 4 racks of 4 hosts, 2 aggregation switches in a pod, 2 core switches",
-        "edge_oversubscription": mayflower.EDGE_RATIO,
-        "chosen_where_the_paper_is_silent": ["reads_per_server_second of figures 4, 5 and 7", "files",
-                                             "split of the over-subscription over the tiers", "poll_interval"],
+        "chosen_where_the_paper_is_silent": mayflower.CHOSEN,
         "points": [list(point) for point in points],
-        "versions": {"python": platform.python_version(), "speedwell": version("speedwell")},
     }

@@ -9,7 +9,7 @@ from itertools import islice
 from random import Random
 
 from cluster.errors import InvalidSetting
-from sim.experiments.mayflower import EDGE_RATIO, HOST_BPS, Task
+from sim.experiments.mayflower import AGGREGATION_RATIO, HOST_BPS, Task
 from sim.workload import Read, Workload, generate
 from topo.fabric import Fabric, three_tier
 
@@ -55,7 +55,8 @@ class Scale:
         """The paper's fabric with this core-to-rack ratio: two aggregation switches in a pod, two core switches."""
         return three_tier(pods=self.pods, racks_per_pod=self.racks_per_pod, hosts_per_rack=self.hosts_per_rack,
                           aggregations_per_pod=2, cores=2, host_bps=self.host_bps,
-                          oversubscription={"edge": EDGE_RATIO, "aggregation": oversubscription / EDGE_RATIO})
+                          oversubscription={"edge": oversubscription / AGGREGATION_RATIO,
+                                            "aggregation": AGGREGATION_RATIO})
 
     def workload(self, task: Task) -> Workload:
         """The task's workload in emulated time."""

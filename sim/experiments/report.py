@@ -1,106 +1,148 @@
-"""Tables and plots of an experiment's results."""
+"""Tables and plots of an experiment's results, whatever the experiment.
+
+A result is a JSON object with the run's parameters under `task` (of which `panel`, `point`, `x`, `seed` and the
+method's `name` are read here), the measures of the experiment's layout, or the reason under `overloaded`.
+"""
 
 import csv
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from sim.experiments.mayflower import MAYFLOWER, Figure
 from sim.experiments.statistics import Estimate, mean_estimate, ratio_estimate
 
 
-class Row(NamedTuple):
-    """A method at a point; estimates are None where a run overloaded the network. Ratios are to Mayflower."""
+class Measure(NamedTuple):
+    """What is compared: its name in a result, and how it is called in tables and plots."""
 
+    name: str
+    label: str
+
+
+COMPLETION_TIMES = (Measure("mean_seconds", "mean, s"), Measure("p95_seconds", "95th percentile, s"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How an experiment is shown, and what the paper says of the outcome.
+
+    Ratios are to the method `base` at the same point. For points that have one in `base_points`, there is also a
+    ratio to the same method at that point of the same panel. `bound` is a lower bound among a result's values.
+    """
+
+    title: str
+    x_label: str
+    claims: tuple[str, ...]
+    base: str = "Mayflower"
+    measures: tuple[Measure, ...] = COMPLETION_TIMES
+    bound: str | None = "bound_seconds"
+    lines: bool = False             # over `x`; else bars in groups by point
+    normalised: bool = False        # the bars are the ratios to `base`
+    base_points: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at a point. Without estimates where a run overloaded the network; keys are names of measures."""
+
+    panel: str
     point: str
     x: float
     method: str
     runs: int
     overloaded: int
-    mean: Estimate | None
-    p95: Estimate | None
-    mean_ratio: Estimate | None
-    p95_ratio: Estimate | None
-    bound_seconds: float | None
+    values: Mapping[str, Estimate]
+    ratios: Mapping[str, Estimate]      # to the base method
+    growth: Mapping[str, Estimate]      # to the base point
+    bound: float | None
 
 
-def rows_of(results: list[dict[str, Any]]) -> list[Row]:
-    """Summarise runs by point and method, in the order of the results."""
-    groups: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+Key = tuple[str, str, str]      # panel, point, method
+Runs = list[dict[str, Any]]
+
+
+def rows_of(results: Sequence[dict[str, Any]], layout: Layout) -> list[Row]:
+    """Summarise runs by panel, point and method, in the order of the results."""
+    groups: dict[Key, Runs] = {}
     for result in results:
         task = result["task"]
-        groups.setdefault((task["point"], task["x"], task["method"]["name"]), []).append(result)
-    rows = []
-    for (point, x, method), runs in groups.items():
-        overloaded = sum("overloaded" in run for run in runs)
-        base = groups.get((point, x, MAYFLOWER.name), [])
-        if overloaded:
-            rows.append(Row(point, x, method, len(runs), overloaded, None, None, None, None, None))
-            continue
-        comparable = not any("overloaded" in run for run in base)
-        estimates = [mean_estimate([run[name] for run in runs]) for name in ("mean_seconds", "p95_seconds")]
-        ratios = [ratio_estimate([run[name] for run in runs], [run[name] for run in base]) if comparable else None
-                  for name in ("mean_seconds", "p95_seconds")]
-        bound = sum(run["bound_seconds"] for run in runs) / len(runs)
-        rows.append(Row(point, x, method, len(runs), 0, estimates[0], estimates[1], ratios[0], ratios[1], bound))
-    return rows
+        groups.setdefault((task.get("panel", ""), task["point"], task["method"]["name"]), []).append(result)
+    return [_row(key, groups, layout) for key in groups]
 
 
-def table_of(figure: Figure, rows: list[Row]) -> Table:
-    table = Table(title=figure.title, caption="Paper: " + "; ".join(figure.claims), caption_justify="left")
-    for column in ("point", "method", "mean s", "/ Mayflower", "p95 s", "/ Mayflower", "no policy below, s"):
+def _row(key: Key, groups: dict[Key, Runs], layout: Layout) -> Row:
+    panel, point, method = key
+    runs = groups[key]
+    overloaded = sum("overloaded" in run for run in runs)
+    values: dict[str, Estimate] = {}
+    bound = None
+    if not overloaded:
+        values = {measure.name: mean_estimate([run[measure.name] for run in runs]) for measure in layout.measures}
+        if layout.bound:
+            bound = sum(run[layout.bound] for run in runs) / len(runs)
+    base_point = layout.base_points.get(point)
+    return Row(panel, point, runs[0]["task"]["x"], method, len(runs), overloaded, values,
+               _ratios(runs, groups.get((panel, point, layout.base), []), layout),
+               _ratios(runs, groups.get((panel, base_point, method), []), layout) if base_point else {}, bound)
+
+
+def _ratios(runs: Runs, base: Runs, layout: Layout) -> dict[str, Estimate]:
+    """Over the seeds that both have; none if the network was overloaded in any."""
+    if any("overloaded" in run for run in (*runs, *base)):
+        return {}
+    of_seed = {run["task"]["seed"]: run for run in base}
+    pairs = [(run, of_seed[run["task"]["seed"]]) for run in runs if run["task"]["seed"] in of_seed]
+    if not pairs:
+        return {}
+    return {measure.name: ratio_estimate([run[measure.name] for run, _ in pairs],
+                                         [other[measure.name] for _, other in pairs]) for measure in layout.measures}
+
+
+def table_of(layout: Layout, rows: Sequence[Row]) -> Table:
+    claims = "Paper: " + "; ".join(layout.claims) if layout.claims else None
+    table = Table(title=layout.title, caption=claims, caption_justify="left")
+    panels, growth = any(row.panel for row in rows), any(row.growth for row in rows)
+    for column in (*["panel"] * panels, "point", "method"):
         table.add_column(column)
+    for measure in layout.measures:
+        for column in (measure.label, f"/ {layout.base}", *["/ base point"] * growth):
+            table.add_column(column)
+    if layout.bound:
+        table.add_column("no policy below, s")
     for row in rows:
-        if row.mean is None:
-            table.add_row(row.point, row.method, f"overloaded in {row.overloaded} of {row.runs} runs")
-        else:
-            table.add_row(row.point, row.method, _text(row.mean), _text(row.mean_ratio), _text(row.p95),
-                          _text(row.p95_ratio), f"{row.bound_seconds:.2f}")
+        cells = [*[row.panel] * panels, row.point, row.method]
+        if row.overloaded:
+            cells.append(f"overloaded in {row.overloaded} of {row.runs} runs")
+        for measure in layout.measures if not row.overloaded else ():
+            cells += [_text(row.values.get(measure.name)), _text(row.ratios.get(measure.name))]
+            cells += [_text(row.growth.get(measure.name))] * growth
+        if row.bound is not None:
+            cells.append(f"{row.bound:.2f}")
+        table.add_row(*cells)
     return table
 
 
-def write_csv(rows: list[Row], path: Path) -> None:
+def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        names = [f"{name}_{end}" for name in ("mean_seconds", "p95_seconds", "mean_ratio", "p95_ratio")
-                 for end in ("value", "low", "high")]
-        writer.writerow(["point", "x", "method", "runs", "overloaded_runs", *names, "bound_seconds"])
+        kinds = ("value", "ratio", "growth")
+        names = [f"{measure.name}_{kind}_{end}".replace("_value_value", "_value")
+                 for measure in layout.measures for kind in kinds for end in ("value", "low", "high")]
+        writer.writerow(["panel", "point", "x", "method", "runs", "overloaded_runs", *names, "bound"])
         for row in rows:
-            estimates = [row.mean, row.p95, row.mean_ratio, row.p95_ratio]
-            values = [value for estimate in estimates for value in (estimate or ("", "", ""))]
-            writer.writerow([row.point, row.x, row.method, row.runs, row.overloaded, *values, row.bound_seconds])
-
-
-def plot(figure: Figure, rows: list[Row], path: Path) -> None:
-    """Bars by point and method: the mean above, the 95th percentile below. An overloaded run has no bar."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    points = list(dict.fromkeys(row.point for row in rows))
-    methods = list(dict.fromkeys(row.method for row in rows))
-    canvas, axes = pyplot.subplots(2, 1, figsize=(max(7, 2 * len(points)), 8), sharex=True)
-    for axis, name, label in zip(axes, ("mean", "p95"), ("mean, s", "95th percentile, s"), strict=True):
-        for number, method in enumerate(methods):
-            drawn = [(points.index(row.point) + (number - len(methods) / 2) * 0.8 / len(methods), getattr(row, name))
-                     for row in rows if row.method == method and row.mean is not None]
-            heights = [estimate.value for _, estimate in drawn]
-            errors = [0.0 if math.isnan(estimate.low) else estimate.high - estimate.value for _, estimate in drawn]
-            axis.bar([x for x, _ in drawn], heights, 0.8 / len(methods), yerr=errors, label=method, align="edge")
-        axis.set_ylabel(label)
-    axes[0].set_title(figure.title)
-    axes[0].legend(fontsize="small")
-    axes[1].set_xticks(range(len(points)), points, rotation=30 if len(points) > 4 else 0)
-    axes[1].set_xlabel(figure.x_label)
-    canvas.tight_layout()
-    canvas.savefig(path, dpi=120)
-    pyplot.close(canvas)
+            estimates = [of.get(measure.name) for measure in layout.measures
+                         for of in (row.values, row.ratios, row.growth)]
+            numbers = [number for estimate in estimates for number in (estimate or ("", "", ""))]
+            writer.writerow([row.panel, row.point, row.x, row.method, row.runs, row.overloaded, *numbers, row.bound])
 
 
 def _text(estimate: Estimate | None) -> str:
     if estimate is None:
         return "-"
+    if math.isnan(estimate.low):
+        return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

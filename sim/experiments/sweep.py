@@ -1,9 +1,6 @@
-"""Runs the tasks of an experiment on all cores; keeps what has finished if it is interrupted."""
+"""Runs of reads in the simulator: what a task does, and what is kept of it."""
 
-import multiprocessing
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -12,11 +9,12 @@ import numpy as np
 
 from sim.clairvoyant import clairvoyant_mean_seconds
 from sim.errors import Overloaded
-from sim.experiments.mayflower import EDGE_RATIO, HOST_BPS, Task
+from sim.experiments.engine import run_all
+from sim.experiments.mayflower import Method, Task, fabric_of
 from sim.experiments.results_file import ResultsFile
 from sim.simulation import Simulation
 from sim.workload import Read, Workload, generate
-from topo.fabric import three_tier
+from topo.fabric import Fabric
 
 
 class Finished(Protocol):
@@ -35,21 +33,23 @@ WARM_UP = 0.1
 
 
 def run_task(task: Task) -> dict[str, Any]:
-    """One run as a JSON object: parameters, and mean and 95th percentile of the completion times in seconds.
-
-    A run that overloads the network has the reason under `overloaded` instead.
-    """
-    fabric = three_tier(pods=4, racks_per_pod=4, hosts_per_rack=4, aggregations_per_pod=2, cores=2, host_bps=HOST_BPS,
-                        oversubscription={"edge": EDGE_RATIO, "aggregation": task.oversubscription / EDGE_RATIO})
+    """One run of a figure as a JSON object: its parameters, and what `simulate` gives."""
+    fabric = fabric_of(task.oversubscription, task.aggregation_ratio)
     workload = Workload(reads_per_server_second=task.rate, locality=task.locality)
-    method = task.method
-    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(task.seed), parts=method.parts)
-    result: dict[str, Any] = {"task": task.parameters()}
+    return {"task": task.parameters()} | simulate(fabric, workload, task.method, task.reads, task.seed)
+
+
+def simulate(fabric: Fabric, workload: Workload, method: Method, reads: int, seed: int) -> dict[str, Any]:
+    """Mean and 95th percentile of the completion times in seconds, and more: see `summary`.
+
+    A run that overloads the network has the reason under `overloaded` instead. Raises InvalidWorkload.
+    """
+    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(seed), parts=method.parts)
     try:
-        outcomes = simulation.run(generate(workload, fabric, Random(f"reads {task.seed}")), task.reads)
+        outcomes = simulation.run(generate(workload, fabric, Random(f"reads {seed}")), reads)
     except Overloaded as error:
-        return result | {"overloaded": str(error)}
-    return result | summary(outcomes, HOST_BPS)
+        return {"overloaded": str(error)}
+    return summary(outcomes, fabric.ports(fabric.hosts[0].name)[0].capacity_bps)
 
 
 def summary(outcomes: Sequence[Finished], host_bps: float) -> dict[str, Any]:
@@ -64,24 +64,10 @@ def summary(outcomes: Sequence[Finished], host_bps: float) -> dict[str, Any]:
     }
 
 
-def run_sweep(tasks: Sequence[Task], results_file: Path, resume: bool,
-              finished: Callable[[int], None]) -> list[dict[str, Any]]:
-    """Run what `results_file` (JSON lines) does not have yet, adding each result as it comes.
+def run_sweep(tasks: Sequence[Task], results_file: Path, resume: bool, finished: Callable[[int], None],
+              scheduler: str | None = None) -> list[dict[str, Any]]:
+    """Run what `results_file` (JSON lines) does not have yet: see `engine.run_all`.
 
-    `finished` hears how many are done. Raises InvalidSetting if the file exists and `resume` is not set.
+    Raises InvalidSetting if the file exists and `resume` is not set.
     """
-    results = ResultsFile(results_file, resume)
-    missing = [task for task in tasks if results.get(task.parameters()) is None]
-    done = len(tasks) - len(missing)
-    finished(done)
-    if missing:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(max_workers=min(os.cpu_count() or 1, len(missing)), mp_context=context)
-        try:
-            for future in as_completed([pool.submit(run_task, task) for task in missing]):
-                results.add(future.result())
-                done += 1
-                finished(done)
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [result for task in tasks if (result := results.get(task.parameters())) is not None]
+    return run_all(tasks, run_task, ResultsFile(results_file, resume), finished, scheduler)

@@ -4,7 +4,7 @@ from random import Random
 import pytest
 
 from sim.experiments.mayflower import FIGURES, tasks
-from sim.experiments.report import rows_of
+from sim.experiments.report import Layout, rows_of
 from sim.experiments.statistics import mean_estimate, ratio_estimate
 
 
@@ -38,6 +38,25 @@ def test_an_overloaded_run_leaves_its_point_without_estimates() -> None:
     task, *_ = tasks(FIGURES["mayflower-fig4"], quick=True, seed=1)
     good = {"task": task.parameters(), "mean_seconds": 2.0, "p95_seconds": 3.0, "bound_seconds": 1.0}
 
-    (row,) = rows_of([good, {"task": task.parameters(), "overloaded": "reads pile up"}])
+    layout = FIGURES["mayflower-fig4"]
+    (row,) = rows_of([good, {"task": task.parameters(), "overloaded": "reads pile up"}], layout)
 
-    assert (row.runs, row.overloaded, row.mean) == (2, 1, None)
+    assert (row.runs, row.overloaded, row.values, row.ratios) == (2, 1, {}, {})
+
+
+def test_ratios_are_to_the_base_method_and_to_the_base_point_of_the_same_seeds() -> None:
+    def result(point: str, method: str, seed: int, mean: float) -> dict[str, object]:
+        task = {"panel": "", "point": point, "x": 0.0, "method": {"name": method}, "seed": seed}
+        return {"task": task, "mean_seconds": mean, "p95_seconds": 1.0, "bound_seconds": 1.0}
+
+    layout = Layout(title="", x_label="", claims=(), base="a", base_points={"16:1": "8:1"})
+    results = [result("8:1", "a", seed, 20.0 + seed) for seed in (1, 2, 3)]
+    results += [result("8:1", "b", seed, 3 * (20.0 + seed)) for seed in (3, 1, 2)]
+    results += [result("16:1", "b", seed, 6 * (20.0 + seed)) for seed in (2, 3, 1)]
+
+    a, b, b16 = rows_of(results, layout)
+
+    assert a.ratios["mean_seconds"] == pytest.approx((1.0, 1.0, 1.0))
+    assert b.ratios["mean_seconds"] == pytest.approx((3.0, 3.0, 3.0))
+    assert b16.growth["mean_seconds"] == pytest.approx((2.0, 2.0, 2.0))
+    assert (b16.ratios, b.growth) == ({}, {})

@@ -1,0 +1,93 @@
+"""speedwell simulate: reads on a described fabric, placed by the controller's policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from sim.experiments.custom import CustomTask
+    from topo.fabric import Fabric
+
+
+@click.command()
+@click.option("--fabric", "fabric_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="As `speedwell fabric ... --describe` prints it; default: the 64 hosts of Mayflower's evaluation.")
+@click.option("--method", "methods", multiple=True, default=("mayflower+mayflower", "nearest+ecmp"),
+              show_default=True, metavar="REPLICA+PATH",
+              help="Replica and path policy; may be repeated. Ratios are to the first.")
+@click.option("--parts", default=1, show_default=True, help="Replicas that a read may take at once.")
+@click.option("--rate", "rates", type=float, multiple=True, default=(0.07,), show_default=True,
+              help="Reads per server and second; may be repeated.")
+@click.option("--locality", type=(float, float, float), default=(0.5, 0.3, 0.2), show_default=True,
+              help="Probabilities of a client in the primary's rack, in its pod, elsewhere.")
+@click.option("--files", default=2000, show_default=True, help="Their popularity is Zipf's with exponent 1.1.")
+@click.option("--read-mib", default=256.0, show_default=True, help="Size of a read.")
+@click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Of a run.")
+@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each method at each rate.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              default=Path("results/simulate"), show_default=True, help="Where results go.")
+@click.option("--resume", is_flag=True, help="Go on with what DIR has.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
+def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
+             locality: tuple[float, float, float], files: int, read_mib: float, reads: int, runs: int, seed: int,
+             output: Path, resume: bool, scheduler: str | None) -> None:
+    """Simulate reads on a fabric of any size.
+
+    Prints a table of completion times by method and arrival rate, with 95 % confidence intervals, and leaves
+    results.jsonl, table.csv, plot.png and manifest.json in DIR. A run whose network is left overloaded is stopped,
+    and the table says so.
+    """
+    from controller.policy.errors import PolicyError
+    from sim.errors import SimulationError
+    from sim.experiments.custom import custom_tasks, method_of
+    from sim.workload import Workload
+    from topo.fabric import InvalidFabric
+
+    try:
+        fabric = _fabric(fabric_file)
+        workloads = [Workload(rate, locality, files, read_bits=read_mib * 2**20 * 8) for rate in dict.fromkeys(rates)]
+        chosen = [method_of(method, parts) for method in dict.fromkeys(methods)]
+        tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed)
+        _run(tasks, fabric, output, resume, scheduler)
+    except (SimulationError, PolicyError, InvalidFabric) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _fabric(file: Path | None) -> Fabric:
+    from sim.experiments.mayflower import fabric_of
+    from topo.fabric import Fabric, InvalidFabric
+
+    if file is None:
+        return fabric_of(8.0)
+    try:
+        return Fabric.from_json(file.read_bytes())
+    except InvalidFabric as error:
+        raise InvalidFabric(f"{file}: {error}") from None
+
+
+def _run(tasks: list[CustomTask], fabric: Fabric, output: Path, resume: bool, scheduler: str | None) -> None:
+    from dataclasses import asdict
+
+    from cluster.commands.sweeping import finish, progress_bar, write_manifest
+    from sim.experiments.custom import run_custom
+    from sim.experiments.engine import run_all
+    from sim.experiments.report import Layout
+    from sim.experiments.results_file import ResultsFile
+    from sim.experiments.sweep import WARM_UP
+    from sim.simulation import Delays
+
+    rates = {task.workload.reads_per_server_second for task in tasks}
+    layout = Layout(title=f"Completion times, {fabric.name}, {len(fabric.hosts)} hosts", claims=(),
+                    x_label="reads per server and second", base=tasks[0].method.name, lines=len(rates) > 1)
+    results_file = ResultsFile(output / "results.jsonl", resume)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "fabric.json").write_text(fabric.to_json())
+    write_manifest(output, {"fabric": "fabric.json", "runs": [task.parameters() for task in tasks],
+                            "delays_seconds": asdict(Delays()), "warm_up": WARM_UP})
+    with progress_bar("simulate", len(tasks), output) as (finished, _):
+        results = run_all(tasks, run_custom, results_file, finished, scheduler)
+    finish(layout, results, output)

@@ -1,0 +1,56 @@
+"""Reads on any fabric: methods compared over arrival rates."""
+
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES
+from sim.errors import InvalidSetting
+from sim.experiments.mayflower import Method
+from sim.experiments.sweep import simulate
+from sim.workload import Workload, generate
+from topo.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class CustomTask:
+    """One run. `fabric` is a description as JSON, so that the task can go to any machine."""
+
+    fabric: str
+    workload: Workload
+    method: Method
+    reads: int
+    seed: int
+
+    def parameters(self) -> dict[str, Any]:
+        rate = self.workload.reads_per_server_second
+        return {"point": f"{rate:g}", "x": rate, "method": asdict(self.method), "reads": self.reads,
+                "seed": self.seed, "workload": asdict(self.workload) | {"locality": list(self.workload.locality)},
+                "fabric_sha256": sha256(self.fabric.encode()).hexdigest()}
+
+
+def run_custom(task: CustomTask) -> dict[str, Any]:
+    """See `sweep.simulate`."""
+    fabric = Fabric.from_json(task.fabric)
+    return {"task": task.parameters()} | simulate(fabric, task.workload, task.method, task.reads, task.seed)
+
+
+def method_of(text: str, parts: int) -> Method:
+    """From `REPLICA-POLICY+PATH-POLICY`. Raises InvalidSetting."""
+    replica, _, path = text.partition("+")
+    if replica not in REPLICA_POLICIES or path not in PATH_POLICIES:
+        raise InvalidSetting(f"method: {text!r} is not one of {', '.join(REPLICA_POLICIES)}, then +, then one of "
+                             f"{', '.join(PATH_POLICIES)}")
+    if parts < 1:
+        raise InvalidSetting(f"parts: must be at least 1, not {parts}")
+    return Method(text, replica, path, parts)
+
+
+def custom_tasks(fabric: Fabric, workloads: list[Workload], methods: list[Method], reads: int, runs: int,
+                 seed: int) -> list[CustomTask]:
+    """All methods meet the same reads. Raises InvalidWorkload for what the fabric cannot hold or carry."""
+    for workload in workloads:
+        generate(workload, fabric, Random(seed))
+    return [CustomTask(fabric.to_json(), workload, method, reads, seed + run)
+            for workload in workloads for method in methods for run in range(runs)]

@@ -1,0 +1,64 @@
+"""What `speedwell simulate` refuses before it runs anything."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.commands.simulate import simulate
+from topo.fabric import three_tier
+
+
+def invoke(output: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(simulate, ["--output", str(output), *arguments])
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--rate", "-0.1"], "reads_per_server_second: must be a positive number, not -0.1"),
+    (["--rate", "0.07", "--rate", "nan"], "reads_per_server_second: must be a positive number"),
+    (["--rate", "0.9"], "the reads ask for 124 Gbit/s, and the links of all 64 hosts together carry 64"),
+    (["--method", "closest+ecmp"], "method: 'closest+ecmp' is not one of "),
+    (["--method", "nearest"], "method: 'nearest' is not one of"),
+    (["--locality", "0.9", "0.9", "0.9"], "locality: must be three probabilities"),
+    (["--files", "0"], "files: must be at least 1"),
+    (["--read-mib", "-1"], "read_bits: must be a positive number"),
+    (["--parts", "0"], "parts: must be at least 1"),
+])
+def test_bad_input_is_refused_by_name_and_leaves_nothing(arguments: list[str], says: str, tmp_path: Path) -> None:
+    result = invoke(tmp_path / "results", *arguments)
+
+    assert result.exit_code == 1
+    assert says in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_fabric_that_is_not_connected_is_refused(tmp_path: Path) -> None:
+    description = json.loads(three_tier().to_json())
+    description["links"] = [link for link in description["links"] if "core0" not in (link["a"], link["b"])]
+    (tmp_path / "fabric.json").write_text(json.dumps(description))
+
+    result = invoke(tmp_path / "results", "--fabric", str(tmp_path / "fabric.json"))
+
+    assert result.exit_code == 1
+    assert "the fabric is not connected" in result.output and "fabric.json" in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_fabric_without_the_places_of_the_workload_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fabric.json").write_text(three_tier(pods=1, host_bps=1e9).to_json())
+
+    result = invoke(tmp_path / "results", "--fabric", str(tmp_path / "fabric.json"))
+
+    assert result.exit_code == 1
+    assert "it needs two pods of two racks of two hosts" in result.output
+
+
+def test_a_scheduler_needs_dask_and_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+
+    result = invoke(tmp_path, "--scheduler", "tcp://127.0.0.1:8786")
+
+    assert result.exit_code == 1
+    assert "pip install 'speedwell[dask]'" in result.output
