@@ -13,8 +13,8 @@ from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.reader import Reader
 from fs.client.version import Changes, publish_changes
-from fs.errors import FileClosed, InvalidArgument, IsADirectory, SpeedwellError
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes, DirectoryEntry, StatisticsReply
+from fs.errors import FileClosed, InvalidArgument, IsADirectory, NotSupported, SpeedwellError
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes, DirectoryEntry, StatisticsReply
 
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call."""
@@ -228,6 +228,9 @@ class Client:
         attributes = self._metadata.lookup(path, fresh)
         if attributes.type == DIRECTORY:
             raise IsADirectory(f"{paths.display(paths.normalise(path))} is a directory")
+        if attributes.type != REGULAR:
+            raise NotSupported(f"{paths.display(paths.normalise(path))} is a symbolic link or a special file: only "
+                               "a mount opens those")
         return attributes
 
     def _discard(self, path: bytes) -> None:
