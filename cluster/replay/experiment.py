@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from cluster import supervisor
-from cluster.fabric import read_settings
+from cluster.fabric import DIRECTORY, read_settings
 from cluster.machine import busy_seconds, switch_cpu_seconds
 from cluster.replay.replay import Replayed, replay
 from cluster.replay.scale import Scale, files_of
@@ -67,9 +68,11 @@ def run_emulated(chosen: Sequence[Task], scale: Scale, results: ResultsFile, fin
 
 
 @contextmanager
-def speedwell(scale: Scale, oversubscription: float, progress: Progress) -> Iterator[SystemUnderTest]:
-    """A Speedwell cluster on the scale's fabric for the time of the `with` block."""
-    settings = read_settings(fabric=scale.fabric(oversubscription), poll_interval_seconds=scale.poll_interval_seconds)
+def speedwell(scale: Scale, oversubscription: float, progress: Progress,
+              directory: Path = DIRECTORY) -> Iterator[SystemUnderTest]:
+    """A Speedwell cluster on the scale's fabric, its files in `directory`, for the time of the `with` block."""
+    settings = read_settings(fabric=scale.fabric(oversubscription), directory=directory,
+                             poll_interval_seconds=scale.poll_interval_seconds)
     with ExitStack() as cleanup:
         description = supervisor.up(settings, progress)
         cleanup.callback(supervisor.down)

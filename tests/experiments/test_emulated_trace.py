@@ -27,7 +27,7 @@ def test_reads_of_a_trace_are_steered_and_take_about_as_long_as_simulated(tmp_pa
     said: list[str] = []
 
     results = run_emulated(tasks, SMALL, results_file, lambda done: None, said.append,
-                           partial(speedwell, progress=said.append))
+                           partial(speedwell, progress=said.append, directory=tmp_path / "cluster"))
 
     assert left_on_machine() == before
     assert [result["task"]["method"]["name"] for result in results] == [task.method.name for task in tasks]
