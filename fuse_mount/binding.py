@@ -8,6 +8,7 @@ import ctypes
 import ctypes.util
 import importlib
 import os
+import queue
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -27,6 +28,7 @@ BACKGROUND_REQUESTS = 32
 _BYTE_FOR_BYTE = "latin-1"
 # What libfuse's main returns when its loop ended otherwise than by an unmount.
 STOPPED_BY_SIGNAL = 8
+DROP_SECONDS = 0.05
 # libfuse's capability bits (fuse_common.h).
 CAP_AUTO_INVAL_DATA = 1 << 12
 CAP_READDIRPLUS = 1 << 13
@@ -58,16 +60,34 @@ def libfuse_version(library: ModuleType) -> tuple[int, int]:
 
 
 def attribute_dropper(library: ModuleType) -> Callable[[bytes], None] | None:
-    """A function for use in a request that makes the kernel ask again about a path; libfuse 2 has none."""
+    """A function for use in a request that makes the kernel ask again about a path; libfuse 2 has none.
+
+    The kernel first writes back the path's changed pages, and those writes may wait for this very request: libfuse
+    holds the names of a rename or an unlink meanwhile. So another thread asks the kernel, and the request goes on
+    after DROP_SECONDS at the latest.
+    """
     if libfuse_version(library) < (3, 2):
         return None
     libfuse = library._libfuse
     invalidate = libfuse.fuse_invalidate_path
     invalidate.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     context = libfuse.fuse_get_context
+    asked: queue.SimpleQueue[tuple[Any, bytes, threading.Event]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        while True:
+            fuse, path, done = asked.get()
+            invalidate(fuse, path)  # a path that the kernel does not know is fine too
+            done.set()
+
+    start = threading.Lock()
 
     def drop(path: bytes) -> None:
-        invalidate(context().contents.fuse, path)  # a path that the kernel does not know is fine too
+        if start.acquire(blocking=False):   # once, and only now: a thread made before a fork would be lost
+            threading.Thread(target=ask, name="kernel-cache", daemon=True).start()
+        done = threading.Event()
+        asked.put((context().contents.fuse, path, done))
+        done.wait(DROP_SECONDS)
 
     return drop
 

@@ -38,12 +38,15 @@ Say = Callable[[str], None]
               "[default: 600; quick: 100]")
 @click.option("--host-mbps", type=click.FloatRange(1, 1000), default=8.0, show_default=True,
               help="With --emulate: rate of a host's link; files shrink with it.")
+@click.option("--slowdown", type=click.FloatRange(1, 20), default=1.0, show_default=True,
+              help="With --emulate: files grow by it and come so much less often, so a file is more frames.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | None, reads: int | None,
-               host_mbps: float, output: Path | None, resume: bool, scheduler: str | None) -> None:
+               host_mbps: float, slowdown: float, output: Path | None, resume: bool,
+               scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
@@ -59,6 +62,9 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     if name == plus_experiment.NAME and not simulate:
         raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
     emulate = not simulate or name == AGREEMENT
+    if quick and slowdown > 1:
+        raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
+                               click.get_current_context())
     if not emulate and (runs or reads):
         raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
     if scheduler is not None and (emulate or name == plus_experiment.NAME):
@@ -72,7 +78,8 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
             _simulate(name, quick, seed, directory, resume, scheduler)
             return
         runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
-        _emulate(name, quick, seed, runs, reads, host_mbps, directory, resume)
+        speedup = QUICK_SPEEDUP if quick else 1 / slowdown
+        _emulate(name, quick, seed, runs, reads, host_mbps, speedup, directory, resume)
     except SimulationError as error:
         raise click.ClickException(str(error)) from None
 
@@ -107,8 +114,8 @@ def _simulator() -> dict[str, object]:
 # ------------------------------------------------------------------- emulated
 
 
-def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps: float, output: Path,
-             resume: bool) -> None:
+def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps: float, speedup: float,
+             output: Path, resume: bool) -> None:
     from cluster.commands.sweeping import finish
     from cluster.errors import ClusterError
     from cluster.hdfs.libraries import JavaMissing
@@ -120,7 +127,7 @@ def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps
     figure = mayflower.FIGURES["mayflower-fig4" if name == AGREEMENT else name]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the cluster, keep the results
     try:
-        scale = Scale(host_bps=host_mbps * 1e6, speedup=QUICK_SPEEDUP if quick else 1.0)
+        scale = Scale(host_bps=host_mbps * 1e6, speedup=speedup)
         tasks = emulated_tasks(figure, quick, seed, runs, reads)
         results = _replay(name, quick, seed, tasks, scale, output, resume)
     except JavaMissing as error:

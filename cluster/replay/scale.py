@@ -21,8 +21,8 @@ class Scale:
     """The emulated testbed beside the paper's: slower links and, in proportion, smaller files.
 
     So a read takes as long as in the paper and the load is the same part of the capacity. With a `speedup` files are
-    smaller still and come so much more often; times measured are multiplied by it again. The defaults are the
-    paper's 64 hosts.
+    smaller still and come so much more often; times measured are multiplied by it again. Below 1 they are larger and
+    come less often. The defaults are the paper's 64 hosts.
     """
 
     host_bps: float = 8e6

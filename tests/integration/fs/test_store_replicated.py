@@ -181,7 +181,7 @@ def _put_until_done(member: Member, key: str) -> str:
             member._thread.start()
         return False
 
-    wait_until(done, 20, f"{key} could not be written")
+    wait_until(done, 60, f"{key} could not be written")
     return key
 
 
