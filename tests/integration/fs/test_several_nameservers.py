@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 pytestmark = requires_etcd
 NAMESERVER = str(Path(sys.executable).parent / "speedwell-nameserver")
 DATASERVER = str(Path(sys.executable).parent / "speedwell-dataserver")
-TAKEOVER_SECONDS = 5.0
+TAKEOVER_SECONDS = 10.0     # a quiet machine takes three
 
 
 class Installation:
@@ -110,7 +110,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_los
         stop.set()
         worker.join()
     assert longest_seconds[0] < TAKEOVER_SECONDS
-    assert len(unknown) <= 1, "only the request that was under way may be in doubt"
+    assert len(unknown) <= 2, "only requests that reached the dying leader may be in doubt"
     names = {entry.name.decode() for entry in client.list("/")}
     assert {name[1:] for name in made} <= names <= {name[1:] for name in made + unknown}
     client.close()

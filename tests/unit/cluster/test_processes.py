@@ -107,16 +107,22 @@ def test_a_caller_that_is_killed_before_it_recorded_a_daemon_leaves_none(tmp_pat
     log = tmp_path / "logs" / "server.log"
     killed = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
     assert killed.returncode == -signal.SIGKILL
-    wait_until(lambda: not any(log.samefile(descriptor) for descriptor in open_files()), 5, "the child is gone")
+    wait_until(lambda: identity(log.stat()) not in open_files(), 10, "the child is gone")
     assert not (tmp_path / "ran").exists()
 
 
-def open_files() -> list[Path]:
-    """Every open file of every process that may be looked at."""
-    found = []
+def identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def open_files() -> set[tuple[int, int]]:
+    """What every process that may be looked at has open; descriptors come and go meanwhile."""
+    found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found += [link for link in (process / "fd").iterdir() if link.exists()]
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(identity(descriptor.stat()))
     return found
 
 
