@@ -3,6 +3,7 @@
 import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ class EtcdCluster:
     def __init__(self, directory: Path, members: int = 1) -> None:
         ports = free_ports(2 * members)
         self._directory = directory
+        # In memory: whoever else writes to the disk would decide how long etcd's fsync takes.
+        self._data = tempfile.TemporaryDirectory(prefix="etcd-", dir="/dev/shm")
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:members]]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -30,7 +33,7 @@ class EtcdCluster:
         cluster = ",".join(f"m{other}={peer}" for other, peer in enumerate(self._peers))
         with (self._directory / f"etcd{number}.log").open("ab") as log:
             self._running[number] = subprocess.Popen([
-                "etcd", "--name", f"m{number}", "--data-dir", str(self._directory / f"etcd{number}"),
+                "etcd", "--name", f"m{number}", "--data-dir", f"{self._data.name}/{number}",
                 "--listen-client-urls", url, "--advertise-client-urls", url,
                 "--listen-peer-urls", self._peers[number], "--initial-advertise-peer-urls", self._peers[number],
                 "--initial-cluster", cluster, "--max-txn-ops", "100000"],
@@ -54,6 +57,7 @@ class EtcdCluster:
     def __exit__(self, *_: object) -> None:
         for number in list(self._running):
             self.kill(number)
+        self._data.cleanup()
 
     def _answers(self) -> bool:
         client = EtcdClient(self.endpoints, timeout_seconds=0.5)

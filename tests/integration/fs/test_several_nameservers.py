@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 pytestmark = requires_etcd
 NAMESERVER = str(Path(sys.executable).parent / "speedwell-nameserver")
 DATASERVER = str(Path(sys.executable).parent / "speedwell-dataserver")
-TAKEOVER_SECONDS = 10.0     # a quiet machine takes three
+TAKEOVER_SECONDS = 30.0     # a quiet machine takes three
 
 
 class Installation:
@@ -80,7 +80,7 @@ def installation(tmp_path: Path, etcd: EtcdCluster) -> Iterator[Installation]:
 
 def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_lost(installation: Installation) -> None:
     leader = installation.leader()
-    client = MetadataClient(installation.address, 0)
+    client = MetadataClient(installation.address, 0, call_timeout_seconds=TAKEOVER_SECONDS)
     made: list[str] = []
     unknown: list[str] = []
     longest_seconds = [0.0]
@@ -105,7 +105,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_los
         wait_until(lambda: len(made) > 50, 15, "no directories are made")
         leader.kill()
         before = len(made)
-        wait_until(lambda: len(made) > before + 20, 15, "clients do not go on")
+        wait_until(lambda: len(made) > before + 20, 60, "clients do not go on")
     finally:
         stop.set()
         worker.join()
@@ -119,7 +119,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_acknowledged_is_los
 def test_a_leader_that_was_paused_answers_nothing_old(installation: Installation) -> None:
     old = installation.leader()
     others = ",".join(nameserver.address for nameserver in installation.nameservers if nameserver is not old)
-    client = MetadataClient(others, 0)
+    client = MetadataClient(others, 0, call_timeout_seconds=TAKEOVER_SECONDS)
     old.pause()
     try:
         client.mkdir("/new")
@@ -139,7 +139,7 @@ def test_a_leader_that_was_paused_answers_nothing_old(installation: Installation
 def test_a_nameserver_that_comes_back_has_what_was_done_without_it(installation: Installation) -> None:
     first = installation.leader()
     first.kill()
-    client = MetadataClient(installation.address, 0)
+    client = MetadataClient(installation.address, 0, call_timeout_seconds=TAKEOVER_SECONDS)
     client.mkdir("/while-away")
     first.start()
     for nameserver in installation.nameservers:
