@@ -51,21 +51,21 @@ class Nameservers:
         while True:
             left = deadline - time.monotonic()
             asked = self._asked
+            in_doubt = False
             try:
                 return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
             except NotLeader:
                 self._ask_next(asked)
             except CallFailed as failure:
                 self._ask_next(asked)
-                if not again and not isinstance(failure, NotSent) and not failure.timed_out:
+                in_doubt = not again and not isinstance(failure, NotSent)
+                if in_doubt and not failure.timed_out:
                     raise NameserverUnavailable(
                         f"the connection to the nameserver at {self.address} broke; "
                         f"{method} may or may not have been carried out") from None
-                if failure.timed_out and not again:
-                    left = 0.0
-            if left <= RETRY_PAUSE_SECONDS or deadline - time.monotonic() <= 0:
+            if in_doubt or left <= RETRY_PAUSE_SECONDS or time.monotonic() >= deadline:
                 raise NameserverUnavailable(f"the nameserver at {self.address} did not answer within "
-                                            f"{self._timeout_seconds:g} s") from None
+                                            f"{self._timeout_seconds:g} s")
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def close(self) -> None:

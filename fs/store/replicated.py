@@ -49,6 +49,7 @@ class ReplicatedStore:
         self._lease = 0
         self._leads_until = 0.0
         self._turn_revision = 0
+        self._compacted = 0
         self._batches = 0
         self._member = uuid.uuid4().hex
         self._lock = threading.Lock()
@@ -75,20 +76,17 @@ class ReplicatedStore:
             token = f"{self._member}.{self._batches}".encode()
             try:
                 self._turn_revision = self._take_turn(token, batch)
+                self._apply(batch, self._turn_revision)
             except BaseException:
-                # Carried out or not: only who reads etcd again knows.
+                # Carried out or not, mirrored or not: only who reads etcd again knows.
                 self._leads_until = 0.0
                 raise
-            self._apply(batch, self._turn_revision)
-            if self._turn_revision % COMPACT_EVERY == 0:
-                self._etcd.compact(self._turn_revision - COMPACT_EVERY // 2)
+            self._compact()
 
     def close(self) -> None:
         """Give leadership back and close the mirror. Safe to call again."""
-        self._stopped.set()
+        self.stop()
         self.resign()
-        if self._watching is not None:
-            self._watching.cancel()
         self._mirror.close()
         self._etcd.close()
 
@@ -158,7 +156,7 @@ class ReplicatedStore:
                 self._load()
                 return self._follow()
             left = self._apply_events(answer)
-            if (left or (answer.created and not self._has_leader())) and self._campaign():
+            if (left or (answer.created and not self.leader())) and self._campaign():
                 return
         if not self._stopped.is_set():
             raise StorageFailed("etcd ended the watch")
@@ -182,7 +180,7 @@ class ReplicatedStore:
                 return False
             revision = found[0].mod_revision  # it was carried out, only the answer was lost
         self._catch_up(revision)
-        self._lease, self._turn_revision = lease, revision
+        self._lease, self._turn_revision, self._compacted = lease, revision, revision
         self._leads_until = began + granted_seconds
         self._renewing = threading.Thread(target=self._renew, args=(lease, granted_seconds), daemon=True,
                                           name="leadership")
@@ -210,9 +208,6 @@ class ReplicatedStore:
         if not self.leads:
             raise NotLeader("this nameserver does not lead: ask the others")
 
-    def _has_leader(self) -> bool:
-        return bool(self.leader())
-
     # ------------------------------------------------------------------ etcd
 
     def _take_turn(self, token: bytes, batch: Batch) -> int:
@@ -228,6 +223,16 @@ class ReplicatedStore:
         if found and found[0].value == token:
             return found[0].mod_revision
         raise NotLeader("another nameserver leads now")
+
+    def _compact(self) -> None:
+        """The batch is written whether or not etcd forgets older ones now: a failure is tried again with the next."""
+        if self._turn_revision - self._compacted < COMPACT_EVERY:
+            return
+        try:
+            self._etcd.compact(self._turn_revision - COMPACT_EVERY // 2)
+            self._compacted = self._turn_revision
+        except StorageFailed as error:
+            log.warning("etcd keeps old revisions for now: %s", error)
 
     def _catch_up(self, revision: int) -> None:
         """Bring the mirror to `revision`, which etcd has reached."""

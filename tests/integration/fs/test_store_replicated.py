@@ -155,6 +155,43 @@ def test_a_member_that_was_away_longer_than_etcd_remembers_loads_everything(
     assert b"gone" not in pairs and pairs[b"kept"] == b"old" and len(pairs) == 31
 
 
+def test_etcd_forgets_old_revisions_and_need_not_for_a_batch_to_be_written(
+        store: ReplicatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(implementation, "COMPACT_EVERY", 5)
+    before = store._revision
+    compact = store._etcd.compact
+
+    def refuse(revision: int) -> None:
+        raise StorageFailed("not now")
+
+    monkeypatch.setattr(store._etcd, "compact", refuse)
+    for number in range(7):
+        put(store, **{f"key{number}": "value"})
+    assert len(list(store.iterate(b""))) == 7
+    monkeypatch.setattr(store._etcd, "compact", compact)
+    put(store, key7="value")
+    watching = store._etcd.watch(store._prefix, store._end, before)
+    assert any(answer.compact_revision > before for answer in watching if answer.canceled)
+
+
+def test_a_leader_whose_mirror_fails_leads_no_more(join: Callable[..., Member],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = MemoryStore()
+    store = join("a", mirror).wait_until_it_leads()
+    write = mirror.write
+
+    def full(batch: Batch) -> None:
+        raise StorageFailed("the disk is full")
+
+    monkeypatch.setattr(mirror, "write", full)
+    with pytest.raises(StorageFailed, match="full"):
+        put(store, key="value")
+    assert not store.leads
+    monkeypatch.setattr(mirror, "write", write)
+    assert store.follow_until_elected()
+    assert store.get(b"key") == b"value"
+
+
 def test_a_minority_of_etcd_may_die_at_any_time(tmp_path: Path) -> None:
     with EtcdCluster(tmp_path, members=3) as etcd:
         member = Member(etcd.endpoints, "/test", "a")
