@@ -41,6 +41,22 @@ class DuplicateFlow(PolicyError):
     """A flow identifier that is already in use."""
 
 
+class UnknownFlow(PolicyError):
+    """A flow that is not live: never announced, or ended."""
+
+    def __init__(self, flow_id: object) -> None:
+        super().__init__(f"no flow {flow_id!r} is live")
+        self.flow_id = flow_id
+
+
+class UnknownCoflow(PolicyError):
+    """A coflow that is not live: never announced, or ended."""
+
+    def __init__(self, coflow_id: object) -> None:
+        super().__init__(f"no coflow {coflow_id!r} is live")
+        self.coflow_id = coflow_id
+
+
 class InvalidMeasurement(PolicyError):
     """A measured rate that no link can have."""
 

@@ -1,0 +1,211 @@
+"""The coflows that run now, as the schedulers keep them, and the part of a scheduler that is the same for all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import count
+
+from controller.policy.coflow import (
+    BITS_PER_BYTE,
+    Assignment,
+    Coflow,
+    CoflowFlow,
+    CoflowScheduler,
+    Schedule,
+    TrafficSet,
+    require_bytes,
+)
+from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow
+from controller.policy.network import Network, Path
+
+UNREPORTED_PART = 0.01
+"""Of what a flow reported: so much is taken to be left at least, until it says otherwise."""
+
+
+class LiveFlow:
+    """A flow that has not ended, and what the schedule in force says of it. Compared by identity.
+
+    `links` are the indices of the links that the scheduler counts it on: those of its path, or its hosts' own links
+    only, if the policy leaves the path to the switches.
+    """
+
+    __slots__ = ("_left_bits", "_reported_bits", "_settled_at", "coflow", "destination", "flow_id", "links", "path",
+                 "priority", "rate_bps", "source", "traffic_set")
+
+    def __init__(self, flow: CoflowFlow, coflow: LiveCoflow, now: float) -> None:
+        self.flow_id = flow.flow_id
+        self.coflow = coflow
+        self.source = flow.source
+        self.destination = flow.destination
+        self.path: Path | None = None
+        self.links: tuple[int, ...] = ()
+        self.rate_bps: float | None = None
+        self.traffic_set = TrafficSet.BEST_EFFORT
+        self.priority: int | None = None
+        self.report(flow.remaining_bytes, now)
+
+    def report(self, remaining_bytes: float, now: float) -> None:
+        self._left_bits = self._reported_bits = remaining_bytes * BITS_PER_BYTE
+        self._settled_at = now
+
+    def remaining_bits(self, now: float) -> float:
+        """d: what was last reported, less what a rate that is enforced has moved since.
+
+        Without an enforced rate nobody can say what was moved, and the report stands. A flow is never taken to be
+        done before it says so: a hundredth of what it reported is left at least.
+        """
+        moved_bits = (self.rate_bps or 0.0) * (now - self._settled_at)
+        return max(self._left_bits - moved_bits, UNREPORTED_PART * self._reported_bits)
+
+    def settle(self, now: float) -> None:
+        """Account for what was moved so far, before the rate changes."""
+        self._left_bits = self.remaining_bits(now)
+        self._settled_at = now
+
+    def assignment(self) -> Assignment:
+        return Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps, self.traffic_set, self.priority)
+
+
+class LiveCoflow:
+    """A coflow of which at least one flow has not ended. `number` counts coflows in the order of their arrival.
+
+    Sizes are what was announced: of the whole, and of each transfer from one host to another.
+    """
+
+    __slots__ = ("arrived_at", "flows", "id", "number", "size_bits", "transfers_bits")
+
+    def __init__(self, coflow_id: Hashable, arrived_at: float, number: int) -> None:
+        self.id = coflow_id
+        self.arrived_at = arrived_at
+        self.number = number
+        self.flows: dict[Hashable, LiveFlow] = {}
+        self.size_bits = 0.0
+        self.transfers_bits: dict[tuple[str, str], float] = {}
+
+    def add(self, flow: LiveFlow, now: float) -> None:
+        bits, ends = flow.remaining_bits(now), (flow.source, flow.destination)
+        self.flows[flow.flow_id] = flow
+        self.size_bits += bits
+        self.transfers_bits[ends] = self.transfers_bits.get(ends, 0.0) + bits
+
+    @property
+    def largest_transfer_bits(self) -> float:
+        return max(self.transfers_bits.values())
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """What sorts coflows by arrival."""
+        return (self.arrived_at, self.number)
+
+
+class TableScheduler(CoflowScheduler):
+    """A scheduler that decides anew over all live flows, whenever a coflow comes or its last flow ends.
+
+    A policy says where flows go when they arrive (`_place`) and sets each flow's rate, queue and perhaps path when
+    it decides (`_decide`). Between decisions nothing changes.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._coflows: dict[Hashable, LiveCoflow] = {}
+        self._flows: dict[Hashable, LiveFlow] = {}
+        self._order: tuple[Hashable, ...] = ()
+        self._numbers = count()
+
+    # --- what a policy adds ---
+
+    @abstractmethod
+    def _place(self, flows: Iterable[LiveFlow], now: float) -> None:
+        """Give flows that have just come, or lost their path, their `links` and perhaps a `path`. Raises NoPath."""
+
+    @abstractmethod
+    def _decide(self, now: float) -> Iterable[LiveCoflow]:
+        """Set `rate_bps`, `traffic_set` and `priority` of all live flows; gives the order of the coflows."""
+
+    # --- what the world tells ---
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule({flow_id: flow.assignment() for flow_id, flow in self._flows.items()},
+                        tuple(coflow_id for coflow_id in self._order if coflow_id in self._coflows))
+
+    def coflow_arrived(self, coflow: Coflow, now: float) -> Schedule:
+        for flow in coflow.flows:
+            if flow.flow_id in self._flows:
+                raise DuplicateFlow(f"flow {flow.flow_id!r} is live already")
+            self._require_reachable(flow)
+        live = self._coflows.get(coflow.id)
+        if live is None:
+            live = self._coflows[coflow.id] = LiveCoflow(coflow.id, coflow.arrived_at, next(self._numbers))
+        new = [LiveFlow(flow, live, now) for flow in coflow.flows]
+        for own in new:
+            self._flows[own.flow_id] = own
+            live.add(own, now)
+        self._place(new, now)
+        return self._schedule_anew(now)
+
+    def progress(self, flow_id: Hashable, remaining_bytes: float, now: float) -> None:
+        require_bytes(remaining_bytes)
+        self._flow(flow_id).report(remaining_bytes, now)
+
+    def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
+        flow = self._flow(flow_id)
+        del self._flows[flow_id], flow.coflow.flows[flow_id]
+        if flow.coflow.flows:
+            return None
+        return self._forget(flow.coflow, now)
+
+    def coflow_gone(self, coflow_id: Hashable, now: float) -> Schedule:
+        coflow = self._coflows.get(coflow_id)
+        if coflow is None:
+            raise UnknownCoflow(coflow_id)
+        for flow_id in coflow.flows:
+            del self._flows[flow_id]
+        return self._forget(coflow, now)
+
+    def network_changed(self, now: float) -> Schedule:
+        lost = [flow for flow in self._flows.values() if flow.path is None or not self._is_up(flow.path)]
+        for flow in lost:
+            flow.path, flow.links = None, ()
+        self._place((flow for flow in lost if self._reachable(flow.source, flow.destination)), now)
+        return self._schedule_anew(now)
+
+    # --- helpers ---
+
+    def _forget(self, coflow: LiveCoflow, now: float) -> Schedule:
+        del self._coflows[coflow.id]
+        return self._schedule_anew(now)
+
+    def _schedule_anew(self, now: float) -> Schedule:
+        for flow in self._flows.values():
+            flow.settle(now)
+        self._order = tuple(coflow.id for coflow in self._decide(now))
+        return self.schedule
+
+    def _flow(self, flow_id: Hashable) -> LiveFlow:
+        if flow_id not in self._flows:
+            raise UnknownFlow(flow_id)
+        return self._flows[flow_id]
+
+    def _require_reachable(self, flow: CoflowFlow) -> None:
+        for node in (flow.source, flow.destination):
+            if node in self._network and not self._network.is_host(node):
+                raise InvalidRequest(f"flow {flow.flow_id!r}: {node!r} is a switch, not a host")
+        if not self._reachable(flow.source, flow.destination):
+            raise NoPath(f"flow {flow.flow_id!r}: no path from {flow.source!r} to {flow.destination!r}")
+
+    def _reachable(self, source: str, destination: str) -> bool:
+        return self._network.distance(source, destination) is not None
+
+    def _is_up(self, path: Path) -> bool:
+        return all(self._network.has_link(link) for link in path.links)
+
+    def _by_age(self) -> Iterator[LiveCoflow]:
+        return iter(sorted(self._coflows.values(), key=lambda coflow: coflow.age))
+
+
+def without_rates(flows: Iterable[LiveFlow], traffic_set: TrafficSet) -> None:
+    """Put flows into a queue in which nothing limits them."""
+    for flow in flows:
+        flow.rate_bps, flow.traffic_set, flow.priority = None, traffic_set, None
