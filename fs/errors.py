@@ -182,5 +182,9 @@ class StorageFailed(SpeedwellError):
     """The local disk or database of a server failed."""
 
 
+class DatabaseDamaged(StorageFailed):
+    """What the nameserver's database has on its disk is not what was written there."""
+
+
 class InternalError(SpeedwellError):
     """A server failed in a way it did not foresee; its log has the details."""

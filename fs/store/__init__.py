@@ -3,8 +3,10 @@ etcd keeps for several nameservers."""
 
 from fs.store.etcd_client import EtcdClient
 from fs.store.interface import Batch, Store, end_of_prefix
+from fs.store.journaled import JournaledStore, Position
 from fs.store.leveldb import LevelDBStore
 from fs.store.memory import MemoryStore
 from fs.store.replicated import ReplicatedStore
 
-__all__ = ["Batch", "EtcdClient", "LevelDBStore", "MemoryStore", "ReplicatedStore", "Store", "end_of_prefix"]
+__all__ = ["Batch", "EtcdClient", "JournaledStore", "LevelDBStore", "MemoryStore", "Position", "ReplicatedStore",
+           "Store", "end_of_prefix"]

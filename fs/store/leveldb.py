@@ -9,8 +9,9 @@ from typing import Any
 
 import plyvel
 
-from fs.errors import NoSpace, StorageFailed
+from fs.errors import DatabaseDamaged, NoSpace, StorageFailed
 from fs.store.interface import Batch
+from fs.store.leveldb_log import check_records
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +31,19 @@ class LevelDBStore:
     After a failed write (a full disk) nothing is written to the same log: LevelDB could not read what comes
     after a torn record. The store serves reads, and the first write after there is space again opens the
     database anew; that write fails too, as the caller's view may be older than the disk's.
+
+    Everything read from the disk is compared with its checksums; what differs is DatabaseDamaged.
     """
 
-    def __init__(self, directory: Path, *, sync: bool = False) -> None:
-        """Opens or makes the database; raises StorageFailed saying what is wrong with `directory`."""
+    def __init__(self, directory: Path, *, sync: bool = False, create: bool = True,
+                 write_buffer_bytes: int = WRITE_BUFFER_BYTES, block_cache_bytes: int = BLOCK_CACHE_BYTES) -> None:
+        """Opens the database, or makes it unless `create` is False. Raises StorageFailed saying what is wrong with
+        `directory`, DatabaseDamaged if that is what the database is, or if it is not there with `create` False."""
         self._directory = directory
         self._sync = sync
+        self._create = create
+        self._write_buffer_bytes = write_buffer_bytes
+        self._block_cache_bytes = block_cache_bytes
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -46,29 +54,53 @@ class LevelDBStore:
         self._database = self._open()
 
     def _open(self) -> Any:
+        created = self._create and not any(self._directory.glob("[CM0-9]*"))   # CURRENT, MANIFEST, tables, logs
         try:
+            if not created:
+                self._check_manifest()
             return plyvel.DB(
-                str(self._directory), create_if_missing=True, write_buffer_size=WRITE_BUFFER_BYTES,
-                lru_cache_size=BLOCK_CACHE_BYTES, bloom_filter_bits=BLOOM_FILTER_BITS)
-        except plyvel.Error as error:
+                str(self._directory), create_if_missing=created, paranoid_checks=True,
+                write_buffer_size=self._write_buffer_bytes, lru_cache_size=self._block_cache_bytes,
+                bloom_filter_bits=BLOOM_FILTER_BITS)
+        except (plyvel.Error, OSError) as error:
             raise self._opening_failed(error) from error
+
+    def _check_manifest(self) -> None:
+        """LevelDB takes a cut-off end of the list of its tables for a crash and goes on without it. It writes the
+        list with fsync, so that is damage. Raises DatabaseDamaged, OSError."""
+        try:
+            name = (self._directory / "CURRENT").read_text("ascii").removesuffix("\n")
+            check_records((self._directory / name).read_bytes())
+        except FileNotFoundError as error:
+            raise DatabaseDamaged(f"the database in {self._directory} is damaged: {error.filename} is missing"
+                                  ) from None
+        except ValueError as error:
+            raise DatabaseDamaged(f"the database in {self._directory} is damaged: the list of its tables: {error}"
+                                  ) from None
 
     def _opening_failed(self, error: Exception) -> StorageFailed:
         text = str(error)
         if "lock" in text.lower() and "LOCK" in text:
             return StorageFailed(f"the database in {self._directory} is in use by another process")
+        if _is_damage(error):
+            return DatabaseDamaged(f"the database in {self._directory} is damaged: {text}")
         return StorageFailed(f"cannot open the database in {self._directory}: {text}")
+
+    @property
+    def write_failed(self) -> bool:
+        """Whether a write failed and the database was not opened again since."""
+        return self._write_failed
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = self._database.get(key)
+            value: bytes | None = self._database.get(key, verify_checksums=True)
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed("read", error) from error
         return value
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         try:
-            iterator = self._database.iterator(start=start, stop=stop)
+            iterator = self._database.iterator(start=start, stop=stop, verify_checksums=True)
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed("read", error) from error
         return self._pairs(iterator)
@@ -115,4 +147,14 @@ class LevelDBStore:
             return StorageFailed("the store is closed")
         if "No space left" in str(error):
             return NoSpace(f"the disk of the database in {self._directory} is full")
+        if _is_damage(error):
+            return DatabaseDamaged(f"the database in {self._directory} is damaged: {error}")
         return StorageFailed(f"cannot {verb} the database in {self._directory}: {error}")
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the database, not the disk or its use, is what is wrong. A table that is missing is an IO error that
+    names it."""
+    text = str(error)
+    return (isinstance(error, plyvel.CorruptionError) or "Corruption" in text or "does not exist" in text
+            or ("No such file" in text and any(part in text for part in (".ldb", ".sst", ".log", "MANIFEST"))))

@@ -144,7 +144,7 @@ def test_a_damaged_leveldb_is_refused_with_a_message(tmp_path: Path) -> None:
     store.write(batch_of((b"a", b"1")))
     store.close()
     (tmp_path / "CURRENT").write_text("nonsense\n")
-    with pytest.raises(StorageFailed, match="cannot open the database"):
+    with pytest.raises(StorageFailed, match="is damaged"):
         LevelDBStore(tmp_path)
 
 
