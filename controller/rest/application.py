@@ -118,7 +118,7 @@ class RestApplication:
     def _match(self, request: Request) -> tuple[Route, dict[str, Any]]:
         try:
             path = request.path_info
-            query = list(request.GET)
+            query = list(request.GET.items())
         except UnicodeDecodeError:
             raise BadRequest("The URL is not UTF-8.") from None
         for pattern, methods in self._by_url.values():
@@ -130,10 +130,7 @@ class RestApplication:
                 allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
                 raise MethodNotAllowed(f"{path} takes {allowed}, not {request.method}.",
                                        headers=[("Allow", allowed)])
-            if query:
-                raise invalid([FieldError(field=name, message="Query parameters are not accepted here")
-                               for name in query])
-            return declaration, _parameters(declaration, found.groupdict())
+            return declaration, _arguments(declaration, found.groupdict(), query)
         raise UnknownUrl(f"Nothing is served at {path}; /openapi.json lists what is.")
 
     def _refuse(self, request: Request, error: Exception) -> Answer:
@@ -151,15 +148,23 @@ def _labels(declaration: Route | None) -> tuple[str, str]:
     return (declaration.method, declaration.path) if declaration else ("other", "other")
 
 
-def _parameters(declaration: Route, given: dict[str, str]) -> dict[str, Any]:
-    arguments = {}
-    errors = []
-    for name, adapter in declaration.parameters.items():
-        try:
-            arguments[name] = adapter.validate_python(given[name])
-        except ValidationError as error:
-            errors += [FieldError(field=field_name((name, *entry["loc"])), message=entry["msg"])
-                       for entry in error.errors(include_url=False)]
+def _arguments(declaration: Route, in_path: dict[str, str], in_query: list[tuple[str, str]]) -> dict[str, Any]:
+    """The handler's parameters. Raises InvalidRequest, naming all that are unknown, given twice or not valid."""
+    arguments: dict[str, Any] = {}
+    errors: list[FieldError] = []
+    given = [(name, value, declaration.parameters) for name, value in in_path.items()]
+    given += [(name, value, declaration.query) for name, value in in_query]
+    for name, value, adapters in given:
+        if name not in adapters:
+            errors.append(FieldError(field=name, message="This query parameter is not accepted here"))
+        elif name in arguments:
+            errors.append(FieldError(field=name, message="It is given twice"))
+        else:
+            try:
+                arguments[name] = adapters[name].validate_python(value)
+            except ValidationError as error:
+                errors += [FieldError(field=field_name((name, *entry["loc"])), message=entry["msg"])
+                           for entry in error.errors(include_url=False)]
     if errors:
         raise invalid(errors)
     return arguments

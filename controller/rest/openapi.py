@@ -45,7 +45,8 @@ def _schemas(routes: list[Route]) -> tuple[dict[tuple[Any, str], Any], dict[str,
             inputs.append(((route, "request"), "validation", TypeAdapter(route.request)))
         if route.response is not None and not isinstance(route.response, PlainText):
             inputs.append(((route, "response"), "serialization", TypeAdapter(route.response)))
-        inputs += [((route, name), "validation", adapter) for name, adapter in route.parameters.items()]
+        inputs += [((route, name), "validation", adapter)
+                   for name, adapter in (*route.parameters.items(), *route.query.items())]
     found, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
     return {key: schema for (key, _), schema in found.items()}, definitions.get("$defs", {})
 
@@ -58,9 +59,10 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     }
     if route.description:
         operation["description"] = route.description
-    if route.parameters:
-        operation["parameters"] = [{"name": name, "in": "path", "required": True,
-                                    "schema": schemas[route, name]} for name in route.parameters]
+    parameters = [{"name": name, "in": place, "required": place == "path", "schema": schemas[route, name]}
+                  for place, names in (("path", route.parameters), ("query", route.query)) for name in names]
+    if parameters:
+        operation["parameters"] = parameters
     if route.request is not None:
         operation["requestBody"] = {"required": True,
                                     "content": {"application/json": {"schema": schemas[route, "request"]}}}

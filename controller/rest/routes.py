@@ -31,7 +31,8 @@ class PlainText:
 
 @dataclass(frozen=True)
 class Route:
-    """One method of one URL. `handler` takes the path's parameters by name, and `body` if `request` is declared."""
+    """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
+    `request` is declared. The query's may be left out."""
 
     method: str
     path: str
@@ -44,6 +45,7 @@ class Route:
     problems: tuple[type[ProblemClass], ...]
     handler: Callable[..., Any] = field(compare=False)
     parameters: Mapping[str, Any] = field(compare=False)
+    query: Mapping[str, Any] = field(compare=False)
 
     @property
     def all_problems(self) -> tuple[type[ProblemClass], ...]:
@@ -62,23 +64,27 @@ class Route:
 
 def route(method: str, path: str, *, summary: str, tag: str, response: Any = None,
           request: type[BaseModel] | None = None, status: int = 200,
-          problems: Sequence[type[ProblemClass]] = ()) -> Callable[[Handler], Handler]:
+          problems: Sequence[type[ProblemClass]] = (), query: Sequence[str] = ()) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of `method path`.
 
-    `path` holds parameters as `{name}`; the handler's annotation of each says how it is validated. The handler
-    returns what `response` (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes.
-    `problems` are the exception classes the handler may raise; its docstring becomes the description.
+    `path` holds parameters as `{name}`, `query` names those that may follow a question mark, for which the handler
+    has defaults; the handler's annotation of each says how it is validated. The handler returns what `response`
+    (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes. `problems` are the
+    exception classes the handler may raise; its docstring becomes the description.
     """
 
     def declare(handler: Handler) -> Handler:
         hints = get_type_hints(handler, include_extras=True)
-        parameters: dict[str, TypeAdapter[Any]] = {}
-        for name in _PARAMETER.findall(path):
-            if name not in hints:
-                raise TypeError(f"{handler.__qualname__} does not annotate the parameter {name!r} of {path}")
-            parameters[name] = TypeAdapter(hints[name])
+
+        def adapters(names: Sequence[str]) -> dict[str, TypeAdapter[Any]]:
+            for name in names:
+                if name not in hints:
+                    raise TypeError(f"{handler.__qualname__} does not annotate the parameter {name!r} of {path}")
+            return {name: TypeAdapter(hints[name]) for name in names}
+
         declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
-                            response, status, tuple(problems), handler, parameters)
+                            response, status, tuple(problems), handler, adapters(_PARAMETER.findall(path)),
+                            adapters(query))
         setattr(handler, _ATTRIBUTE, declaration)
         return handler
 
