@@ -23,14 +23,14 @@ How a carrier (the flowserver, the simulator) uses it, through `Selector`:
   `Division` that it returns, in order: `read_divided` at once, then tell the client, which opens the new connections
   and divides what it has left by the fractions. The fraction of a part that has ended meanwhile goes to the others.
 * When the client has done so: `flow_resized` for each part, with its new total.
-* `read_ended` when nothing is left, or when the client has gone.
+* `read_narrowed` when a replica does not deliver; `read_ended` when nothing is left, or when the client has gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
@@ -132,7 +132,8 @@ class MayflowerPlus:
                 continue                                    # its end is about to be reported
             used = {flow.path.nodes[0] for flow in flows}
             chosen = self._open_free(read.request, used, read.most_parts, trial)
-            if not chosen and not flows and now - read.asked_at > self._longest_wait_seconds(read.request):
+            if (not chosen and not flows and next(self._choices(read.request), None) is not None
+                    and now - read.asked_at > self._longest_wait_seconds(read.request)):
                 chosen = [self._open_roomiest(read.request, trial)]
             division = self._division(read, flows, chosen, trial)
             if division is not None:
@@ -187,7 +188,7 @@ class MayflowerPlus:
         return choice
 
     def _choices(self, request: ReadRequest) -> Iterator[_Choice]:
-        for replica in request.replicas:
+        for replica in request.replicas if request.client in self._network else ():
             if replica.host in self._network:
                 for number, links in enumerate(self._network.shortest_path_links(replica.host, request.client)):
                     yield _Choice(replica, number, links)
@@ -232,6 +233,8 @@ class MayflowerPlus:
         known = dict(zip(self._shares.flows, trial.shares_bps, strict=False))
         shares = [known[flow.flow_id] for flow in flows] + trial.last_shares_bps(len(chosen))
         left_bits = sum(flow.left_bits for flow in flows) if flows else read.request.size_bits
+        if min(shares) <= 0:
+            return None
         seconds = left_bits / sum(shares)
         if flows and max(flow.left_bits / flow.share_bps for flow in flows) - seconds < WORTH_SECONDS:
             return None
@@ -264,6 +267,17 @@ class MayflowerPlus:
             elif part.flow_id in left_bits:
                 total_bits = self._shares.flows[part.flow_id].size_bits + part.size_bits - left_bits[part.flow_id]
                 self._shares.flow_resized(part.flow_id, total_bits, now)
+
+    def read_narrowed(self, read_id: str, host: str) -> None:
+        """A read is to get no further part from `host`, from which none runs. An unknown read is passed over."""
+        read = self._reads.get(read_id)
+        if read is None:
+            return
+        left = tuple(replica for replica in read.request.replicas if replica.host != host)
+        if left:
+            read.request = replace(read.request, replicas=left)
+        else:
+            self.read_ended(read_id)
 
     def read_ended(self, read_id: str) -> None:
         """Forget a read; its flows are reported apart. An unknown one is passed over."""

@@ -37,9 +37,9 @@ __all__ = [
     "Selector",
 ]
 
-PLUS = "mayflower-plus"
-REPLICA_POLICIES = ("mayflower", PLUS, "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
-PATH_POLICIES = ("mayflower", "ecmp")
+MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
+REPLICA_POLICIES = (MAYFLOWER, PLUS, "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
+PATH_POLICIES = (MAYFLOWER, "ecmp")
 
 
 class ReplicaPolicy(Protocol):
@@ -167,6 +167,11 @@ class Selector:
         self._mayflower.flow_resized(flow_id, size_bits, now)
         if self._plus is not None:
             self._plus.flow_resized(flow_id, size_bits, now)
+
+    def read_narrowed(self, read_id: str, host: str) -> None:
+        """A read is to get no further part from `host`. An unknown read is passed over."""
+        if self._plus is not None:
+            self._plus.read_narrowed(read_id, host)
 
     def read_ended(self, read_id: str) -> None:
         """A read has all it asked for, or nobody wants it any more. Its flows are reported apart."""

@@ -123,6 +123,32 @@ def test_shares_are_exact_beyond_the_links_of_the_path() -> None:
     assert part.selection.estimated_bps == 8e6
 
 
+def test_a_replica_that_does_not_deliver_is_not_given_again() -> None:
+    """Read 1 reads from b and a until b fails. Then b has everything free, but read 1 wants it no more."""
+    policy = MayflowerPlus(star(a=4e6, b=6e6, c=10e6))
+    assert sources(start(policy, "1", request("c", "a b"), 0.0)) == ["b", "a"]
+    policy.flow_dropped("1.0", 1.0)
+    policy.read_narrowed("1", "b")
+    assert policy.revise(1.0) == []
+
+    policy.read_narrowed("1", "a")
+    policy.flow_dropped("1.1", 2.0)
+    assert policy.revise(100.0) == [], "no replica is left to it"
+
+
+def test_a_waiting_read_that_no_replica_reaches_any_more_waits_on() -> None:
+    network = star(a=10e6, c=10e6, d=10e6)
+    policy = MayflowerPlus(network, patience=2)
+    start(policy, "1", request("c", "a", megabits=1000), 0.0)
+    assert start(policy, "2", request("d", "a"), 0.0) == []
+    network.remove_link("s", "d")
+
+    assert policy.revise(100.0) == []
+
+    network.add_link("s", "d", 10e6)
+    assert [division.read_id for division in policy.revise(100.0)] == ["2"]
+
+
 def test_a_read_that_has_waited_long_starts_where_there_is_most_room() -> None:
     policy = MayflowerPlus(star(a=10e6, c=10e6, d=10e6), patience=2)
     start(policy, "1", request("c", "a", megabits=1000), 0.0)
