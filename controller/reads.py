@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ryu.lib import hub
+
 from controller.errors import ControllerError
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Path
-from controller.policy.read_request import Replica
+from controller.policy.read_request import ReadRequest, Replica
 
 
 class UnknownRead(ControllerError):
@@ -33,6 +35,17 @@ class UnknownPart(ControllerError):
         super().__init__(f"read {read_id} has no part {number} in flight: it ended, or never was")
 
 
+class TooManyWaiting(ControllerError):
+    """So many clients wait for news of their reads that no more can."""
+
+    status = 503
+    slug = "too-many-waiting"
+    title = "Too many clients wait already"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} clients wait for news of their reads already: ask without wait_seconds, or later")
+
+
 @dataclass(frozen=True)
 class Wanted:
     """A read as a client asks for it. Policies may be None: as the controller is set.
@@ -48,6 +61,8 @@ class Wanted:
     replica_policy: str | None = None
     path_policy: str | None = None
     most_parts: int | None = None
+    follows: bool = False
+    """Whether the client hears of parts that come later, so that the read may wait or be divided anew."""
 
     @property
     def parts_limit(self) -> int:
@@ -59,6 +74,8 @@ class Part:
     """One connection of a read. `cookie` is None if replica and client are one host: then nothing is installed."""
 
     read_id: str
+    number: int
+    """Its place among the parts of its read, counted from 0."""
     five_tuple: FiveTuple
     path: Path
     offset_bytes: int
@@ -72,6 +89,8 @@ class Part:
     measured_bps: float | None = None
     reroutes: int = 0
     ended: bool = False
+    placed: bool = True
+    """Whether its entry is confirmed, and its client may know of it."""
     stranded: bool = False
     """Whether it lost its path and has no new one: it runs over the default paths, if there are any."""
 
@@ -85,9 +104,30 @@ class Part:
         return self.cookie is not None
 
 
+class Following:
+    """How the client of a read hears of its divisions. `ports` are those of its local ports that no part had yet."""
+
+    def __init__(self, request: ReadRequest, most_parts: int, ports: Sequence[int], now: float) -> None:
+        self.request = request
+        self.most_parts = most_parts
+        self.ports = list(ports)
+        self.revision = 0
+        self.heard_at = now
+        self.waiting = 0        # questions that wait for the next revision
+        self.divided = True
+        """Whether the policy may still divide the read: not when nothing was heard of the client for long."""
+        self.next = hub.Event()
+
+    def revised(self) -> None:
+        """There is something new: answer whoever waits."""
+        self.revision += 1
+        self.next.set()
+        self.next = hub.Event()
+
+
 @dataclass(eq=False)
 class Read:
-    """A read that has not ended."""
+    """A read that has not ended. Without parts it waits; only reads that are followed do."""
 
     id: str
     client: str
@@ -97,6 +137,11 @@ class Read:
     path_policy: str
     started_at: float
     parts: list[Part] = field(default_factory=list)
+    following: Following | None = None
+
+    @property
+    def running(self) -> list[Part]:
+        return [part for part in self.parts if not part.ended]
 
     @property
     def flows(self) -> list[Part]:
@@ -121,9 +166,12 @@ class ReadBook:
     def add(self, read: Read) -> None:
         self._reads[read.id] = read
         for part in read.flows:
-            assert part.cookie is not None
-            self._by_cookie[part.cookie] = part
-            self._by_connection[part.five_tuple] = part
+            self._add_flow(part)
+
+    def add_part(self, read: Read, part: Part) -> None:
+        """A read in flight gets one more part, which is a flow."""
+        read.parts.append(part)
+        self._add_flow(part)
 
     def get(self, read_id: str) -> Read | None:
         return self._reads.get(read_id)
@@ -153,6 +201,15 @@ class ReadBook:
         if read is not None and all(other.ended for other in read.parts):
             del self._reads[read.id]
         return True
+
+    def take_back(self, part: Part) -> bool:
+        """A part did not come about; its read stays. False if it was over before."""
+        return self._remove(part)
+
+    def _add_flow(self, part: Part) -> None:
+        assert part.cookie is not None
+        self._by_cookie[part.cookie] = part
+        self._by_connection[part.five_tuple] = part
 
     def _remove(self, part: Part) -> bool:
         if part.ended:

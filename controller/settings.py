@@ -6,13 +6,14 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError, ValidationInfo, field_validator
 
 from controller.errors import InvalidSettings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-ReplicaPolicy = Literal["mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices"]
+ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "random", "hdfs",
+                        "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
 
 
@@ -31,6 +32,13 @@ class Settings(BaseModel):
     path_policy: PathPolicy = "mayflower"
     poll_interval_seconds: Seconds = 1.0
     read_idle_timeout_seconds: Annotated[int, Field(ge=1, le=65535)] = 30
+
+    @field_validator("path_policy")
+    @classmethod
+    def _goes_with_replica_policy(cls, path_policy: str, info: ValidationInfo) -> str:
+        if info.data.get("replica_policy") == "mayflower-plus" and path_policy != "mayflower":
+            raise ValueError("the replica policy mayflower-plus chooses paths itself: leave it out")
+        return path_policy
 
     default_capacity_bps: Annotated[float, Field(gt=0)] = 1e9
     """For a port whose switch tells neither by OVSDB nor by OpenFlow how fast it is."""

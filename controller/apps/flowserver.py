@@ -25,26 +25,27 @@ from ryu.ofproto import ofproto_v1_3
 from controller.apps.monitor import EventMeasured
 from controller.confirm import confirmed
 from controller.cutting import cut
-from controller.errors import ControllerError, NoSuchPath, UnknownHost
+from controller.dividing import Divider
+from controller.errors import ControllerError, NoSuchPath
 from controller.events import EventHostChanged, EventPathsChanged
+from controller.locating import ReplicaSearch
 from controller.measurements import Measurements, counter_of
 from controller.network_state import NetworkState
 from controller.openflow import COOKIE_READS, cookie
+from controller.policy import selection as policy
 from controller.policy.errors import NoPath, UnknownLink, UnknownNode
 from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.link_load import Flow
 from controller.policy.network import Path
-from controller.policy.selection import ReadRequest, Replica, Selection, Selector
-from controller.reads import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
+from controller.policy.selection import MAYFLOWER, PLUS, ReadRequest, Replica, Selection, Selector
+from controller.reads import Following, Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
 from controller.rest import RestApplication
 from controller.rest.metrics import FlowserverMetrics
 from controller.rest.reads_api import ReadsApi
 
-SPLITTING_POLICIES = ("mayflower",)
+SPLITTING_POLICIES = (MAYFLOWER, PLUS)
 """Replica policies under which a read may have several parts: those that the others are compared with read from one
 replica."""
-LOCATE_SECONDS = 1.0
-"""How long an unknown host may take to answer to ARP."""
 PLACEMENT_ATTEMPTS = 3
 """Decisions for one read, if a chosen path dies before its entry is in."""
 LOCAL_READ_SECONDS = 600.0
@@ -72,7 +73,8 @@ class Flowserver(RyuApp):
         self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(16) << 32)
-        self._searches: dict[str, Any] = {}
+        self._search = ReplicaSearch(self._state)
+        self.divider = Divider(self._selector, self.reads, self, self.metrics)
         self._unowned: dict[int, int] = {}
         self.hosts: Any = None
         self.forwarding: Any = None
@@ -92,7 +94,7 @@ class Flowserver(RyuApp):
         """
         begin = time.monotonic()
         try:
-            replicas = self._locate(wanted)
+            replicas = self._search.locate(self.hosts, wanted)
             for attempt in range(1, PLACEMENT_ATTEMPTS + 1):
                 read = self._decide(wanted, replicas)
                 try:
@@ -113,72 +115,67 @@ class Flowserver(RyuApp):
         self.metrics.local_parts.inc(len(read.parts) - len(read.flows))
         return read
 
-    def _locate(self, wanted: Wanted) -> list[Replica]:
-        """The replicas whose place is known; the others are searched for, and waited for only if none is known."""
-        self.hosts.locate(wanted.client, LOCATE_SECONDS)
-        # A policy knows hosts, not ports: of several dataservers on one host the first is meant.
-        by_host = {replica.host: replica for replica in reversed(wanted.replicas)}
-        found = hub.Queue()
-        for host in by_host:
-            if host in self._state.hosts:
-                found.put(host)
-            else:
-                self._search(host).link(lambda _, host=host: found.put(host))
-        for _ in by_host:
-            if found.get() in self._state.hosts:
-                return [by_host[host] for host in reversed(by_host) if host in self._state.hosts]
-        raise UnknownHost(" or ".join(reversed(by_host)))
-
-    def _search(self, host: str) -> Any:
-        """The green thread that searches for a host; requests that want the same host share it."""
-
-        def search() -> None:
-            try:
-                self.hosts.locate(host, LOCATE_SECONDS)
-            except ControllerError:
-                pass
-            finally:
-                del self._searches[host]
-
-        if host not in self._searches:
-            self._searches[host] = hub.spawn(search)
-        return self._searches[host]
-
     def _decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
         """Select and account for it in one go: nothing here may let another green thread run."""
         now = time.monotonic()
         request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
-        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id,
-                    wanted.replica_policy or self._selector.replica_policy,
-                    wanted.path_policy or self._selector.path_policy, now)
-        most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
+        replica_policy = wanted.replica_policy or self._selector.replica_policy
+        path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
+        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
+                    now)
         with self.metrics.decision_seconds.time(), _as_controller_errors():
-            selected = self._selector.select_parts(request, now, most_parts, read.replica_policy, read.path_policy,
-                                                   wanted.client_ports)
+            selected = self._select(wanted, request, read)
         pieces = cut(wanted.size_bytes, [part.size_bits for part in selected])
         for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
             if size_bytes:
                 read.parts.append(self._part(read, part.selection, client_port, offset_bytes, size_bytes))
+        if replica_policy == PLUS and wanted.follows and len(read.parts) == len(read.flows):
+            read.following = Following(request, wanted.parts_limit, wanted.client_ports[len(read.parts):], now)
+            self.divider.added(read)
         for flow in read.flows:
-            self._account_for(flow)
+            self._supersede(flow)
+            self._selector.flow_added(flow.flow_id, flow.path, 8.0 * flow.size_bytes, now,
+                                      read.id if read.following is not None else None)
         self.reads.add(read)
         return read
+
+    def _select(self, wanted: Wanted, request: ReadRequest, read: Read) -> list[policy.Part]:
+        """The parts to begin with. A client that does not follow its read gets all of it at once, in one part, from
+        a policy that would let it wait."""
+        if read.replica_policy == PLUS and not wanted.follows:
+            selection = self._selector.select(request, read.started_at, read.replica_policy, read.path_policy)
+            return [policy.Part(selection, request.size_bits)]
+        most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
+        return self._selector.select_parts(request, read.started_at, most_parts, read.replica_policy,
+                                           read.path_policy, wanted.client_ports)
+
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+        """See `dividing.Carrier`."""
+        part = self._part(read, selection, client_port, 0, size_bytes)
+        part.moved_at, part.placed = time.monotonic(), False
+        self._supersede(part)
+        return part
 
     def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
         connection = FiveTuple(selection.replica.host, read.client, TCP, selection.replica.port, client_port)
         number = cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1) if selection.path.links else None
-        return Part(read.id, connection, selection.path, offset_bytes, size_bytes, selection.estimated_bps,
-                    selection.cost_seconds, number, read.started_at)
+        return Part(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
+                    selection.estimated_bps, selection.cost_seconds, number, read.started_at)
 
-    def _account_for(self, part: Part) -> None:
+    def _supersede(self, part: Part) -> None:
         # The client has bound this port anew, so whatever used the same connection before is over.
         former = self.reads.part_on(part.five_tuple)
         if former is not None:
             self._end_part(former, "superseded")
-        self._selector.flow_added(part.flow_id, part.path, 8.0 * part.size_bytes, part.moved_at)
 
     def _install(self, parts: Sequence[Part]) -> None:
         """Install all at once. Raises what went wrong when nothing is under way any more."""
+        # A path that died meanwhile is chosen anew, which is of no use if there is something worse.
+        for error in sorted(self.install(parts), key=lambda error: isinstance(error, NoSuchPath)):
+            raise error
+
+    def install(self, parts: Sequence[Part]) -> list[ControllerError]:
+        """See `dividing.Carrier`."""
 
         def install(part: Part) -> None:
             try:
@@ -187,16 +184,13 @@ class Flowserver(RyuApp):
                 self.metrics.installs_refused.labels(error.slug).inc()
                 raise
 
-        errors = _at_once(install, parts)
-        # A path that died meanwhile is chosen anew, which is of no use if there is something worse.
-        for error in sorted(errors, key=lambda error: isinstance(error, NoSuchPath)):
-            raise error
+        return _at_once(install, parts)
 
     def _abandon(self, read: Read) -> None:
         """Take back a read that could not be installed."""
         for part in self._forget(read):
             self.metrics.parts_ended.labels("not-installed").inc()
-            self._remove_entry(part)
+            self.remove_entry(part)
 
     # --- ending reads ---
 
@@ -216,7 +210,8 @@ class Flowserver(RyuApp):
 
     def end_part(self, read_id: str, number: int) -> None:
         """End one part of a read, counted from 0, and the read with the last one. What the part had is free for
-        others from now on. Raises UnknownPart, and what `end` raises."""
+        others from now on; the read gets no further part from the same replica. Raises UnknownPart, and what `end`
+        raises."""
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
@@ -229,18 +224,25 @@ class Flowserver(RyuApp):
         left = [part for part in self.reads.remove(read) if part.is_flow]
         for part in left:
             self._selector.flow_dropped(part.flow_id, time.monotonic())
+        self.divider.ended(read)
+        self.divider.wake()
         return left
 
     def _end_part(self, part: Part, reason: str) -> bool:
+        read = self.reads.get(part.read_id)
         if not self.reads.end_part(part):
             return False
         if part.is_flow:
             self._selector.flow_dropped(part.flow_id, time.monotonic())
+            self._selector.read_narrowed(part.read_id, part.five_tuple.source)
+        if read is not None and self.reads.get(read.id) is None:
+            self.divider.ended(read)
         self.metrics.parts_ended.labels(reason).inc()
+        self.divider.wake()
         return True
 
-    def _remove_entry(self, part: Part) -> None:
-        """Take an entry out that nobody waits for."""
+    def remove_entry(self, part: Part) -> None:
+        """See `dividing.Carrier`."""
         if self.reads.part_on(part.five_tuple) is not None:
             return
         try:
@@ -264,7 +266,7 @@ class Flowserver(RyuApp):
         for part in self.reads.flows():
             ends = (part.five_tuple.source, part.five_tuple.destination)
             if event.ip in ends and self._end_part(part, "host-moved"):
-                hub.spawn(self._remove_entry, part)
+                hub.spawn(self.remove_entry, part)
 
     # --- measurements ---
 
@@ -274,11 +276,13 @@ class Flowserver(RyuApp):
         for number in event.flows:
             self._take_in_flow(number, now)
         self._take_in_links(event, now)
+        self.divider.measured(now)
         self._expire(now)
         self._find_stale_entries(event)
         stranded = [part for part in self.reads.flows() if part.stranded]
         if stranded:
             hub.spawn(self.reroute, stranded)
+        self.divider.wake()
 
     def _take_in_flow(self, number: int, now: float) -> None:
         part = self.reads.part_with_cookie(number)
@@ -300,14 +304,15 @@ class Flowserver(RyuApp):
 
     def _expire(self, now: float) -> None:
         """What nobody will tell the end of: local reads, and entries whose removal was not heard of."""
+        self.divider.expire(now)
         for read in self.reads:
-            if not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
+            if read.following is None and not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
                 self.reads.remove(read)
         for part in self.reads.flows():
             silent_seconds = now - part.moved_at
             if (silent_seconds > self._idle_timeout_seconds + EXPIRY_SLACK_SECONDS
                     and self._end_part(part, "expired")):
-                hub.spawn(self._remove_entry, part)
+                hub.spawn(self.remove_entry, part)
 
     def _find_stale_entries(self, event: EventMeasured) -> None:
         """Entries of a former life of the controller: their flows go back to the default paths."""
@@ -375,6 +380,10 @@ class Flowserver(RyuApp):
         self.metrics.reroutes.labels("moved").inc()
 
     # --- look-ups ---
+
+    def follow(self, read_id: str, after: int, wait_seconds: float) -> Read:
+        """See `Divider.follow`."""
+        return self.divider.follow(read_id, after, wait_seconds)
 
     def model(self) -> dict[str, Flow]:
         """The policy's view of each flow, by `Part.flow_id`."""

@@ -48,6 +48,12 @@ class FlowserverMetrics:
                                 registry=registry)
         self.stale_entries = Counter("speedwell_stale_entries_removed", "Entries in switches that no read owned.",
                                      registry=registry)
+        self.waiting_reads = Counter("speedwell_reads_waited", "Reads that had to wait for their first part.",
+                                     registry=registry)
+        self.divisions = Counter("speedwell_divisions", "Reads in flight that were started or divided anew.",
+                                 registry=registry)
+        self.unfollowed = Counter("speedwell_reads_unfollowed", "Reads whose clients did not ask for news any more.",
+                                  registry=registry)
         self.decision_seconds = Histogram("speedwell_decision_seconds", "Time a replica and path selection took.",
                                           buckets=(0.0001, 0.00025, *LATENCY_BUCKETS), registry=registry)
         self.placement_seconds = Histogram("speedwell_placement_seconds",

@@ -1,12 +1,14 @@
 """What `/v1/reads` and `/v1/flows` take and give."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from controller.policy.selection import MAYFLOWER, PLUS
 from controller.rest.fields import Input, Ipv4, Node, NodeName, Output, Port
 from controller.settings import PathPolicy, ReplicaPolicy
 
+PLUS_CHOOSES_PATHS = "mayflower-plus chooses paths itself: path_policy is mayflower, or left out"
 MAX_READ_BYTES = 1 << 50
 MAX_REPLICAS = 64
 MAX_CLIENT_PORTS = 64
@@ -43,12 +45,22 @@ class ReadRequest(Input):
                                 description="Shown again by GET; decides nothing.")
     replica_policy: ReplicaPolicy | None = Field(default=None, description="null: as the controller is set.")
     path_policy: PathPolicy | None = Field(default=None, description="null: as the controller is set.")
+    follows: bool = Field(default=False, description="Whether the client asks for news of the read, so that under "
+                          "mayflower-plus it may wait or get further parts. It should then have a port for each "
+                          "replica.")
+
+    @model_validator(mode="after")
+    def _policies_go_together(self) -> Self:
+        if self.replica_policy == PLUS and self.path_policy not in (None, MAYFLOWER):
+            raise ValueError(PLUS_CHOOSES_PATHS)
+        return self
 
 
 class ReadPart(Output):
     """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
-    together."""
+    together; offsets of parts that came later are 0, as the client knows what it has left."""
 
+    number: int = Field(ge=0, description="What the part is called, among those of its read.")
     replica: ReplicaAddress
     client_port: Port
     offset_bytes: int = Field(ge=0, description="Where the part starts, from the start of the read.")
@@ -64,7 +76,8 @@ class Read(Output):
     """What was decided for a read; the switches have confirmed it."""
 
     id: str
-    parts: list[ReadPart]
+    parts: list[ReadPart] = Field(description="None if the read is to wait for news.")
+    revision: int | None = Field(description="0 if there may be news of the read; null if there will be none.")
     replica_policy: ReplicaPolicy
     path_policy: PathPolicy
 
@@ -91,7 +104,8 @@ class ReadState(Output):
     replica_policy: ReplicaPolicy
     path_policy: PathPolicy
     age_seconds: float = Field(ge=0)
-    parts: list[ReadPartState]
+    revision: int | None = Field(description="How often it was started or divided anew; null if it never will be.")
+    parts: list[ReadPartState] = Field(description="In the order in which they were opened.")
 
 
 class Reads(Output):

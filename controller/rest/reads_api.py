@@ -12,13 +12,20 @@ from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimed
 from controller.network_state import NetworkState
 from controller.policy.link_load import Flow
 from controller.policy.read_request import Replica
-from controller.reads import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
+from controller.policy.selection import MAYFLOWER, PLUS
+from controller.reads import Part, Read, ReadBook, TooManyWaiting, UnknownPart, UnknownRead, Wanted
 from controller.rest import read_models as models
+from controller.rest.problems import FieldError, invalid
 from controller.rest.routes import route
 
 PartNumber = Annotated[int, Field(ge=0, lt=models.MAX_CLIENT_PORTS,
-                                  description="A part's place in `parts`, counted from 0.")]
+                                  description="The `number` of a part.")]
 ReadId = Annotated[str, Field(min_length=1, max_length=64, description="As POST /v1/reads gave it.")]
+
+MOST_WAIT_SECONDS = 10.0
+After = Annotated[int | None, Field(ge=0, le=1 << 53, description="The revision that the client knows.")]
+WaitSeconds = Annotated[float, Field(ge=0, le=MOST_WAIT_SECONDS, allow_inf_nan=False, description=(
+    "How long the answer may take if there is no news. Counts with `after` only."))]
 
 
 class ReadService(Protocol):
@@ -31,6 +38,8 @@ class ReadService(Protocol):
     def end(self, read_id: str) -> None: ...
 
     def end_part(self, read_id: str, number: int) -> None: ...
+
+    def follow(self, read_id: str, after: int, wait_seconds: float) -> Read: ...
 
     def model(self) -> dict[str, Flow]: ...
 
@@ -46,12 +55,17 @@ class ReadsApi:
     def create_read(self, body: models.ReadRequest) -> models.Read:
         """The switches have confirmed the paths when this answers. For each part, the client connects from its
         `client_port` to its replica; it deletes the read when it is done. Replicas that no switch has seen are left
-        out. There are several parts only where that is estimated to be faster (Mayflower, section 4.3)."""
+        out. There are several parts only where that is estimated to be faster (Mayflower, section 4.3). Under
+        mayflower-plus there may be none yet, if the client follows the read."""
+        settings = self._state.settings
+        if (body.replica_policy or settings.replica_policy) == PLUS and body.path_policy not in (None, MAYFLOWER):
+            raise invalid([FieldError(field="path_policy", message=models.PLUS_CHOOSES_PATHS)])
         read = self._service.place(Wanted(
             body.client, body.client_ports, [Replica(replica.host, replica.port) for replica in body.replicas],
-            body.size_bytes, body.file_id, body.replica_policy, body.path_policy, body.most_parts))
-        return models.Read(id=read.id, parts=[models.ReadPart(**self._part(part)) for part in read.parts],
-                           **_policies(read))
+            body.size_bytes, body.file_id, body.replica_policy, body.path_policy, body.most_parts,
+            body.follows))
+        return models.Read(id=read.id, revision=_revision(read), **_policies(read),
+                           parts=[models.ReadPart(**self._part(part)) for part in read.parts if part.placed])
 
     @route("DELETE", "/v1/reads/{id}", summary="End a read", tag="reads", status=204,
            problems=[UnknownRead, SwitchRefused, SwitchTimedOut])
@@ -72,11 +86,16 @@ class ReadsApi:
         return models.Reads(reads=[self._read_state(read, flows, now) for read in self._service.reads])
 
     @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
-           problems=[UnknownRead])
-    def get_read(self, id: ReadId) -> models.ReadState:  # noqa: A002
-        read = self._service.reads.get(id)
-        if read is None:
-            raise UnknownRead(id)
+           problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"))
+    def get_read(self, id: ReadId, after: After = None, wait_seconds: WaitSeconds = 0.0) -> models.ReadState:  # noqa: A002
+        """With `after`, the client asks for news: the answer comes as soon as the revision is higher, or after
+        `wait_seconds`. Parts that it does not know yet are for it to open; their entries are confirmed."""
+        if after is None:
+            read = self._service.reads.get(id)
+            if read is None:
+                raise UnknownRead(id)
+        else:
+            read = self._service.follow(id, after, wait_seconds)
         return self._read_state(read, self._service.model(), time.monotonic())
 
     @route("GET", "/v1/flows", summary="The flows that the controller placed", tag="network",
@@ -89,6 +108,7 @@ class ReadsApi:
     def _part(self, part: Part) -> dict[str, Any]:
         connection = part.five_tuple
         return {
+            "number": part.number,
             "replica": models.ReplicaAddress(host=connection.source, port=connection.source_port),
             "client_port": connection.destination_port,
             "offset_bytes": part.offset_bytes,
@@ -105,8 +125,8 @@ class ReadsApi:
     def _read_state(self, read: Read, flows: dict[str, Flow], now: float) -> models.ReadState:
         return models.ReadState(
             id=read.id, client=read.client, size_bytes=read.size_bytes, file_id=read.file_id,
-            age_seconds=now - read.started_at, **_policies(read),
-            parts=[self._part_state(part, flows, now) for part in read.parts])
+            age_seconds=now - read.started_at, revision=_revision(read), **_policies(read),
+            parts=[self._part_state(part, flows, now) for part in read.parts if part.placed])
 
     def _part_state(self, part: Part, flows: dict[str, Flow], now: float) -> models.ReadPartState:
         remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
@@ -121,6 +141,10 @@ class ReadsApi:
             destination=connection.destination, destination_port=connection.destination_port, protocol="tcp",
             size_bytes=part.size_bytes, transferred_bytes=part.transferred_bytes, rate_bps=part.measured_bps,
             **self._path(part), **_share(part, flows, now))
+
+
+def _revision(read: Read) -> int | None:
+    return None if read.following is None else read.following.revision
 
 
 def _policies(read: Read) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import eventlet
 from webob import Request, Response
 
+from controller import dividing
 from controller.apps import flowserver
 from controller.apps.flowserver import Flowserver
 from controller.apps.rest_api import RestApi
@@ -130,4 +131,5 @@ def clocked(monkeypatch: Any) -> list[float]:
         monotonic = staticmethod(lambda: now[0])
 
     monkeypatch.setattr(flowserver, "time", Clock)
+    monkeypatch.setattr(dividing, "time", Clock)
     return now

@@ -5,6 +5,7 @@ from typing import Any
 import eventlet
 import pytest
 
+from controller import locating
 from controller.apps import flowserver as module
 from controller.apps.monitor import EventMeasured
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
@@ -159,7 +160,7 @@ def test_first_replica_to_be_found_serves(controller: Controller) -> None:
 
 
 def test_no_replica_known_is_an_unknown_host(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOCATE_SECONDS", 0.02)
+    monkeypatch.setattr(locating, "LOCATE_SECONDS", 0.02)
     threads = [eventlet.spawn(place, controller, replicas=("10.0.0.8", "10.0.0.9")) for _ in range(3)]
     for thread in threads:
         with pytest.raises(UnknownHost, match=r"10\.0\.0\.8 or 10\.0\.0\.9"):
@@ -169,7 +170,7 @@ def test_no_replica_known_is_an_unknown_host(controller: Controller, monkeypatch
 
 
 def test_unknown_client_is_an_unknown_host(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOCATE_SECONDS", 0.02)
+    monkeypatch.setattr(locating, "LOCATE_SECONDS", 0.02)
     with pytest.raises(UnknownHost, match=r"10\.9\.9\.9"):
         place(controller, client="10.9.9.9")
 

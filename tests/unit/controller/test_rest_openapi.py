@@ -74,6 +74,11 @@ def test_document_is_valid_openapi_3_1(described: Described) -> None:
 def test_every_route_answers_as_documented(described: Described) -> None:
     read = json.loads(described.ask("POST", "/v1/reads", read_of()).body)
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
+    for query in ("?after=0", "?after=3&wait_seconds=0", "?after=-1", "?after=0&wait_seconds=11"):
+        described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}{query}")
+    names = {parameter["name"]: parameter["in"] for parameter in described.operation(
+        "GET", "/v1/reads/{id}")["parameters"]}
+    assert names == {"id": "path", "after": "query", "wait_seconds": "query"}
     for path, operations in described.document["paths"].items():
         if "{" not in path and "get" in operations:
             described.ask("GET", path)
@@ -155,6 +160,7 @@ BAD_READS = {
     "file_id": ["", "x" * 256, 1, []],
     "replica_policy": ["", "fastest", "Mayflower", 1],
     "path_policy": ["", "nearest", "ECMP", 1],
+    "follows": [None, 1, "yes"],
     "priority": [1],
 }
 
@@ -180,7 +186,8 @@ def test_missing_field_is_named(described: Described, field: str) -> None:
 @pytest.mark.parametrize("changes", [
     {"file_id": None, "replica_policy": None, "path_policy": None}, {"file_id": "x" * 255}, {"size_bytes": 1},
     {"size_bytes": 1 << 50}, {"client_ports": [1, 65535]}, {"replicas": [REPLICA, {**REPLICA, "port": 7001}]},
-    *({"replica_policy": policy} for policy in ("mayflower", "nearest", "sinbad-r", "random")),
+    *({"replica_policy": policy} for policy in ("mayflower", "mayflower-plus", "nearest", "sinbad-r", "random")),
+    {"replica_policy": "mayflower-plus", "path_policy": "mayflower", "follows": True},
     *({"path_policy": policy} for policy in ("mayflower", "ecmp")),
 ])
 def test_what_the_document_allows_is_accepted(described: Described, changes: dict[str, Any]) -> None:
