@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from cluster.errors import InvalidSetting, StartFailed
 from cluster.processes import Command, Processes, program
+from cluster.registration import wait_for_dataservers
 from cluster.waiting import wait_for
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
@@ -96,6 +97,8 @@ class FabricCluster:
         progress("waiting until the controller knows every host")
         self.emulation.announce_hosts()
         wait_for_hosts(CONTROLLER_URL, fabric)
+        progress("waiting until the nameserver hears every dataserver")
+        wait_for_dataservers(NAMESERVER, [host.name for host in fabric.hosts])
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)

@@ -15,7 +15,7 @@ from typing import Any
 from cluster import current, mounts
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
 from cluster.processes import Command, Processes, program
-from cluster.waiting import wait_for
+from cluster.registration import wait_for_dataservers
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DATASERVERS = 3
@@ -24,7 +24,6 @@ DEFAULT_CHUNK_SIZE_BYTES = 256 << 20
 MAX_DATASERVERS = 64
 MIN_CHUNK_SIZE_BYTES = 64 << 10
 MAX_CHUNK_SIZE_BYTES = 1 << 40
-REGISTRATION_TIMEOUT_SECONDS = 15.0
 
 Progress = Callable[[str], None]
 
@@ -257,32 +256,7 @@ def _start_dataservers(processes: Processes, names: list[str], started: list[str
         started.append(record.name)
         addresses[record.name] = _address(record.address, record.name)
     processes.save()
-    _wait_registered(addresses["nameserver"], names)
-
-
-def _wait_registered(nameserver: str, names: list[str]) -> None:
-    """Wait until the nameserver counts all dataservers as alive: only then can files be stored."""
-    from fs.client.metadata import MetadataClient
-    from fs.errors import SpeedwellError
-
-    client = MetadataClient(nameserver)
-    missing = set(names)
-
-    def registered() -> bool:
-        nonlocal missing
-        try:
-            servers = [status.server for status in client.statistics().dataservers]
-        except SpeedwellError:
-            return False
-        missing = set(names) - {server.dataserver_id for server in servers if server.alive}
-        return not missing
-
-    try:
-        if not wait_for(registered, REGISTRATION_TIMEOUT_SECONDS):
-            raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
-                              f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")
-    finally:
-        client.close()
+    wait_for_dataservers(addresses["nameserver"], names)
 
 
 def _start_mount(processes: Processes, mountpoint: Path, started: list[str], progress: Progress) -> None:

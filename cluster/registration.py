@@ -1,0 +1,38 @@
+"""Whether the dataservers of an installation have registered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from cluster.errors import StartFailed
+from cluster.waiting import wait_for
+
+REGISTRATION_TIMEOUT_SECONDS = 20.0
+
+
+def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
+    """Wait until the nameserver counts all dataservers as alive: only then can files be stored.
+
+    Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS.
+    """
+    from fs.client.metadata import MetadataClient
+    from fs.errors import SpeedwellError
+
+    client = MetadataClient(nameserver)
+    missing = set(ids)
+
+    def registered() -> bool:
+        nonlocal missing
+        try:
+            servers = [status.server for status in client.statistics().dataservers]
+        except SpeedwellError:
+            return False
+        missing = set(ids) - {server.dataserver_id for server in servers if server.alive}
+        return not missing
+
+    try:
+        if not wait_for(registered, REGISTRATION_TIMEOUT_SECONDS):
+            raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
+                              f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")
+    finally:
+        client.close()
