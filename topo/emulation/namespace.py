@@ -75,6 +75,7 @@ echo 1 > /proc/sys/net/ipv4/conf/all/arp_notify
 echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify
 echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore
 echo {congestion_control} > /proc/sys/net/ipv4/tcp_congestion_control
+echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save
 ethtool -K eth0 tx off > /dev/null
 {_batch("ip", links)}
 {_batch("tc", traffic_control)}

@@ -116,6 +116,12 @@ def test_queues_are_as_short_as_asked(emulation: Emulation, tmp_path: Path) -> N
     assert slowest_seconds < 1.2 * emptying_full_queues_seconds
 
 
+def test_a_connection_begins_without_what_earlier_ones_to_its_peer_learnt(emulation: Emulation,
+                                                                          tmp_path: Path) -> None:
+    measured_bps(emulation, tmp_path, "r0h1", "r1h0")
+    assert emulation.run("r0h1", ["ip", "tcp_metrics", "show"]).stdout == ""
+
+
 def test_capacities_are_readable_over_ovsdb_from_the_machine(emulation: Emulation, fabric: Fabric) -> None:
     switch = fabric.switch("leaf1")
     listed = subprocess.run(
