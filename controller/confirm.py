@@ -56,7 +56,7 @@ class Confirmations:
         self._listen(openflow_brick, ofp_event.EventOFPErrorMsg, self._error_received)
         for reply in (ofp_event.EventOFPDescStatsReply, ofp_event.EventOFPFlowStatsReply,
                       ofp_event.EventOFPGroupDescStatsReply, ofp_event.EventOFPPortStatsReply,
-                      ofp_event.EventOFPPortDescStatsReply):
+                      ofp_event.EventOFPPortDescStatsReply, ofp_event.EventOFPQueueStatsReply):
             self._listen(openflow_brick, reply, self._part_received)
 
     @staticmethod
@@ -152,7 +152,7 @@ def confirmed(state: HasConfirmations, datapath: Any, messages: Iterable[Any], t
 
 
 def asked(state: HasConfirmations, datapath: Any, request: Any, timeout_seconds: float = 5.0) -> list[Any]:
-    """Send a description, flow, group description or port request and return the bodies of all parts of its reply.
+    """Send a description or statistics request and return the bodies of all parts of its reply.
 
     Blocks the calling green thread only. Raises SwitchRefused, SwitchTimedOut or SwitchGone.
     """

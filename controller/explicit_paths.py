@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from controller.errors import NoSuchPath
-from controller.openflow import FlowEntry, FlowKey, Output, PushLabel
+from controller.openflow import FlowEntry, FlowKey, Output, PushLabel, SetQueue
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Path
 from controller.switch_tables import Planner, explicit_key
@@ -121,7 +121,8 @@ class ExplicitPaths:
         if host is None:
             return False
         match entry.actions:
-            case (PushLabel(label=label), Output(port_no=port_no)):
+            case (PushLabel(label=label), Output(port_no=port_no)) | (
+                    PushLabel(label=label), SetQueue(), Output(port_no=port_no)):
                 labels, hop = self._planner.labels, self._planner.label_hop(dpid, label)
                 return (label in labels and labels.destination(label) == host.dpid and hop is not None
                         and state.network.has_link((dpid, hop)) and state.port_toward(dpid, hop) == port_no)

@@ -14,7 +14,7 @@ import click
 from controller.errors import InvalidSettings
 from controller.settings import Settings, load_settings
 
-APPS = ("discovery", "hosts", "forwarding", "monitor", "flowserver", "rest_api")
+APPS = ("discovery", "hosts", "forwarding", "monitor", "flowserver", "queues", "rest_api")
 STOP_SECONDS = 1.0
 
 
@@ -28,6 +28,8 @@ STOP_SECONDS = 1.0
 @click.option("--replica-policy", metavar="POLICY",
               help="mayflower (default), mayflower-plus, nearest, sinbad-r, random, hdfs or power-of-two-choices.")
 @click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
+@click.option("--queues", metavar="SLICES",
+              help="Into which queues ports between switches are sliced: none (default) or mincof.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
 def main(config: Path | None, **given: Any) -> None:
     """Run the SDN controller until it gets SIGTERM or SIGINT.

@@ -83,6 +83,8 @@ class NetworkState:
         self.ports: dict[PortKey, PortInfo] = {}
         self.links: dict[PortKey, PortKey] = {}
         self.hosts: dict[str, HostLocation] = {}
+        self.set_queue_classes: dict[str, tuple[int, ...]] = {}
+        """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
         self._port_toward: dict[Link, int] = {}
 
     # --- look-ups ---

@@ -53,6 +53,7 @@ class Priority(IntEnum):
 
     MISS = 0
     CLASS = 100
+    QUEUE = 150
     HOST = 200
     NO_UNICAST = 250
     EXPLICIT_PATH = 300
@@ -81,6 +82,13 @@ class PushLabel:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQueue:
+    """Put into a queue of the port it will leave by. The userspace datapath ignores it."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class PopLabel:
     """Take the only MPLS label off an IPv4 packet."""
 
@@ -102,7 +110,7 @@ class CopyField:
     bits: int
 
 
-Action = Output | ToGroup | PushLabel | PopLabel | SetField | CopyField
+Action = Output | ToGroup | PushLabel | SetQueue | PopLabel | SetField | CopyField
 Match = tuple[tuple[str, Any], ...]
 FlowKey = tuple[int, int, Match]
 
@@ -240,6 +248,8 @@ def _encode_actions(datapath: Any, actions: Iterable[Action]) -> list[Any]:
                 encoded += [parser.OFPActionPushMpls(ETH_MPLS), parser.OFPActionSetField(mpls_label=label)]
                 if traffic_class:
                     encoded.append(parser.OFPActionSetField(mpls_tc=traffic_class))
+            case SetQueue(queue):
+                encoded.append(parser.OFPActionSetQueue(queue))
             case PopLabel():
                 encoded.append(parser.OFPActionPopMpls(ETH_IPV4))
             case SetField(field, value):
@@ -285,6 +295,8 @@ def _decode_actions(actions: Iterable[Any]) -> tuple[Any, ...]:
             decoded.append(ToGroup(action.group_id))
         elif kind == "OFPActionPushMpls":
             decoded.append(PushLabel(0))
+        elif kind == "OFPActionSetQueue":
+            decoded.append(SetQueue(action.queue_id))
         elif kind == "OFPActionPopMpls":
             decoded.append(PopLabel())
         elif kind == "NXActionRegMove":

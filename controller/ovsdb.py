@@ -1,13 +1,16 @@
-"""Port capacities from a switch's Open vSwitch database (RFC 7047), over one short connection per look."""
+"""A switch's Open vSwitch database (RFC 7047), over one short connection per look, and the capacities in it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import eventlet
 from eventlet.green import socket
 
+Rows = dict[str, list[dict[str, Any]]]
+"""Rows of tables, by the table's name, in the notation of RFC 7047."""
 MAX_REPLY_BYTES = 16 << 20
 TABLES = {
     "Bridge": ["datapath_id", "ports"],
@@ -21,24 +24,53 @@ class DatabaseUnreachable(Exception):
     """The database does not answer, or answers something else than OVSDB."""
 
 
+class DatabaseRefused(DatabaseUnreachable):
+    """The database did not carry a transaction out; nothing of it is done."""
+
+
 def read_capacities(address: str, port: int, dpid: str, timeout_seconds: float = 3.0) -> dict[int, float]:
     """Bits per second by OpenFlow port number, for the bridge with this datapath id.
 
     The first of these that a port has: its `external_ids:capacity_bps`, its QoS's `max-rate`, its link speed. Ports
     with none are left out. Blocks the calling green thread only. Raises DatabaseUnreachable.
     """
-    operations = [{"op": "select", "table": table, "where": [], "columns": columns}
-                  for table, columns in TABLES.items()]
+    rows = read_tables(address, port, TABLES, timeout_seconds)
     try:
-        with eventlet.Timeout(timeout_seconds), socket.create_connection((address, port)) as connection:
-            results = _transact(connection, operations)
-        rows = {table: result["rows"] for table, result in zip(TABLES, results, strict=False)}
         return capacities_of(rows, dpid)
-    except (OSError, eventlet.Timeout, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: {error!r}") from error
 
 
-def _transact(connection: Any, operations: list[dict[str, Any]]) -> list[Any]:
+def read_tables(address: str, port: int, tables: Mapping[str, Sequence[str]],
+                timeout_seconds: float = 3.0) -> Rows:
+    """All rows of some tables, with the columns named; as `transact`."""
+    results = transact(address, port, [{"op": "select", "table": table, "where": [], "columns": list(columns)}
+                                       for table, columns in tables.items()], timeout_seconds)
+    try:
+        return {table: result["rows"] for table, result in zip(tables, results, strict=True)}
+    except (KeyError, ValueError) as error:
+        raise DatabaseUnreachable(f"the database at tcp:{address}:{port} differs from ours: {error!r}") from error
+
+
+def transact(address: str, port: int, operations: Sequence[dict[str, Any]],
+             timeout_seconds: float = 3.0) -> list[Any]:
+    """The results of some operations, all done or none. Blocks the calling green thread only.
+
+    Raises DatabaseUnreachable, or DatabaseRefused with what the database has against it.
+    """
+    try:
+        with eventlet.Timeout(timeout_seconds), socket.create_connection((address, port)) as connection:
+            results = _transact(connection, operations)
+    except (OSError, eventlet.Timeout, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: {error!r}") from error
+    for result in results:
+        if isinstance(result, dict) and result.get("error"):
+            raise DatabaseRefused(f"the database at tcp:{address}:{port} refuses: {result['error']} "
+                                  f"({result.get('details', 'no details')})")
+    return results
+
+
+def _transact(connection: Any, operations: Sequence[dict[str, Any]]) -> list[Any]:
     request = {"method": "transact", "params": ["Open_vSwitch", *operations], "id": 1}
     connection.sendall(json.dumps(request).encode())
     decoder = json.JSONDecoder()
@@ -71,21 +103,21 @@ def _transact(connection: Any, operations: list[dict[str, Any]]) -> list[Any]:
                 return result
 
 
-def capacities_of(rows: dict[str, list[dict[str, Any]]], dpid: str) -> dict[int, float]:
+def capacities_of(rows: Rows, dpid: str) -> dict[int, float]:
     """Capacities by port number, from the rows of a database as JSON. Raises KeyError or ValueError on bad rows."""
-    bridge_ports = {uuid for bridge in rows["Bridge"] if dpid in _strings(bridge["datapath_id"])
-                    for uuid in _strings(bridge["ports"])}
-    interfaces = {uuid: row for row in rows["Interface"] for uuid in _strings(row["_uuid"])}
-    max_rates = {uuid: _map(row["other_config"]).get("max-rate") for row in rows["QoS"]
-                 for uuid in _strings(row["_uuid"])}
+    bridge_ports = {uuid for bridge in rows["Bridge"] if dpid in strings(bridge["datapath_id"])
+                    for uuid in strings(bridge["ports"])}
+    interfaces = {uuid: row for row in rows["Interface"] for uuid in strings(row["_uuid"])}
+    max_rates = {uuid: mapping(row["other_config"]).get("max-rate") for row in rows["QoS"]
+                 for uuid in strings(row["_uuid"])}
     capacities = {}
     for row in rows["Port"]:
-        if not bridge_ports.issuperset(_strings(row["_uuid"])):
+        if not bridge_ports.issuperset(strings(row["_uuid"])):
             continue
-        max_rate = next((max_rates.get(uuid) for uuid in _strings(row["qos"])), None)
-        for uuid in _strings(row["interfaces"]):
+        max_rate = next((max_rates.get(uuid) for uuid in strings(row["qos"])), None)
+        for uuid in strings(row["interfaces"]):
             interface = interfaces.get(uuid, {})
-            told = _map(interface.get("external_ids", ["map", []])).get("capacity_bps")
+            told = mapping(interface.get("external_ids", ["map", []])).get("capacity_bps")
             link_speed = interface.get("link_speed")
             capacity = next((float(value) for value in (told, max_rate, link_speed)
                              if isinstance(value, (int, str)) and float(value) > 0), None)
@@ -94,12 +126,13 @@ def capacities_of(rows: dict[str, list[dict[str, Any]]], dpid: str) -> dict[int,
     return capacities
 
 
-def _strings(value: Any) -> list[str]:
+def strings(value: Any) -> list[str]:
     """OVSDB's notation of a string, a UUID, or a set of these (RFC 7047, section 5.1)."""
     if isinstance(value, list) and value[0] == "set":
-        return [string for element in value[1] for string in _strings(element)]
+        return [string for element in value[1] for string in strings(element)]
     return [value[1] if isinstance(value, list) else value]
 
 
-def _map(value: Any) -> dict[str, str]:
+def mapping(value: Any) -> dict[Any, Any]:
+    """OVSDB's notation of a map."""
     return dict(value[1])

@@ -45,6 +45,9 @@ class Settings(BaseModel):
     ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
     ovsdb_interval_seconds: Seconds = 30.0
 
+    queues: Literal["none", "mincof"] = "none"
+    """Into which queues the ports between switches are sliced: docs/switch-tables.md."""
+
     probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""
     probes_per_second: Annotated[int, Field(ge=10, le=100_000)] = 400

@@ -33,6 +33,7 @@ from controller.openflow import (
     PushLabel,
     SelectGroup,
     SetField,
+    SetQueue,
     Table,
     ToGroup,
     match,
@@ -134,6 +135,7 @@ class Planner:
         """What a switch should hold."""
         tables = SwitchTables()
         tables.add(STATIC_ENTRIES)
+        tables.add(self._queue_entries(dpid))
         tables.add(self._label_entries(dpid))
         tables.groups = self.groups(dpid)
         if dpid in self._edges:
@@ -171,6 +173,12 @@ class Planner:
     def label_key(self, label: int) -> FlowKey:
         """The key of a label's entry, the same at every switch."""
         return Table.LABELS, Priority.CLASS, match(eth_type=ETH_MPLS, mpls_label=label)
+
+    def _queue_entries(self, dpid: str) -> Iterable[FlowEntry]:
+        """What takes labelled packets to the queue of their class where `set_queue` works."""
+        for traffic_class in self.state.set_queue_classes.get(dpid, ()):
+            yield _static(Table.CLASSIFY, Priority.QUEUE, match(eth_type=ETH_MPLS, mpls_tc=traffic_class),
+                          SetQueue(traffic_class), goto=Table.LABELS)
 
     def _label_entries(self, dpid: str) -> Iterable[FlowEntry]:
         for label, neighbour in self._label_hops.get(dpid, {}).items():
@@ -229,7 +237,9 @@ class Planner:
         if len(switches.nodes) == 1:
             actions = (Output(self.state.port_toward(switches.nodes[0], path.nodes[-1])),)
         else:
-            actions = (PushLabel(self.label_of(switches), traffic_class),
+            queue = (SetQueue(traffic_class),) if traffic_class in self.state.set_queue_classes.get(
+                switches.nodes[0], ()) else ()
+            actions = (PushLabel(self.label_of(switches), traffic_class), *queue,
                        Output(self.state.port_toward(switches.nodes[0], switches.nodes[1])))
         return _explicit(five_tuple, actions, cookie, idle_timeout_seconds)
 

@@ -28,6 +28,7 @@ class _Options:
     unshaped: bool
     mtu: int
     queue_packets: int
+    queues: bool
     congestion_control: str | None
     controller: tuple[str, int] | None
     no_controller: bool
@@ -51,6 +52,8 @@ _SHARED_OPTIONS = (
     click.option("--unshaped", is_flag=True, help="Do not limit the links to their rates."),
     click.option("--mtu", type=int, default=9000, show_default=True, help="MTU of the hosts, bytes."),
     click.option("--queue-packets", type=int, default=20, show_default=True, help="Length of each queue, packets."),
+    click.option("--queues", is_flag=True,
+                 help="Slice the links between switches into queues by MPLS traffic class."),
     click.option("--congestion-control", metavar="NAME", help="TCP's, on the hosts [default: cubic where allowed]."),
     click.option("--controller", type=_Address(), help="Use the controller there instead of starting one."),
     click.option("--no-controller", is_flag=True, help="Start no controller: switches forward what you tell them."),
@@ -127,7 +130,7 @@ def _run(description: Fabric, options: _Options) -> None:
     target = None if options.no_controller else options.controller or (MACHINE_ADDRESS, _OPENFLOW_PORT)
     emulation = Emulation(description, directory=options.directory, controller=target, mtu=options.mtu,
                           queue_packets=options.queue_packets, shaped=not options.unshaped,
-                          congestion_control=options.congestion_control)
+                          congestion_control=options.congestion_control, queues=options.queues)
     with ExitStack() as cleanup:
         cleanup.callback(emulation.stop)
         emulation.start(_say)

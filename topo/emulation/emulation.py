@@ -42,11 +42,13 @@ class Emulation:
 
     def __init__(self, fabric: Fabric, *, directory: Path,
                  controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
-                 queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None) -> None:
+                 queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None,
+                 queues: bool = False, best_effort_packets: int = 2) -> None:
         self.fabric = fabric
         self.directory = directory.resolve()
         self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,
-                                 congestion_control=congestion_control)
+                                 congestion_control=congestion_control, queues=queues,
+                                 best_effort_packets=best_effort_packets)
         self.congestion_control = congestion_control or ""
         self._cleanup = ExitStack()
         self._network: Mininet | None = None

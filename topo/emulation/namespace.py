@@ -92,6 +92,12 @@ def set_up_switch(name: str, pid: int, *, management_address: str, interfaces: S
     _run_script(name, pid, f"set -e\n{_NO_IPV6}\n{_batch('ip', links)}\n")
 
 
+def set_traffic_control(name: str, pid: int, lines: Sequence[str]) -> None:
+    """Apply lines for `tc -batch` inside a namespace; raises `EmulationError` naming what the kernel refused."""
+    if lines:
+        _run_script(name, pid, f"set -e\n{_batch('tc', lines)}\n")
+
+
 def _management(address: str) -> list[str]:
     return ["link set lo up", f"addr add {address}/{MANAGEMENT_NETWORK.prefixlen} dev {NODE_INTERFACE}",
             f"link set {NODE_INTERFACE} up"]

@@ -125,6 +125,11 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
             configuration += self._port_configuration(port, interface)
         self.vswitch.start(configuration)
         self._check_ports([interface.name for _, interface in interfaces])
+        if self.site.settings.queues:
+            # the queues' roots exist once Open vSwitch has taken its configuration over
+            namespace.set_traffic_control(self.name, self.pid, [
+                line for _, interface in interfaces if _leads_to_switch(interface)
+                for line in shaping.classify(interface.name, self.site.settings)])
 
     def _bridge_configuration(self) -> list[str]:
         configuration = [
@@ -205,6 +210,11 @@ class FabricLink(Link):  # type: ignore[misc]
 
     def stop(self) -> None:
         """The link goes with the namespaces of its nodes."""
+
+
+def _leads_to_switch(interface: Any) -> bool:
+    ends = (interface.link.intf1, interface.link.intf2)
+    return all(isinstance(end.node, Switch) for end in ends) and getattr(interface, "capacity_bps", None) is not None
 
 
 def _reachable(address: str, port: int) -> tuple[str, int]:

@@ -21,6 +21,8 @@ class Settings:
     shaped queue: jumbo frames and 10 to 30 packets carry several times what the defaults do on a small machine.
     `congestion_control` is TCP's on the hosts; None means cubic where namespaces may use it, else the machine's own.
     `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
+    `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
+    give each class a queue (docs/switch-tables.md); `best_effort_packets` is then the length of the queue of class 0.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
     fabrics without loops only.
     """
@@ -31,12 +33,18 @@ class Settings:
     shaped: bool = True
     congestion_control: str | None = None
     fail_mode: FailMode = "secure"
+    queues: bool = False
+    best_effort_packets: int = 2
 
     def __post_init__(self) -> None:
         if not 576 <= self.mtu <= _MAX_MTU:
             raise InvalidSettings(f"mtu: must be in 576 ... {_MAX_MTU} bytes, not {self.mtu}")
         if not 1 <= self.queue_packets <= 100_000:
             raise InvalidSettings(f"queue_packets: must be in 1 ... 100000, not {self.queue_packets}")
+        if not 1 <= self.best_effort_packets <= 100_000:
+            raise InvalidSettings(f"best_effort_packets: must be in 1 ... 100000, not {self.best_effort_packets}")
+        if self.queues and not self.shaped:
+            raise InvalidSettings("queues: a link that is not shaped has no queues to choose from")
         if self.fail_mode not in ("secure", "standalone"):
             raise InvalidSettings(f"fail_mode: must be secure or standalone, not {self.fail_mode!r}")
         if self.congestion_control is not None and not self.congestion_control.isidentifier():

@@ -9,6 +9,8 @@ from topo.emulation.settings import Settings
 
 _ETHERNET_HEADER_BYTES = 14
 _BURST_SECONDS = 0.001
+_TRAFFIC_CLASSES = 8
+_CLASSIFIER_PRIORITY = 1
 
 
 def burst_bytes(capacity_bps: int, settings: Settings) -> int:
@@ -27,6 +29,19 @@ def port_qos(interface: str, capacity_bps: int, settings: Settings) -> list[str]
             "--", f"--id=@qos-{interface}", "create", "QoS", "type=linux-htb", *limits[1:],
             f"queues:0=@queue-{interface}",
             "--", "set", "Port", interface, f"qos=@qos-{interface}"]
+
+
+def classify(interface: str, settings: Settings) -> list[str]:
+    """The lines for `tc -batch` that send packets between switches to queues by their MPLS traffic class.
+
+    Class n goes to queue n, which Open vSwitch keeps as HTB class `1:(n+1)`; what has no label, class 0, and classes
+    whose queue does not exist go to queue 0. This is how hardware does it (RFC 3270, E-LSP), and it works where
+    `set_queue` is ignored. Queue 0 is made as short as asked.
+    """
+    return [f"qdisc replace dev {interface} parent 1:1 handle 10: pfifo limit {settings.best_effort_packets}",
+            *(f"filter add dev {interface} parent 1: protocol mpls_uc prio {_CLASSIFIER_PRIORITY} "
+              f"u32 match u32 {traffic_class << 9:#010x} 0x00000e00 at 0 flowid 1:{traffic_class + 1:x}"
+              for traffic_class in range(1, _TRAFFIC_CLASSES))]
 
 
 def host_traffic_control(interface: str, capacity_bps: int, settings: Settings) -> list[str]:

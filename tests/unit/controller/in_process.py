@@ -11,6 +11,7 @@ from webob import Request, Response
 from controller import dividing
 from controller.apps import flowserver
 from controller.apps.flowserver import Flowserver
+from controller.apps.queues import Queues
 from controller.apps.rest_api import RestApi
 from controller.errors import ControllerError, UnknownHost
 from controller.measurements import Measurements
@@ -89,6 +90,7 @@ class Controller:
         contexts = {"state": self.state, "measurements": self.measurements, "reads": self.reads,
                     "rest": self.application}
         self.flowserver = Flowserver(**contexts)
+        self.queues = Queues(**contexts)
         self.rest_api = RestApi(**contexts)
         self.tables = self.flowserver.forwarding = TablesInMemory()
         self.hosts = self.flowserver.hosts = HostsInMemory(self.state)

@@ -1,0 +1,97 @@
+"""Queues of links between switches: the controller slices them, and traffic gets its shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.queue_shares import measure, steer, two_leaves
+from controller.queues import BEST_EFFORT, MINCOF_QUEUES, SCHEDULED
+from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
+from tests.waiting import wait_until
+from topo.emulation import Emulation
+
+pytestmark = pytest.mark.root
+
+LINK_BPS = 20e6
+SETTINGS = 'queues = "mincof"\novsdb_interval_seconds = 1.0\n'
+TOLERANCE = 0.10
+SENDERS = {f"r0h{queue.number}": queue for queue in MINCOF_QUEUES}
+
+
+@pytest.fixture(scope="module")
+def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Northbound]:
+    directory = tmp_path_factory.mktemp("queues")
+    description = two_leaves(LINK_BPS)
+    with Emulation(description, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
+                   queues=True) as emulation:
+        running = Northbound(description, emulation, directory, SETTINGS)
+        try:
+            running.start_controller()
+            running.meet_all_hosts()
+            wait_until(lambda: all_sliced(running), 10, "the controller does not slice all ports")
+            steer(emulation, SENDERS)
+            yield running
+        finally:
+            running.stop_controller()
+
+
+def all_sliced(fabric: Northbound) -> bool:
+    ports = fabric.get("/v1/queues")["ports"]
+    return len(ports) == 4 and all(port["problem"] is None for port in ports)
+
+
+def queue_rates(fabric: Northbound, switch: str) -> list[int]:
+    """Guaranteed rates that a switch's own database holds for its queues."""
+    listed = fabric.emulation.ovs_vsctl(switch, "--bare", "--columns=other_config", "list", "Queue")
+    return sorted(int(word.removeprefix("min-rate=")) for word in listed.split() if word.startswith("min-rate="))
+
+
+def test_each_class_gets_its_share_against_the_others(fabric: Northbound, tmp_path: Path) -> None:
+    before = sent(fabric)
+    rates = measure(fabric.emulation, SENDERS, 4, tmp_path)
+    for host, queue in SENDERS.items():
+        assert rates[host] == pytest.approx(queue.share * LINK_BPS, rel=TOLERANCE), queue.name
+    moved = {name: sent(fabric)[name] - before[name] for name in before}
+    assert moved["scheduled"] > moved["best-effort"] > moved["starved"] > 1_000_000
+
+
+def sent(fabric: Northbound) -> dict[str, int]:
+    """Bytes that each queue from the first leaf to the spine has sent, as the interface tells."""
+    [port] = [port for port in fabric.get("/v1/queues")["ports"]
+              if (port["switch_name"], port["neighbour_name"]) == ("leaf0", "spine0")]
+    return {queue["name"]: queue["sent_bytes"] for queue in port["queues"]}
+
+
+@pytest.mark.parametrize("host", SENDERS)
+def test_alone_each_class_gets_the_whole_link(fabric: Northbound, tmp_path: Path, host: str) -> None:
+    rates = measure(fabric.emulation, [host], 3, tmp_path)
+    assert rates[host] > (1 - TOLERANCE) * LINK_BPS
+
+
+def test_what_somebody_changes_in_a_database_is_put_right(fabric: Northbound) -> None:
+    wanted = queue_rates(fabric, "leaf0")
+    assert round(SCHEDULED.share * LINK_BPS) in wanted
+    record = fabric.emulation.ovs_vsctl("leaf0", "get", "Port", uplink(fabric), "qos").strip()
+    queue = fabric.emulation.ovs_vsctl("leaf0", "get", "QoS", record, f"queues:{SCHEDULED.number}").strip()
+    fabric.emulation.ovs_vsctl("leaf0", "set", "Queue", queue, "other_config:min-rate=1000")
+    wait_until(lambda: queue_rates(fabric, "leaf0") == wanted, 10, "the queues stay as somebody changed them")
+
+
+def uplink(fabric: Northbound) -> str:
+    return f"eth{fabric.fabric.port_toward('leaf0', 'spine0').number}"
+
+
+def test_classes_are_told_apart_after_a_switch_died(fabric: Northbound, tmp_path: Path) -> None:
+    fabric.emulation.kill_switch("leaf0")
+    fabric.emulation.start_switch("leaf0")
+    fabric.emulation.wait_connected(20)
+    wait_until(lambda: all_sliced(fabric), 20, "the controller does not slice all ports again")
+    steer(fabric.emulation, SENDERS)
+    fabric.meet_all_hosts()
+    both = [host for host, queue in SENDERS.items() if queue in (SCHEDULED, BEST_EFFORT)]
+    rates = measure(fabric.emulation, both, 3, tmp_path)
+    assert all(rates[host] > (1 - TOLERANCE) * SENDERS[host].share * LINK_BPS for host in both)
+    assert sum(rates.values()) > (1 - TOLERANCE) * LINK_BPS
