@@ -61,7 +61,7 @@ class PortWithQueues(Output):
     neighbour_name: NodeName | None
     rate_bps: int
     chosen_by: Literal["traffic-class", "set-queue"] = Field(
-        description="What takes a packet to its queue: the label's traffic class, or, on a kernel datapath, the action.")
+        description="What takes packets to their queues; an action works on kernel datapaths only.")
     problem: str | None = Field(description="Why the port has no queues; null if it has.")
     queues: list[Queue]
 

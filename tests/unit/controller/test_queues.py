@@ -154,15 +154,17 @@ def refusing() -> Iterator[Database]:
 
 
 def test_what_a_database_has_against_a_transaction_is_said(refusing: Database) -> None:
-    with pytest.raises(DatabaseRefused, match="constraint violation.*no such queue"):
+    with pytest.raises(DatabaseRefused, match=r"constraint violation.*no such queue"):
         transact("127.0.0.1", refusing.port, [{"op": "comment", "comment": "x"}], 2.0)
 
 
 def test_the_interface_shows_the_queues_of_ports_and_why_a_port_has_none() -> None:
     controller = Controller(queues="mincof")
-    controller.queues.ports = {(EDGES[0], 3): PortState(RATE_BPS, None), (EDGES[0], 4): PortState(RATE_BPS, "no room")}
+    controller.queues.ports = {(EDGES[0], 3): PortState(RATE_BPS, None),
+                               (EDGES[0], 4): PortState(RATE_BPS, "no room")}
     ports = controller.ask("GET", "/v1/queues").json["ports"]
-    assert [(port["port"], port["problem"], len(port["queues"])) for port in ports] == [(3, None, 3), (4, "no room", 0)]
+    assert [(port["port"], port["problem"], len(port["queues"])) for port in ports] == [
+        (3, None, 3), (4, "no room", 0)]
     assert ports[0]["neighbour"] == AGGREGATIONS[0]
     assert {queue["name"]: queue["guaranteed_bps"] for queue in ports[0]["queues"]} == {
         "scheduled": 10_000_000, "starved": 4_000_000, "best-effort": 6_000_000}
