@@ -17,6 +17,15 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster.errors import InvalidSetting, StartFailed
+from cluster.nameservers import (
+    MAX_NAMESERVERS,
+    EtcdMember,
+    etcd_commands,
+    etcd_names,
+    nameserver_commands,
+    nameserver_names,
+    require_etcd,
+)
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from cluster.waiting import wait_for
@@ -28,8 +37,9 @@ DIRECTORY = Path("/var/tmp/speedwell/fabric")
 MACHINE = "10.255.0.1"
 OPENFLOW_PORT = 6653
 REST_PORT = 8080
-NAMESERVER_PORT = 7000
+NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
+ETCD_CLIENT_PORT, ETCD_PEER_PORT = 7020, 7040   # likewise
 CONTROLLER_URL = f"http://{MACHINE}:{REST_PORT}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
 DISCOVERY_TIMEOUT_SECONDS = 45.0
@@ -45,6 +55,7 @@ class FabricSettings(BaseModel):
     fabric: Fabric
     directory: Path = DIRECTORY
     mounts: dict[str, Path] = {}
+    nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
     replica_policy: str = "mayflower"
@@ -86,10 +97,13 @@ class FabricCluster:
         Raises ClusterError or the emulation's own errors; call `stop` then.
         """
         fabric = self.settings.fabric
+        if self.settings.nameservers > 1:
+            require_etcd()
         progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
         self.emulation.start()
         progress("starting the controller and the nameserver")
-        self.processes.start_together([self._controller(), self._nameserver()])
+        self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
+        self.processes.start_together([self._controller(), *self._nameservers()])
         progress(f"starting {len(fabric.hosts)} dataservers")
         self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
@@ -121,7 +135,7 @@ class FabricCluster:
             "fabric": self.settings.fabric.name,
             "congestion_control": self.emulation.congestion_control,
             "controller": CONTROLLER_URL,
-            "nameserver": NAMESERVER,
+            "nameserver": self.nameserver,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
             "hosts": {host.name: {"pid": self.emulation.host_pid(host.name), "ip": host.ip,
                                   "management_ip": host.management_ip, "rack": host.rack, "pod": host.pod}
@@ -137,12 +151,25 @@ class FabricCluster:
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
         ])
 
-    def _nameserver(self) -> Command:
-        return Command("nameserver", [
-            program("speedwell-nameserver"), "--listen", NAMESERVER,
-            "--directory", str(self.settings.directory / "nameserver"),
-            "--replication", str(self.settings.replication), "--chunk-size", str(self.settings.chunk_size_bytes),
-        ])
+    @property
+    def nameserver(self) -> str:
+        """The addresses of the nameservers, with commas between them."""
+        return ",".join(self._nameserver_addresses)
+
+    @property
+    def _nameserver_addresses(self) -> list[str]:
+        return [f"{MACHINE}:{NAMESERVER_PORT + index}" for index in range(self.settings.nameservers)]
+
+    @property
+    def _etcd_members(self) -> list[EtcdMember]:
+        return [EtcdMember(ETCD_CLIENT_PORT + index, ETCD_PEER_PORT + index)
+                for index in range(len(etcd_names(self.settings.nameservers)))]
+
+    def _nameservers(self) -> list[Command]:
+        options = ["--replication", str(self.settings.replication),
+                   "--chunk-size", str(self.settings.chunk_size_bytes)]
+        return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
+                                   self._etcd_members)
 
     def _dataserver(self, name: str) -> Command:
         host = self.settings.fabric.host(name)
@@ -150,14 +177,14 @@ class FabricCluster:
         return Command(f"dataserver-{name}", [
             program("speedwell-dataserver"), "--id", name,
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
-            "--rack", host.rack, "--pod", host.pod, "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+            "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), ready_timeout_seconds=60.0)
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
-            "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+            "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--local-host", self.settings.fabric.host(name).ip,
         ], prefix=self._inside(name))
 
@@ -173,7 +200,8 @@ class FabricCluster:
         for directory in sorted(self._made_directories, reverse=True):   # children before their parents
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
                 directory.rmdir()
-        for part in ("nameserver", "data"):
+        number = self.settings.nameservers
+        for part in ("data", *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
 
 

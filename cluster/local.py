@@ -1,6 +1,6 @@
-"""A whole installation on this machine's loopback: nameserver, dataservers, mount; no controller, no root.
+"""A whole installation on this machine's loopback: nameservers, dataservers, mount; no controller, no root.
 
-    DIRECTORY/nameserver/        the namespace
+    DIRECTORY/nameserver/        the namespace (cluster.nameservers says what several of them keep where)
     DIRECTORY/dataservers/NAME/  what each dataserver stores
     DIRECTORY/{state.json,lock,logs/}  as cluster.processes keeps them
 """
@@ -14,6 +14,16 @@ from typing import Any
 
 from cluster import current, mounts
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
+from cluster.nameservers import (
+    MAX_NAMESERVERS,
+    EtcdMember,
+    etcd_commands,
+    etcd_names,
+    free_ports,
+    nameserver_commands,
+    nameserver_names,
+    require_etcd,
+)
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 
@@ -31,13 +41,14 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
-    (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB)."""
+    (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver)."""
 
     directory: Path
     mount: Path | None = None
     dataservers: int | None = None
     replication: int | None = None
     chunk_size_bytes: int | None = None
+    nameservers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,14 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
         started: list[str] = []
         recorded, processes.settings = processes.settings, chosen
         try:
-            _start_nameserver(processes, started, progress)
+            _start_etcd(processes, started, progress)
+            _start_nameservers(processes, started, progress)
             _start_dataservers(processes, names, started, progress)
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
         except BaseException:
             _stop(processes, started, force=True)
-            processes.settings = recorded
+            processes.settings = {**recorded, **_lasting(chosen)}
             processes.save()
             raise
     return Started(_current(directory, chosen), started, chosen["replication"], chosen["dataservers"])
@@ -149,6 +161,14 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     replication = settings.replication or recorded.get("replication", min(DEFAULT_REPLICATION, dataservers))
     chunk_size_bytes = settings.chunk_size_bytes or recorded.get("chunk_size_bytes", DEFAULT_CHUNK_SIZE_BYTES)
     mount = str(mounts.locate(settings.mount)) if settings.mount else recorded.get("mount")
+    nameservers = settings.nameservers or recorded.get("nameservers", 1)
+    if not 1 <= nameservers <= MAX_NAMESERVERS:
+        raise InvalidSetting(f"--nameservers: {nameservers} is not between 1 and {MAX_NAMESERVERS}")
+    if nameservers != recorded.get("nameservers", nameservers):
+        raise InvalidSetting(f"--nameservers: {directory} was made with {recorded['nameservers']}; that cannot be "
+                             "changed later")
+    if nameservers > 1:
+        require_etcd()
     if not 1 <= dataservers <= MAX_DATASERVERS:
         raise InvalidSetting(f"--dataservers: {dataservers} is not between 1 and {MAX_DATASERVERS}")
     if dataservers < recorded.get("dataservers", 0):
@@ -161,16 +181,23 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
         raise InvalidSetting(f"--chunk-size: {chunk_size_bytes} bytes is not between "
                              f"{MIN_CHUNK_SIZE_BYTES} and {MAX_CHUNK_SIZE_BYTES}")
     chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
-              "chunk_size_bytes": chunk_size_bytes, "addresses": recorded.get("addresses", {})}
+              "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
+              "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {})}
     _refuse_other_settings(recorded, chosen, processes)
     return chosen
 
 
+def _lasting(chosen: dict[str, Any]) -> dict[str, Any]:
+    """What an `up` that fails leaves: an etcd that has begun is found by its ports only."""
+    return {name: chosen[name] for name in ("nameservers", "etcd_ports")} if chosen["etcd_ports"] else {}
+
+
 def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], processes: Processes) -> None:
     running = [record.name for record in processes.running()]
-    options = {"mount": "mount", "replication": "nameserver", "chunk_size_bytes": "nameserver"}
-    for setting, process in options.items():
-        if process in running and recorded[setting] != chosen[setting]:
+    nameservers = nameserver_names(chosen["nameservers"])
+    options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers}
+    for setting, affected in options.items():
+        if set(affected) & set(running) and recorded[setting] != chosen[setting]:
             option = {"chunk_size_bytes": "chunk-size"}.get(setting, setting)
             raise AlreadyRunning(f"{processes.directory} runs with --{option} {recorded[setting]}; stop it "
                                  f"with `speedwell down --local {processes.directory}` first")
@@ -204,27 +231,51 @@ def _stop_unconfirmed(processes: Processes) -> None:
     processes.forget_dead()
 
 
-def _start_nameserver(processes: Processes, started: list[str], progress: Progress) -> None:
-    addresses = processes.settings["addresses"]
-    running = processes.find("nameserver")
-    if running:
-        addresses["nameserver"] = _address(running.address, "nameserver")
+def _start_etcd(processes: Processes, started: list[str], progress: Progress) -> None:
+    """What several nameservers share. Its ports are chosen once: its members know each other by them."""
+    settings = processes.settings
+    names = etcd_names(settings["nameservers"])
+    missing = [name for name in names if not processes.find(name)]
+    if not missing:
         return
-    before = addresses.get("nameserver")
-    listen = _listen_address(before)
+    if not settings["etcd_ports"]:
+        ports = free_ports(LOOPBACK, 2 * len(names))
+        settings["etcd_ports"] = list(zip(ports[::2], ports[1::2], strict=True))
+        processes.save()
+    progress("starting etcd")
+    commands = etcd_commands(processes.directory, LOOPBACK, _etcd_members(settings))
+    for record in processes.start_together([command for command in commands if command.name in missing]):
+        started.append(record.name)
+
+
+def _etcd_members(settings: dict[str, Any]) -> list[EtcdMember]:
+    return [EtcdMember(*ports) for ports in settings["etcd_ports"]]
+
+
+def _start_nameservers(processes: Processes, started: list[str], progress: Progress) -> None:
+    settings, addresses = processes.settings, processes.settings["addresses"]
+    names = nameserver_names(settings["nameservers"])
+    before = addresses["nameserver"].split(",") if "nameserver" in addresses else [""] * len(names)
+    found = [processes.find(name) for name in names]
+    listen = [_address(running.address, running.name) if running else _listen_address(last)
+              for running, last in zip(found, before, strict=True)]
     if listen != before:
         # Somebody else took the port meanwhile: what still runs would ask a nameserver that is not there.
-        _stop(processes, [record.name for record in processes.running()], force=True)
-    progress("starting the nameserver")
-    record = processes.start(Command("nameserver", [
-        program("speedwell-nameserver"), "--listen", listen,
-        "--directory", str(processes.directory / "nameserver"),
-        "--replication", str(processes.settings["replication"]),
-        "--chunk-size", str(processes.settings["chunk_size_bytes"])]))
-    started.append("nameserver")
-    addresses["nameserver"] = _address(record.address, "nameserver")
+        _stop(processes, [record.name for record in processes.running()
+                          if record.name not in etcd_names(len(names))], force=True)
+        found = [None] * len(names)
+    missing = [name for name, running in zip(names, found, strict=True) if running is None]
+    if missing:
+        progress("starting the nameserver" if len(names) == 1 else f"starting {len(missing)} nameservers")
+    options = ["--replication", str(settings["replication"]), "--chunk-size", str(settings["chunk_size_bytes"])]
+    commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, _etcd_members(settings))
+    processes.start_together([command for command in commands if command.name in missing])
+    started += missing
+    addresses["nameserver"] = ",".join(_address(record.address, name) for name in names
+                                       if (record := processes.find(name)))
     processes.save()
-    _own_root_directory(addresses["nameserver"])
+    if missing:
+        _own_root_directory(addresses["nameserver"])
 
 
 def _own_root_directory(nameserver: str) -> None:
@@ -271,7 +322,7 @@ def _start_mount(processes: Processes, mountpoint: Path, started: list[str], pro
 
 def _listen_address(before: str | None) -> str:
     """The address of the last run if it is still free, else any free port."""
-    if before is not None:
+    if before:
         host, port = before.rsplit(":", 1)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -296,7 +347,7 @@ def _address(ready: str, name: str) -> str:
 
 def _stop(processes: Processes, names: list[str], force: bool,
           progress: Progress = lambda message: None) -> None:
-    """Unmount first (a busy mount stops nothing), then stop the others; the nameserver last."""
+    """Unmount first (a busy mount stops nothing), then stop the dataservers, the nameservers, and etcd."""
     if "mount" in names:
         mountpoint = Path(processes.settings["mount"])
         progress(f"unmounting {mountpoint}")
@@ -306,5 +357,8 @@ def _stop(processes: Processes, names: list[str], force: bool,
         if _ours(processes, mountpoint):
             mounts.unmount(mountpoint, lazy=True)  # it had to be killed
     progress("stopping the servers")
-    processes.stop(names=[name for name in names if name not in ("mount", "nameserver")])
-    processes.stop(names=[name for name in names if name == "nameserver"])
+    number = processes.settings["nameservers"]
+    last = [nameserver_names(number), etcd_names(number)]
+    first = [name for name in names if name not in ("mount", *last[0], *last[1])]
+    for group in (first, *last):
+        processes.stop(names=[name for name in names if name in group])

@@ -7,7 +7,7 @@ An installation is a directory:
     DIRECTORY/logs/NAME.log    standard output and standard error of each process (NAME.log.1: the run before)
 
 A process is identified by its pid *and* its start time, so that a reused pid is never taken for, or
-killed as, a process of ours. Every daemon prints one line `ready ADDRESS...` when it serves.
+killed as, a process of ours. Every daemon of ours prints one line `ready ADDRESS...` when it serves.
 """
 
 import fcntl
@@ -41,13 +41,15 @@ READY_LINE = re.compile(rb"^ready\b[ \t]*([^\r\n]*)\n", re.MULTILINE)
 @dataclass(frozen=True)
 class Command:
     """A daemon to start. `prefix` goes before `argv`, for example `("nsenter", "--net=...", "--")`; it must exec
-    the program (not fork it), so that the recorded pid is the daemon's."""
+    the program (not fork it), so that the recorded pid is the daemon's. `ready_line` is what its log says when it
+    serves, with its address as the first group."""
 
     name: str
     argv: Sequence[str]
     prefix: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_seconds: float = 20.0
+    ready_line: re.Pattern[bytes] = READY_LINE
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,7 @@ class Processes:
         child = self._children[record.pid]
         while True:
             exit_code = child.poll()
-            match = READY_LINE.search(log.read_bytes())
+            match = command.ready_line.search(log.read_bytes())
             if match and exit_code is None:
                 return match.group(1).decode(errors="replace").strip()
             if exit_code is not None:

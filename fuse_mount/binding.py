@@ -104,7 +104,8 @@ def mount_options(library: ModuleType, *, source: str, allow_other: bool,
     the kernel keeps names and attributes."""
     options: dict[str, Any] = {
         "foreground": True,  # becoming a daemon is done before, where errors can still be told
-        "raw_fi": True, "fsname": source, "subtype": "speedwell", "default_permissions": True,
+        "raw_fi": True, "fsname": source.replace(",", "|"),   # a comma would begin another option
+        "subtype": "speedwell", "default_permissions": True,
         "allow_other": allow_other,
         "attr_timeout": kernel_cache_seconds, "entry_timeout": kernel_cache_seconds, "negative_timeout": 0,
         "use_ino": True,

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import StatisticsReply
 
 NAMESERVER_TIMEOUT_SECONDS = 2.0
+ROLE_TIMEOUT_SECONDS = 1.0
 
 
 @dataclass
 class Status:
-    """What is known of an installation. `problems` is empty when everything that should run does."""
+    """What is known of an installation. `problems` is empty when everything that should run does. `roles` says of
+    each of several nameservers whether it "leads", "follows", or gives "no answer"."""
 
     nameserver: str
     installation: current.Current | None = None
+    roles: dict[str, str] = field(default_factory=dict)
     processes: list[dict[str, Any]] = field(default_factory=list)
     mounts: dict[str, bool] = field(default_factory=dict)
     statistics: dict[str, Any] | None = None
@@ -58,7 +61,9 @@ def _gather(nameserver: str | None, directory: Path | None) -> Status:
         installation = _local(directory) if directory is not None else last_started()
         state = Status(installation.nameserver, installation)
         _add_processes(state, installation)
-    if not any(process["name"] == "nameserver" and not process["alive"] for process in state.processes):
+    nameservers = [process["alive"] for process in state.processes if process["name"].startswith("nameserver")]
+    if any(nameservers) or not nameservers:
+        _add_roles(state)
         _add_statistics(state)
     return state
 
@@ -85,6 +90,16 @@ def _add_processes(state: Status, installation: current.Current) -> None:
             state.problems.append(f"{mountpoint} is not mounted")
     if not state.processes:
         state.problems.append("nothing of it runs; `speedwell up` starts it again")
+
+
+def _add_roles(state: Status) -> None:
+    from fs.client.nameservers import leads, parse_addresses
+
+    addresses = parse_addresses(state.nameserver)
+    if len(addresses) > 1:
+        for address in addresses:
+            found = leads(address, ROLE_TIMEOUT_SECONDS)
+            state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
 
 
 def _add_statistics(state: Status) -> None:
@@ -122,6 +137,8 @@ def _print(state: Status) -> None:
         echo(f"{state.installation.kind} installation{where}: nameserver {state.nameserver}{steered}")
     else:
         echo(f"nameserver {state.nameserver}")
+    if state.roles and state.installation is None:
+        echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
     for mountpoint, alive in state.mounts.items():
         echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT MOUNTED'}")
     if state.statistics is not None:
@@ -155,7 +172,7 @@ def _print_servers(state: Status) -> None:
         server = servers.pop(process["name"].removeprefix("dataserver-"), None)
         memory = process["memory_bytes"]
         table.add_row(process["name"], str(process["pid"]) if process["alive"] else "",
-                      "running" if process["alive"] else "[red]DEAD[/red]",
+                      state.roles.get(process["address"], "running") if process["alive"] else "[red]DEAD[/red]",
                       bytes_for_people(memory) if memory else "", process["address"],
                       server["rack"] if server else "",
                       bytes_for_people(server["available_bytes"]) if server else "")

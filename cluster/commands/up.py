@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cluster import current
 from cluster.commands.output import echo, echo_json
+from cluster.commands.sizes import Size
+
+if TYPE_CHECKING:
+    from cluster.local import LocalSettings
 
 MOUNT_ROOT = Path("/mnt/speedwell")
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """A number of bytes, plain or with a unit: 1048576, 1MiB, 64K."""
-
-    name = "BYTES"
-    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-    def convert(self, value: str | int, parameter: click.Parameter | None,
-                context: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        digits = value.strip().rstrip("iBbKkMmGgTt ")
-        unit = value.strip()[len(digits):].strip().upper().replace("IB", "").removesuffix("B")
-        if not digits.isdigit() or unit not in self.units:
-            self.fail(f"{value!r} is not a number of bytes such as 1048576 or 1MiB", parameter, context)
-        return int(digits) * self.units[unit]
 
 
 @click.command()
@@ -40,11 +28,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer 
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
+@click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
+              "several keep the namespace in an etcd that is started too [default: 1].")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       dataservers: int | None, replication: int | None, chunk_size: int | None, as_json: bool) -> None:
+       dataservers: int | None, nameservers: int | None, replication: int | None, chunk_size: int | None,
+       as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -57,7 +48,8 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, {"replication": replication, "chunk_size_bytes": chunk_size}, as_json)
+        _on_fabric(fabric, mount_on, {"nameservers": nameservers, "replication": replication,
+                                      "chunk_size_bytes": chunk_size}, as_json)
         return
     if mount_on:
         raise click.UsageError("--mount-on goes with --fabric", click.get_current_context())
@@ -66,14 +58,14 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         if last is None or last.kind != "local":
             raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
         directory = Path(last.directory)
-    _local(directory, mount, dataservers, replication, chunk_size, as_json)
+    from cluster.local import LocalSettings
+
+    _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers), as_json)
 
 
-def _local(directory: Path, mount: Path | None, dataservers: int | None, replication: int | None,
-           chunk_size_bytes: int | None, as_json: bool) -> None:
+def _local(settings: LocalSettings, as_json: bool) -> None:
     from cluster import local
 
-    settings = local.LocalSettings(directory, mount, dataservers, replication, chunk_size_bytes)
     result = local.up(settings, (lambda message: None) if as_json else _say)
     _make_default(result.current)
     if as_json:

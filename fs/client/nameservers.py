@@ -7,6 +7,7 @@ from typing import Any
 
 from fs.client.calls import CallFailed, Calls, NotSent
 from fs.errors import InvalidArgument, NameserverUnavailable, NotLeader
+from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
 ATTEMPT_SECONDS = 2.0
@@ -24,6 +25,20 @@ def parse_addresses(nameserver: str) -> tuple[str, ...]:
         if not separator or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise InvalidArgument(f"nameserver: {address!r} is not HOST:PORT")
     return addresses
+
+
+def leads(address: str, timeout_seconds: float) -> bool | None:
+    """Whether the nameserver at `address` leads; None if it does not answer in time. Raises what it answers else."""
+    calls = Calls(address, math.ceil(timeout_seconds), wait_until_there=False)
+    try:
+        calls.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
+    except NotLeader:
+        return False
+    except CallFailed:
+        return None
+    finally:
+        calls.close()
+    return True
 
 
 class Nameservers:

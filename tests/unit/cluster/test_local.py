@@ -12,7 +12,7 @@ from cluster.local import LocalSettings
 from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
-            "addresses": {"nameserver": "127.0.0.1:4000"}}
+            "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
@@ -26,6 +26,7 @@ def installation(directory: Path, **changes: object) -> Processes:
     ({"dataservers": 65}, "--dataservers: 65 is not between 1 and 64"),
     ({"replication": 4}, r"--replication: 4 is not between 1 and the number of dataservers \(3\)"),
     ({"dataservers": 2, "replication": 3}, "--replication: 3 is not between"),
+    ({"nameservers": 8}, "--nameservers: 8 is not between 1 and 7"),
     ({"chunk_size_bytes": 100}, "--chunk-size: 100 bytes is not between"),
     ({"chunk_size_bytes": 1 << 50}, "--chunk-size"),
 ])
@@ -39,6 +40,12 @@ def test_fewer_dataservers_than_the_stored_files_are_on_are_refused(tmp_path):
     installation(tmp_path)
     with pytest.raises(InvalidSetting, match="was made with 3; the files on the others would lose replicas"):
         local.up(LocalSettings(tmp_path, dataservers=2))
+
+
+def test_another_number_of_nameservers_is_refused(tmp_path):
+    installation(tmp_path)
+    with pytest.raises(InvalidSetting, match="was made with 1; that cannot be changed later"):
+        local.up(LocalSettings(tmp_path, nameservers=3))
 
 
 def test_settings_not_given_are_those_of_the_last_time(tmp_path):

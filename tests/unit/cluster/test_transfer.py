@@ -9,7 +9,7 @@ import pytest
 
 from cluster import transfer
 from cluster.commands.output import bytes_for_people
-from cluster.commands.up import Size
+from cluster.commands.sizes import Size
 from cluster.progress import Meter
 
 

@@ -12,9 +12,8 @@ def library(version: tuple[int, int] | None) -> Any:
     return SimpleNamespace(**fields)
 
 
-def options(version: tuple[int, int] | None) -> dict[str, Any]:
-    return binding.mount_options(library(version), source="speedwell@h:1", allow_other=True,
-                                 kernel_cache_seconds=0.01)
+def options(version: tuple[int, int] | None, source: str = "speedwell@h:1") -> dict[str, Any]:
+    return binding.mount_options(library(version), source=source, allow_other=True, kernel_cache_seconds=0.01)
 
 
 def test_a_library_that_does_not_say_its_version_is_libfuse_2() -> None:
@@ -27,6 +26,10 @@ def test_options_are_those_that_the_libfuse_knows() -> None:
     assert "big_writes" not in options((3, 14))
     assert options((3, 14))["max_threads"] == binding.MAX_THREADS
     assert "max_threads" not in options((3, 10))
+
+
+def test_several_addresses_are_one_option() -> None:
+    assert options((3, 14), source="speedwell@h:1,i:2")["fsname"] == "speedwell@h:1|i:2"
 
 
 def test_only_libfuse_3_can_drop_attributes() -> None:

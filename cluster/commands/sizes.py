@@ -1,0 +1,22 @@
+"""Numbers of bytes on the command line."""
+
+from __future__ import annotations
+
+import click
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """A number of bytes, plain or with a unit: 1048576, 1MiB, 64K."""
+
+    name = "BYTES"
+    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+    def convert(self, value: str | int, parameter: click.Parameter | None,
+                context: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        digits = value.strip().rstrip("iBbKkMmGgTt ")
+        unit = value.strip()[len(digits):].strip().upper().replace("IB", "").removesuffix("B")
+        if not digits.isdigit() or unit not in self.units:
+            self.fail(f"{value!r} is not a number of bytes such as 1048576 or 1MiB", parameter, context)
+        return int(digits) * self.units[unit]
