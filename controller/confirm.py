@@ -56,7 +56,8 @@ class Confirmations:
         self._listen(openflow_brick, ofp_event.EventOFPErrorMsg, self._error_received)
         for reply in (ofp_event.EventOFPDescStatsReply, ofp_event.EventOFPFlowStatsReply,
                       ofp_event.EventOFPGroupDescStatsReply, ofp_event.EventOFPPortStatsReply,
-                      ofp_event.EventOFPPortDescStatsReply, ofp_event.EventOFPQueueStatsReply):
+                      ofp_event.EventOFPPortDescStatsReply, ofp_event.EventOFPQueueStatsReply,
+                      ofp_event.EventOFPMeterConfigStatsReply, ofp_event.EventOFPMeterStatsReply):
             self._listen(openflow_brick, reply, self._part_received)
 
     @staticmethod

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from controller.errors import NoSuchPath
-from controller.openflow import FlowEntry, FlowKey, Output, PushLabel, SetQueue
+from controller.openflow import (
+    COOKIE_COFLOWS,
+    COOKIE_MASK,
+    FlowEntry,
+    FlowKey,
+    Meter,
+    Output,
+    Priority,
+    PushLabel,
+    SetQueue,
+)
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Path
 from controller.switch_tables import Planner, explicit_key
@@ -23,6 +33,15 @@ class ExplicitPath:
     idle_timeout_seconds: int
     traffic_class: int = 0
     diverted: bool = False
+    meter: Meter | None = None
+    lifetime_seconds: int = 0
+    """After this the switch takes the entry out whatever it carries, unless it was installed anew; 0: never."""
+
+    @property
+    def priority(self) -> Priority:
+        """Flows that a coflow schedule places have their entry above the one of a read."""
+        is_coflow = self.cookie & COOKIE_MASK == COOKIE_COFLOWS
+        return Priority.COFLOW if is_coflow else Priority.EXPLICIT_PATH
 
     @property
     def first_switch(self) -> str:
@@ -31,16 +50,16 @@ class ExplicitPath:
     @property
     def key(self) -> FlowKey:
         """The key of its entry."""
-        return explicit_key(self.five_tuple)
+        return explicit_key(self.five_tuple, self.priority)
 
 
 class ExplicitPaths:
-    """A book of explicit paths, one per flow."""
+    """A book of explicit paths, one per flow and priority."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._paths: dict[FiveTuple, ExplicitPath] = {}
-        self._diverted: dict[FiveTuple, FlowEntry] = {}
+        self._paths: dict[FlowKey, ExplicitPath] = {}
+        self._diverted: dict[FlowKey, FlowEntry] = {}
         """The entries that diverted paths were given."""
 
     def __iter__(self) -> Iterator[ExplicitPath]:
@@ -49,33 +68,37 @@ class ExplicitPaths:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def __contains__(self, five_tuple: object) -> bool:
-        return five_tuple in self._paths
+    def __contains__(self, five_tuple: FiveTuple) -> bool:
+        return self.get(five_tuple) is not None
 
-    def get(self, five_tuple: FiveTuple) -> ExplicitPath | None:
-        return self._paths.get(five_tuple)
+    def get(self, five_tuple: FiveTuple, priority: Priority = Priority.EXPLICIT_PATH) -> ExplicitPath | None:
+        return self._paths.get(explicit_key(five_tuple, priority))
 
     def add(self, path: ExplicitPath) -> None:
         """Enter a path, replacing the flow's former one."""
-        self._paths[path.five_tuple] = path
+        self._paths[path.key] = path
 
     def discard(self, path: ExplicitPath) -> None:
         """Strike a path out unless the flow has another one by now."""
-        if self._paths.get(path.five_tuple) == path:
-            del self._paths[path.five_tuple]
+        if self._paths.get(path.key) == path:
+            del self._paths[path.key]
 
-    def entry_gone(self, cookie: int, dpid: str) -> None:
-        """A switch reports that the entry with this cookie is no more."""
-        for path in self:
-            if path.cookie == cookie and path.first_switch == dpid:
-                self.discard(path)
+    def entry_gone(self, cookie: int, dpid: str) -> list[ExplicitPath]:
+        """A switch reports that the entry with this cookie is no more. Returns the paths that are struck out."""
+        gone = [path for path in self if path.cookie == cookie and path.first_switch == dpid]
+        for path in gone:
+            self.discard(path)
+        return gone
 
     def entry(self, path: ExplicitPath) -> FlowEntry:
         """The entry a path needs at its first switch. Raises NoSuchPath."""
         details = path.five_tuple, path.cookie, path.idle_timeout_seconds
         if path.diverted:
-            return self._planner.default_entry(details[0], path.first_switch, *details[1:])
-        return self._planner.explicit_entry(details[0], path.path, *details[1:], path.traffic_class)
+            entry = self._planner.default_entry(details[0], path.first_switch, *details[1:])
+        else:
+            entry = self._planner.explicit_entry(details[0], path.path, *details[1:], path.traffic_class)
+        return replace(entry, priority=path.priority, meter_id=path.meter.meter_id if path.meter else None,
+                       hard_timeout_seconds=path.lifetime_seconds)
 
     def divert_dead(self) -> list[tuple[ExplicitPath, FlowEntry]]:
         """Mark the paths that lost a link as diverted. Returns each with the entry that sends it the default way."""
@@ -85,15 +108,15 @@ class ExplicitPaths:
             if not path.diverted and not all(map(network.has_link, path.path.links)):
                 path = replace(path, diverted=True)
                 self.add(path)
-                self._diverted[path.five_tuple] = self.entry(path)
-                diverted.append((path, self._diverted[path.five_tuple]))
+                self._diverted[path.key] = self.entry(path)
+                diverted.append((path, self._diverted[path.key]))
         return diverted
 
     def refreshed(self) -> list[tuple[ExplicitPath, FlowEntry]]:
         """Diverted paths whose default way came or went since the last call, each with its entry now."""
-        entries = {path.five_tuple: (path, self.entry(path)) for path in self if path.diverted}
-        changed = [entries[flow] for flow in entries if self._diverted.get(flow) != entries[flow][1]]
-        self._diverted = {flow: entry for flow, (_, entry) in entries.items()}
+        entries = {path.key: (path, self.entry(path)) for path in self if path.diverted}
+        changed = [entries[key] for key in entries if self._diverted.get(key) != entries[key][1]]
+        self._diverted = {key: entry for key, (_, entry) in entries.items()}
         return changed
 
     def compare(self, dpid: str, found: Iterable[FlowEntry]) -> tuple[list[FlowEntry], list[FlowKey]]:
@@ -129,8 +152,8 @@ class ExplicitPaths:
             case (Output(port_no=port_no),):
                 return host.dpid == dpid and host.port_no == port_no
             case _:
-                return entry == self._planner.default_entry(
-                    _five_tuple_of(entry), dpid, entry.cookie, entry.idle_timeout_seconds)
+                return entry.actions == self._planner.default_entry(
+                    _five_tuple_of(entry), dpid, entry.cookie, entry.idle_timeout_seconds).actions
 
 
 def _five_tuple_of(entry: FlowEntry) -> FiveTuple:

@@ -19,6 +19,9 @@ COOKIE_HOSTS = 0x5703 << 48
 COOKIE_ROUTES = 0x5704 << 48
 COOKIE_READS = 0x5710 << 48
 """Entries of single reads, put in by `Forwarding.install_path` on behalf of the flowserver."""
+COOKIE_COFLOWS = 0x5711 << 48
+"""Entries of flows that a coflow schedule places, above those of reads."""
+EXPLICIT_COOKIES = frozenset({COOKIE_READS, COOKIE_COFLOWS})
 PLANNED_COOKIES = frozenset({COOKIE_STATIC, COOKIE_LABELS, COOKIE_HOSTS, COOKIE_ROUTES})
 
 ETH_IPV4 = 0x0800
@@ -57,6 +60,7 @@ class Priority(IntEnum):
     HOST = 200
     NO_UNICAST = 250
     EXPLICIT_PATH = 300
+    COFLOW = 310
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ class FlowEntry:
     cookie: int = 0
     idle_timeout_seconds: int = 0
     notify_removal: bool = False
+    meter_id: int | None = None
+    hard_timeout_seconds: int = 0
 
     @property
     def key(self) -> FlowKey:
@@ -153,6 +159,15 @@ class SelectGroup:
 
     group_id: int
     buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Drops what comes faster than a rate. OpenFlow counts in kbit/s and kbit."""
+
+    meter_id: int
+    rate_kbps: int
+    burst_kbits: int
 
 
 def cookie(prefix: int, number: int) -> int:
@@ -183,6 +198,8 @@ def flow_delete(datapath: Any, key: FlowKey) -> Any:
 def _flow_mod(datapath: Any, entry: FlowEntry, command: int) -> Any:
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     instructions = []
+    if entry.meter_id is not None:
+        instructions.append(parser.OFPInstructionMeter(entry.meter_id))
     if entry.actions:
         actions = _encode_actions(datapath, entry.actions)
         instructions.append(parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions))
@@ -191,7 +208,8 @@ def _flow_mod(datapath: Any, entry: FlowEntry, command: int) -> Any:
     return parser.OFPFlowMod(
         datapath, command=command, table_id=entry.table, priority=entry.priority,
         match=parser.OFPMatch(**dict(entry.match)), instructions=instructions, cookie=entry.cookie,
-        idle_timeout=entry.idle_timeout_seconds, flags=ofproto.OFPFF_SEND_FLOW_REM if entry.notify_removal else 0,
+        idle_timeout=entry.idle_timeout_seconds, hard_timeout=entry.hard_timeout_seconds,
+        flags=ofproto.OFPFF_SEND_FLOW_REM if entry.notify_removal else 0,
         out_port=PORT_ANY, out_group=GROUP_ANY,
     )
 
@@ -217,6 +235,27 @@ def _group_mod(datapath: Any, group: SelectGroup, command: int) -> Any:
         for bucket in group.buckets
     ]
     return parser.OFPGroupMod(datapath, command, datapath.ofproto.OFPGT_SELECT, group.group_id, buckets)
+
+
+def meter_add(datapath: Any, meter: Meter) -> Any:
+    return _meter_mod(datapath, meter, datapath.ofproto.OFPMC_ADD)
+
+
+def meter_modify(datapath: Any, meter: Meter) -> Any:
+    """Give a meter another rate; the entries that use it stay."""
+    return _meter_mod(datapath, meter, datapath.ofproto.OFPMC_MODIFY)
+
+
+def meter_delete(datapath: Any, meter_id: int) -> Any:
+    """Delete a meter, if it is there; OpenFlow deletes the entries that still use it with it."""
+    parser, ofproto = datapath.ofproto_parser, datapath.ofproto
+    return parser.OFPMeterMod(datapath, ofproto.OFPMC_DELETE, 0, meter_id, [])
+
+
+def _meter_mod(datapath: Any, meter: Meter, command: int) -> Any:
+    parser, ofproto = datapath.ofproto_parser, datapath.ofproto
+    return parser.OFPMeterMod(datapath, command, ofproto.OFPMF_KBPS | ofproto.OFPMF_BURST, meter.meter_id,
+                              [parser.OFPMeterBandDrop(meter.rate_kbps, meter.burst_kbits)])
 
 
 def packet_out(datapath: Any, port_numbers: Iterable[int], data: bytes) -> Any:
@@ -265,9 +304,11 @@ def _encode_actions(datapath: Any, actions: Iterable[Action]) -> list[Any]:
 def decode_flow(stats: Any) -> FlowEntry:
     """The entry that an OFPFlowStats describes. What Speedwell never installs comes out as an entry like no other."""
     actions: tuple[Any, ...] = ()
-    goto = None
+    goto = meter_id = None
     for instruction in stats.instructions:
-        if hasattr(instruction, "actions"):
+        if hasattr(instruction, "meter_id"):
+            meter_id = instruction.meter_id
+        elif hasattr(instruction, "actions"):
             actions += _decode_actions(instruction.actions)
         elif hasattr(instruction, "table_id"):
             goto = instruction.table_id
@@ -275,8 +316,14 @@ def decode_flow(stats: Any) -> FlowEntry:
             actions += (repr(instruction),)
     return FlowEntry(
         stats.table_id, stats.priority, tuple(sorted(stats.match.items())), actions, goto, stats.cookie,
-        stats.idle_timeout, bool(stats.flags & 1),
+        stats.idle_timeout, bool(stats.flags & 1), meter_id, stats.hard_timeout,
     )
+
+
+def decode_meter(stats: Any) -> Meter:
+    """The meter that an OFPMeterConfigStats describes."""
+    band = stats.bands[0] if stats.bands else None
+    return Meter(stats.meter_id, band.rate if band else 0, band.burst_size if band else 0)
 
 
 def decode_group(stats: Any) -> SelectGroup:

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller import openflow
-from controller.openflow import COOKIE_MASK, COOKIE_READS, PLANNED_COOKIES, FlowEntry, FlowKey, SelectGroup, Table
+from controller.openflow import (
+    COOKIE_MASK,
+    EXPLICIT_COOKIES,
+    PLANNED_COOKIES,
+    FlowEntry,
+    FlowKey,
+    Meter,
+    SelectGroup,
+    Table,
+)
 from controller.switch_tables import SwitchTables
 
 
@@ -100,17 +109,27 @@ def apply_closing(installed: SwitchTables, change: Changes) -> None:
         installed.groups.pop(group_id, None)
 
 
-def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[SelectGroup]) -> tuple[SwitchTables, list[FlowEntry]]:
-    """What a switch says it holds, as (the planned part, entries of explicit paths).
+@dataclass(slots=True)
+class ReadBack:
+    """What a switch says it holds: the planned part, entries of explicit paths, and meters."""
 
-    Entries of others, recognised by their cookies, are left alone. Groups are all taken for ours.
+    tables: SwitchTables
+    explicit: list[FlowEntry]
+    meters: dict[int, Meter]
+
+
+def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[SelectGroup],
+                   meters: Iterable[Meter] = ()) -> ReadBack:
+    """What a switch says it holds, sorted.
+
+    Entries of others, recognised by their cookies, are left alone. Groups and meters are all taken for ours.
     """
     planned, explicit = SwitchTables(), []
     for entry in flows:
         prefix = entry.cookie & COOKIE_MASK
         if prefix in PLANNED_COOKIES:
             planned.add([entry])
-        elif prefix == COOKIE_READS:
+        elif prefix in EXPLICIT_COOKIES:
             explicit.append(entry)
     planned.groups = {group.group_id: group for group in groups}
-    return planned, explicit
+    return ReadBack(planned, explicit, {meter.meter_id: meter for meter in meters})

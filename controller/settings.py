@@ -47,6 +47,8 @@ class Settings(BaseModel):
 
     queues: Literal["none", "mincof"] = "none"
     """Into which queues the ports between switches are sliced: docs/switch-tables.md."""
+    max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
+    """How many meters the controller may use at a switch; flows beyond go without."""
 
     probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""

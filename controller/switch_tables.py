@@ -290,9 +290,9 @@ def explicit_match(five_tuple: FiveTuple) -> Match:
     return match(**fields)
 
 
-def explicit_key(five_tuple: FiveTuple) -> FlowKey:
+def explicit_key(five_tuple: FiveTuple, priority: Priority = Priority.EXPLICIT_PATH) -> FlowKey:
     """The key of a flow's own entry."""
-    return Table.ROUTES, Priority.EXPLICIT_PATH, explicit_match(five_tuple)
+    return Table.ROUTES, priority, explicit_match(five_tuple)
 
 
 def _explicit(

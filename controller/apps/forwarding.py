@@ -15,7 +15,7 @@ from ryu.ofproto import ofproto_v1_3
 
 from controller import openflow, reconcile
 from controller.confirm import asked, confirmed, confirmed_on_all
-from controller.errors import ControllerError, NoSuchPath, SwitchGone
+from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused
 from controller.events import (
     AffectedPath,
     EventHostChanged,
@@ -25,12 +25,13 @@ from controller.events import (
     EventSwitchChanged,
 )
 from controller.explicit_paths import ExplicitPath, ExplicitPaths
+from controller.metered_paths import MeteredPaths
 from controller.network_state import HostLocation, NetworkState, dpid_hex
 from controller.openflow import FlowEntry, SelectGroup
 from controller.policy.errors import LabelsExhausted
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Link, Path
-from controller.reconcile import Changes
+from controller.reconcile import Changes, ReadBack
 from controller.settling import Settling
 from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
 
@@ -60,12 +61,13 @@ class Forwarding(RyuApp):
         self.state: NetworkState = kwargs["state"]
         self.planner = Planner(self.state)
         self.explicit_paths = ExplicitPaths(self.planner)
+        self.metered_paths = MeteredPaths(self.state, self.explicit_paths, self._entry_once_ready)
         self._installed: dict[str, SwitchTables] = {}
         """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
         self._sent: dict[str, int] = {}
         """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
-        self._found: dict[str, list[FlowEntry]] = {}
-        """Explicit entries read from switches, to be compared with what should be there."""
+        self._found: dict[str, ReadBack] = {}
+        """What was read from switches: its explicit entries and meters have to be compared with what should be."""
         self._reading: set[Any] = set()
         self._retry_seconds: dict[str, float] = {}
         self._settling = Settling(self.state)
@@ -201,8 +203,9 @@ class Forwarding(RyuApp):
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def entry_removed(self, event: Any) -> None:
         message = event.msg
-        if message.cookie & openflow.COOKIE_MASK == openflow.COOKIE_READS:
-            self.explicit_paths.entry_gone(message.cookie, dpid_hex(message.datapath.id))
+        if message.cookie & openflow.COOKIE_MASK in openflow.EXPLICIT_COOKIES:
+            gone = self.explicit_paths.entry_gone(message.cookie, dpid_hex(message.datapath.id))
+            self.metered_paths.entries_gone(gone)
 
     # --- what happened ---
 
@@ -367,7 +370,7 @@ class Forwarding(RyuApp):
             # Probes are of no use before the switch hands them up.
             confirmed(self.state, datapath, [openflow.flow_add(datapath, entry) for entry in STATIC_ENTRIES],
                       SYNC_TIMEOUT_SECONDS)
-            tables, explicit = self._read(datapath)
+            found = self._read(datapath)
         except ControllerError as error:
             self._retry_later(dpid, error)
             return
@@ -375,27 +378,36 @@ class Forwarding(RyuApp):
             self._reading.discard(datapath)
         if self.state.datapaths.get(dpid) is not datapath:
             return
-        self._installed[dpid] = tables
-        self._found[dpid] = explicit
-        self._settling.found(dpid, tables)
-        for port_no, mac, ip in known_hosts(tables):
+        self._installed[dpid] = found.tables
+        self._found[dpid] = found
+        self._settling.found(dpid, found.tables)
+        for port_no, mac, ip in known_hosts(found.tables):
             lookup_service_brick("Hosts").recovered(HostLocation(ip, mac, dpid, port_no))
         self._dirty.set()
 
-    def _read(self, datapath: Any) -> tuple[SwitchTables, list[FlowEntry]]:
+    def _read(self, datapath: Any) -> ReadBack:
         flows = asked(self.state, datapath, openflow.flow_stats_request(datapath), SYNC_TIMEOUT_SECONDS)
         groups = asked(self.state, datapath, datapath.ofproto_parser.OFPGroupDescStatsRequest(datapath, 0),
                        SYNC_TIMEOUT_SECONDS)
-        return reconcile.sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups))
+        try:
+            request = datapath.ofproto_parser.OFPMeterConfigStatsRequest(datapath, 0, datapath.ofproto.OFPM_ALL)
+            meters = asked(self.state, datapath, request, SYNC_TIMEOUT_SECONDS)
+        except SwitchRefused:
+            meters = []     # a switch may have no meters at all
+        return reconcile.sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups),
+                                        map(openflow.decode_meter, meters))
 
     def _check_explicit(self, dpid: str) -> None:
-        """Put back what a switch lost of its explicit paths, and take out what would send packets astray."""
+        """Put back what a switch lost of its explicit paths and meters, and take out what would send packets astray
+        and what nobody uses."""
         found, datapath = self._found.pop(dpid), self.state.datapaths.get(dpid)
         if datapath is None:
             return
-        missing, astray = self.explicit_paths.compare(dpid, found)
-        messages = [openflow.flow_delete(datapath, key) for key in astray]
+        missing, astray = self.explicit_paths.compare(dpid, found.explicit)
+        meters, idle_meters = self.metered_paths.restore(dpid, datapath, found)
+        messages = meters + [openflow.flow_delete(datapath, key) for key in astray]
         messages += [openflow.flow_add(datapath, entry) for entry in missing]
+        messages += idle_meters
         if messages:
             self._note_failures(confirmed_on_all(self.state, {datapath: messages}, SYNC_TIMEOUT_SECONDS))
 
@@ -413,13 +425,16 @@ class Forwarding(RyuApp):
         if datapath is None or dpid not in self._installed or self.is_busy:
             return
         try:
-            tables, _ = self._read(datapath)
+            found = self._read(datapath)
         except ControllerError as error:
             self.logger.warning("cannot read the tables of %s: %s", self.state.name_of(dpid), error)
             return
         if self._sent.get(dpid) != before or self.state.datapaths.get(dpid) is not datapath:
             return
-        if dpid in self._installed and tables != self._installed[dpid]:
+        if dpid in self._installed and found.tables != self._installed[dpid]:
             self.logger.warning("the tables of %s are not as planned; they are put right", self.state.name_of(dpid))
-            self._installed[dpid] = tables
+            self._installed[dpid] = found.tables
             self._dirty.set()
+        _, idle_meters = self.metered_paths.restore(dpid, datapath, found)
+        if idle_meters:
+            self._note_failures(confirmed_on_all(self.state, {datapath: idle_meters}, SYNC_TIMEOUT_SECONDS))

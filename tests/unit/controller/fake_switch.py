@@ -20,6 +20,7 @@ from controller.openflow import (
     CopyField,
     FlowEntry,
     FlowKey,
+    Meter,
     Output,
     PopLabel,
     PushLabel,
@@ -32,10 +33,15 @@ from controller.openflow import (
 from topo.fabric import Fabric
 
 MAX_HOPS = 32
+METER_MOD_FAILED = "OFPET_METER_MOD_FAILED"
 
 
 class Refused(Exception):
-    """The switch answers with an OpenFlow error."""
+    """The switch answers with an OpenFlow error of a type."""
+
+    def __init__(self, message: str, error_type: str = "OFPET_FLOW_MOD_FAILED") -> None:
+        super().__init__(message)
+        self.error_type = error_type
 
 
 class FakeDatapath:
@@ -70,6 +76,8 @@ class FakeSwitch:
     dpid: str
     flows: dict[FlowKey, FlowEntry] = field(default_factory=dict)
     groups: dict[int, SelectGroup] = field(default_factory=dict)
+    meters: dict[int, Meter] = field(default_factory=dict)
+    max_meters: int = 1000
     is_port_up: Callable[[int], bool] = lambda port_no: True
 
     def __post_init__(self) -> None:
@@ -93,6 +101,8 @@ class FakeSwitch:
             self._flow_mod(ofproto_parser.msg(self.datapath, *ofproto_parser.header(buffer), buffer))
         elif kind == ofproto_v1_3.OFPT_GROUP_MOD:
             self._group_mod(buffer)
+        elif kind == ofproto_v1_3.OFPT_METER_MOD:
+            self._meter_mod(buffer)
         elif kind != ofproto_v1_3.OFPT_BARRIER_REQUEST:
             raise Refused(f"message type {kind}")
 
@@ -103,6 +113,8 @@ class FakeSwitch:
             return
         if entry.goto is not None and entry.goto <= entry.table:
             raise Refused("an entry may only go to a higher table")
+        if entry.meter_id is not None and entry.meter_id not in self.meters:
+            raise Refused(f"no meter {entry.meter_id}", METER_MOD_FAILED)
         for action in entry.actions:
             if isinstance(action, ToGroup) and action.group_id not in self.groups:
                 raise Refused(f"no group {action.group_id}")
@@ -112,7 +124,8 @@ class FakeSwitch:
             self.flows[entry.key] = entry
         elif message.command == ofproto_v1_3.OFPFC_MODIFY_STRICT:
             if entry.key in self.flows:
-                self.flows[entry.key] = replace(self.flows[entry.key], actions=entry.actions, goto=entry.goto)
+                self.flows[entry.key] = replace(self.flows[entry.key], actions=entry.actions, goto=entry.goto,
+                                                meter_id=entry.meter_id)
         else:
             raise Refused(f"flow command {message.command}")
 
@@ -134,6 +147,19 @@ class FakeSwitch:
             if sum(isinstance(action, PushLabel) for action in bucket.actions) > 1:
                 raise Refused("a bucket is an action set: only its last label would be pushed")
         self.groups[group_id] = group
+
+    def _meter_mod(self, buffer: bytes) -> None:
+        command, _, number = struct.unpack_from("!HHI", buffer, 8)
+        if command == ofproto_v1_3.OFPMC_DELETE:
+            self.meters.pop(number, None)
+            self.flows = {key: entry for key, entry in self.flows.items() if entry.meter_id != number}
+            return
+        _, _, rate_kbps, burst_kbits = struct.unpack_from("!HHII", buffer, 16)
+        if (command == ofproto_v1_3.OFPMC_ADD) == (number in self.meters):
+            raise Refused(f"meter {number} is there already, or not there", METER_MOD_FAILED)
+        if number not in self.meters and len(self.meters) >= self.max_meters:
+            raise Refused("out of meters", METER_MOD_FAILED)
+        self.meters[number] = Meter(number, rate_kbps, burst_kbits)
 
     # --- packets ---
 

@@ -55,7 +55,7 @@ class Run:
                 note(self.installed[dpid], change)
                 between_steps()
         for dpid, switch in self.network.switches.items():
-            planned, _ = reconcile.sort_read_back(switch.flows.values(), switch.groups.values())
+            planned = reconcile.sort_read_back(switch.flows.values(), switch.groups.values()).tables
             assert planned == self.installed[dpid]
 
     def fail(self, a: str, b: str) -> None:
@@ -328,9 +328,9 @@ def test_what_switches_hold_tells_an_amnesiac_controller_where_hosts_are() -> No
 def test_entries_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
     foreign = openflow.FlowEntry(Table.ROUTES, 7, (), cookie=0x1234)
     read = openflow.FlowEntry(Table.ROUTES, 300, (), cookie=COOKIE_READS | 5)
-    planned, explicit = reconcile.sort_read_back([foreign, read, *STATIC_ENTRIES], [])
-    assert set(planned.flows.values()) == set(STATIC_ENTRIES)
-    assert explicit == [read]
+    found = reconcile.sort_read_back([foreign, read, *STATIC_ENTRIES], [])
+    assert set(found.tables.flows.values()) == set(STATIC_ENTRIES)
+    assert found.explicit == [read]
 
 
 class TestExplicitPaths:

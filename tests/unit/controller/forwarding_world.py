@@ -1,0 +1,126 @@
+"""The forwarding application with fake switches in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
+
+from controller import reconcile
+from controller.apps import forwarding as forwarding_module
+from controller.apps.forwarding import Forwarding
+from controller.confirm import Confirmations
+from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
+from controller.openflow import COOKIE_READS, FlowEntry, cookie
+from controller.policy.five_tuple import FiveTuple
+from controller.policy.network import Path
+from tests.unit.controller.fake_switch import FakeNetwork, Refused
+from tests.unit.controller.simulated_time import SimulatedHub
+from topo.fabric import three_tier
+
+FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2)
+ROUND_TRIP_SECONDS = 0.004
+SOURCE, DESTINATION = "p0r0h0", "p1r1h0"
+
+
+class Connection:
+    """A connection to a fake switch, which takes a moment for each batch."""
+
+    ofproto = ofproto_v1_3
+    ofproto_parser = ofproto_v1_3_parser
+
+    def __init__(self, world: World, dpid: str) -> None:
+        self.id = int(dpid, 16)
+        self.switch = world.network.switches[dpid]
+        self.world = world
+        self.is_hung = False
+        self.refuses: Callable[[bytes], bool] = lambda message: False
+        self._xid = 0
+
+    def set_xid(self, message: Any) -> None:
+        self._xid += 1
+        message.set_xid(self._xid)
+
+    def send_msg(self, message: Any) -> bool:
+        self.set_xid(message)
+        message.serialize()
+        return self.send(bytes(message.buf))
+
+    def send(self, buffer: bytes) -> bool:
+        if not self.is_hung:
+            eventlet.spawn_after(ROUND_TRIP_SECONDS, self._take, buffer)
+        return True
+
+    def _take(self, buffer: bytes) -> None:
+        confirmations = self.world.state.confirmations
+        while buffer:
+            _, kind, length, xid = ofproto_parser.header(buffer)
+            message, buffer = buffer[:length], buffer[length:]
+            if kind == ofproto_v1_3.OFPT_BARRIER_REQUEST:
+                confirmations.barrier_replied(self, xid)
+                continue
+            try:
+                if self.refuses(message):
+                    raise Refused("told to")
+                self.switch.take(message)
+            except Refused as refusal:
+                confirmations.refused(self, xid, refusal.error_type, str(refusal))
+
+
+class World:
+    """The application on a whole fabric, settled."""
+
+    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
+        self.hosts = SimpleNamespace(recovered=lambda location: None)
+        patch.setattr(forwarding_module, "time", SimpleNamespace(monotonic=hub.read))
+        patch.setattr(forwarding_module, "lookup_service_brick", lambda name: self.hosts)
+        self.network = FakeNetwork(FABRIC)
+        self.state = self.network.state()
+        self.state.confirmations = Confirmations()
+        self.app = Forwarding(state=self.state)
+        self.events: list[EventPathsChanged] = []
+        self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
+        patch.setattr(self.app, "_read", self._read)
+        self.connections = {dpid: Connection(self, dpid) for dpid in self.network.switches}
+        self.state.datapaths.update(self.connections)
+        self.app.start()
+        for dpid in self.connections:
+            self.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(5)
+
+    def _read(self, datapath: Connection) -> Any:
+        eventlet.sleep(ROUND_TRIP_SECONDS)
+        switch = datapath.switch
+        return reconcile.sort_read_back(list(switch.flows.values()), list(switch.groups.values()),
+                                        list(switch.meters.values()))
+
+    @property
+    def flow(self) -> FiveTuple:
+        hosts = self.network.hosts
+        return FiveTuple(hosts[SOURCE].ip, hosts[DESTINATION].ip, 6, 5000, 6000)
+
+    def paths(self) -> tuple[Path, ...]:
+        return self.state.network.shortest_paths(self.flow.source, self.flow.destination)
+
+    def install(self, path: Path, number: int = 1) -> None:
+        self.app.install_path(self.flow, path, cookie(COOKIE_READS, number), 30)
+
+    def taken(self) -> set[tuple[str, tuple[str, ...]]]:
+        """Where the flow's packets end, and by which switches."""
+        return {(arrival.where, arrival.switches)
+                for arrival in self.network.send(SOURCE, self.network.tcp(SOURCE, DESTINATION))}
+
+    def fail(self, a: str, b: str) -> None:
+        dpids = a, b
+        names = self.network.name_of[a], self.network.name_of[b]
+        self.network.dead.add(frozenset(names))
+        for link in self.state.remove_link(self.network.ends(*names)[0]):
+            self.app.link_changed(EventLinkChanged(link, live=False))
+        assert not self.state.network.has_link(dpids)
+
+    def explicit_entries(self, dpid: str) -> list[FlowEntry]:
+        return [entry for entry in self.network.switches[dpid].flows.values() if entry.cookie >= COOKIE_READS]
