@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from controller.openflow import Meter
 
 BURST_SECONDS = 0.5
-"""How long at its rate a metered flow may send at once: twice the least with which TCP, which sends in bursts and gives
-way at each loss, gets 90 % of the rate (`scripts/bench-meters`)."""
+"""How long at its rate a metered flow may send at once: twice the least with which TCP, which sends in bursts and
+gives way at each loss, gets 90 % of the rate (`scripts/bench-meters`)."""
 MIN_BURST_KBITS = 8 * 64 * 1024 // 1000
 """A burst must hold what a sender's offload hands over at once, or no packet of it passes whole."""
 DEFAULT_LIMIT = 1 << 16

@@ -1,0 +1,146 @@
+"""The datagram of the 1-way protocol (MinCOF, section III-C): docs/coflow-protocol.md describes it byte by byte."""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv4Address
+from typing import NamedTuple
+
+from coflow.errors import InvalidReport
+
+MAGIC = b"SPCF"
+VERSION = 1
+ID_BYTES = 16
+MAC_BYTES = 16
+MAX_FLOWS = 58
+"""As many as fit a datagram that no Ethernet splits."""
+MAX_REMAINING_BYTES = 1 << 50
+MIN_KEY_BYTES = 16
+TCP, UDP = 6, 17
+
+_HEADER = struct.Struct("!4sBBH16sQQQ")
+_FLOW = struct.Struct("!4s4sHHB3xQ")
+MAX_DATAGRAM_BYTES = _HEADER.size + MAX_FLOWS * _FLOW.size + MAC_BYTES
+
+
+class Flow(NamedTuple):
+    """The 5-tuple of a flow in the direction in which its bytes go. Addresses as text."""
+
+    source: str
+    destination: str
+    source_port: int
+    destination_port: int
+    protocol: int = TCP
+
+
+@dataclass(frozen=True, slots=True)
+class FlowReport:
+    """What one flow has left to send; 0 says that it has ended."""
+
+    flow: Flow
+    remaining_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One datagram: the flows of `coflow_id` that one sender has.
+
+    `sender` is a number the sender drew at its start, `sequence` counts its datagrams from 1, `sent_at_microseconds`
+    is its clock (Unix time).
+    """
+
+    coflow_id: bytes
+    sender: int
+    sequence: int
+    sent_at_microseconds: int
+    flows: tuple[FlowReport, ...]
+
+
+def encode(report: Report, key: bytes) -> bytes:
+    """The datagram of a report, signed with the shared key.
+
+    Raises InvalidReport for what `decode` would refuse.
+    """
+    _check(report)
+    if len(key) < MIN_KEY_BYTES:
+        raise InvalidReport("key", f"the key must have at least {MIN_KEY_BYTES} bytes, not {len(key)}")
+    parts = [_HEADER.pack(MAGIC, VERSION, 0, len(report.flows), report.coflow_id, report.sender, report.sequence,
+                          report.sent_at_microseconds)]
+    for each in report.flows:
+        flow = each.flow
+        parts.append(_FLOW.pack(IPv4Address(flow.source).packed, IPv4Address(flow.destination).packed,
+                                flow.source_port, flow.destination_port, flow.protocol, each.remaining_bytes))
+    message = b"".join(parts)
+    return message + _mac(message, key)
+
+
+def decode(datagram: bytes, key: bytes) -> Report:
+    """The report in a datagram. Raises InvalidReport for anything but a well-formed one that the key has signed."""
+    if len(datagram) > MAX_DATAGRAM_BYTES:
+        raise InvalidReport("oversized", f"more than {MAX_DATAGRAM_BYTES} bytes")
+    if len(datagram) < _HEADER.size + MAC_BYTES or datagram[:4] != MAGIC:
+        raise InvalidReport("malformed", "this is not a coflow report")
+    _, version, flags, count, coflow_id, sender, sequence, sent_at = _HEADER.unpack_from(datagram)
+    if version != VERSION:
+        raise InvalidReport("version", f"version {version} is not known")
+    message, mac = datagram[:-MAC_BYTES], datagram[-MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(message, key)):
+        raise InvalidReport("unauthentic", "it is not signed with our key")
+    if flags or len(message) != _HEADER.size + count * _FLOW.size:
+        raise InvalidReport("malformed", "its length does not fit its number of flows, or it has unknown flags")
+    flows = tuple(_flow(datagram, _HEADER.size + number * _FLOW.size) for number in range(count))
+    report = Report(coflow_id, sender, sequence, sent_at, flows)
+    _check(report)
+    return report
+
+
+def _flow(datagram: bytes, offset: int) -> FlowReport:
+    source, destination, source_port, destination_port, protocol, remaining = _FLOW.unpack_from(datagram, offset)
+    if any(datagram[offset + 13:offset + 16]):
+        raise InvalidReport("malformed", "bytes that must be zero are not")
+    return FlowReport(Flow(str(IPv4Address(source)), str(IPv4Address(destination)), source_port, destination_port,
+                           protocol), remaining)
+
+
+def _check(report: Report) -> None:
+    if len(report.coflow_id) != ID_BYTES:
+        raise InvalidReport("malformed", f"a coflow's id has {ID_BYTES} bytes, not {len(report.coflow_id)}")
+    for name, value in (("sender", report.sender), ("sequence", report.sequence),
+                        ("sent_at_microseconds", report.sent_at_microseconds)):
+        if not 1 <= value < 1 << 64:
+            raise InvalidReport("malformed", f"{name} must be in 1 ... 2**64 - 1")
+    if not 1 <= len(report.flows) <= MAX_FLOWS:
+        raise InvalidReport("malformed", f"a report has 1 to {MAX_FLOWS} flows, not {len(report.flows)}")
+    _check_flows(report.flows)
+
+
+def _check_flows(flows: Sequence[FlowReport]) -> None:
+    if len({each.flow for each in flows}) < len(flows):
+        raise InvalidReport("malformed", "a flow is named twice")
+    for each in flows:
+        flow = each.flow
+        if flow.source == flow.destination or not all(map(_is_host, (flow.source, flow.destination))):
+            raise InvalidReport("malformed", f"no flow goes from {flow.source} to {flow.destination}")
+        if flow.protocol not in (TCP, UDP):
+            raise InvalidReport("malformed", f"protocol {flow.protocol} is neither TCP nor UDP")
+        if not all(1 <= port <= 65535 for port in (flow.source_port, flow.destination_port)):
+            raise InvalidReport("malformed", "a port must be in 1 ... 65535")
+        if not 0 <= each.remaining_bytes <= MAX_REMAINING_BYTES:
+            raise InvalidReport("malformed", f"a flow has 0 ... {MAX_REMAINING_BYTES} bytes left, "
+                                             f"not {each.remaining_bytes}")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        address = IPv4Address(text)
+    except ValueError:
+        return False
+    return not (address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved)
+
+
+def _mac(message: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, message, sha256)[:MAC_BYTES]

@@ -1,0 +1,139 @@
+"""The sending side: a transfer tells the scheduler its flows at the start, then how far they are, and their end.
+
+One way, one UDP socket, no answer awaited: a scheduler that is away costs a transfer nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from coflow.errors import InvalidReport
+from coflow.report import ID_BYTES, MAX_FLOWS, Flow, FlowReport, Report, encode
+from coflow.settings import SchedulerAddress, from_environment
+
+REPORT_INTERVAL_SECONDS = 0.5
+LAST_REPORTS = 3
+"""How often an end is told: datagrams get lost."""
+LAST_REPORTS_PAUSE_SECONDS = 0.02
+
+
+class FlowProgress:
+    """One flow's account: `moved` is called as its bytes go, from any thread."""
+
+    def __init__(self, flow: Flow, size_bytes: int) -> None:
+        self.flow = flow
+        self.remaining_bytes = size_bytes
+        self.ends_told = 0
+
+    def moved(self, count: int) -> None:
+        """So many more bytes went. The end is told by `Reporter.ended` alone, so 1 byte stays until then."""
+        self.remaining_bytes = max(1, self.remaining_bytes - count)
+
+
+class Reporter:
+    """Reports the flows of one coflow, as far as this process has any.
+
+    `coflow_id` (16 bytes) is the same at all processes that take part; without it, one is drawn. Use it as a context
+    manager, or call `close`. Nothing here raises when the scheduler cannot be reached.
+    """
+
+    def __init__(self, scheduler: SchedulerAddress, coflow_id: bytes | None = None,
+                 interval_seconds: float = REPORT_INTERVAL_SECONDS) -> None:
+        self.coflow_id = secrets.token_bytes(ID_BYTES) if coflow_id is None else coflow_id
+        if len(self.coflow_id) != ID_BYTES:
+            raise InvalidReport("malformed", f"a coflow's id has {ID_BYTES} bytes, not {len(self.coflow_id)}")
+        self._scheduler = scheduler
+        self._interval_seconds = interval_seconds
+        self._sender = secrets.randbits(63) + 1
+        self._sequence = 0
+        self._flows: dict[Flow, FlowProgress] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.close()
+
+    def add(self, flows: Iterable[tuple[Flow, int]]) -> list[FlowProgress]:
+        """Tell of flows that are about to start, (5-tuple, bytes) each, and report on them from now on."""
+        added = [FlowProgress(flow, max(1, size_bytes)) for flow, size_bytes in flows]
+        with self._lock:
+            self._flows.update((each.flow, each) for each in added)
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._report_for_ever, name="coflow-reporter", daemon=True)
+                self._thread.start()
+        self.report()
+        return added
+
+    def ended(self, progress: FlowProgress) -> None:
+        """A flow has ended, at whatever it had left."""
+        progress.remaining_bytes = 0
+        self.report()
+
+    def report(self) -> None:
+        """Send one report now; several datagrams if the flows do not fit into one."""
+        with self._lock:
+            flows = [FlowReport(each.flow, each.remaining_bytes) for each in self._flows.values()]
+            for each in list(self._flows.values()):
+                each.ends_told += each.remaining_bytes == 0
+                if each.ends_told >= LAST_REPORTS:
+                    del self._flows[each.flow]
+            for batch in _batches(flows):
+                self._sequence += 1
+                self._send(Report(self.coflow_id, self._sender, self._sequence, time.time_ns() // 1000, batch))
+
+    def close(self) -> None:
+        """End what has not ended, tell it a few times, and stop."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock:
+            for each in self._flows.values():
+                each.remaining_bytes = 0
+        while self._flows:
+            self.report()
+            if self._flows:
+                time.sleep(LAST_REPORTS_PAUSE_SECONDS)
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def _send(self, report: Report) -> None:
+        with suppress(OSError):
+            self._socket.sendto(encode(report, self._scheduler.key), (self._scheduler.host, self._scheduler.port))
+
+    def _report_for_ever(self) -> None:
+        while not self._closed.wait(self._interval_seconds):
+            self.report()
+
+
+def configured_reporter(coflow_id: bytes | None = None) -> Reporter | None:
+    """A reporter to the scheduler that the environment names, or None. Raises InvalidSetting."""
+    found = from_environment()
+    return Reporter(found, coflow_id) if found else None
+
+
+def flow_of(connection: socket.socket, outgoing: bool = True) -> Flow:
+    """The 5-tuple of a connected TCP socket, its bytes going out or coming in."""
+    (here, here_port), (there, there_port) = connection.getsockname()[:2], connection.getpeername()[:2]
+    return Flow(here, there, here_port, there_port) if outgoing else Flow(there, here, there_port, here_port)
+
+
+def _batches(flows: list[FlowReport]) -> Iterator[tuple[FlowReport, ...]]:
+    remaining = iter(flows)
+    while batch := tuple(islice(remaining, MAX_FLOWS)):
+        yield batch

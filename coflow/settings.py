@@ -1,0 +1,56 @@
+"""Where the scheduler listens and which key reports are signed with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coflow.errors import InvalidSetting
+from coflow.report import MIN_KEY_BYTES
+
+DEFAULT_PORT = 6655
+ADDRESS_VARIABLE = "SPEEDWELL_COFLOW_ADDRESS"
+KEY_FILE_VARIABLE = "SPEEDWELL_COFLOW_KEY_FILE"
+
+
+@dataclass(frozen=True)
+class SchedulerAddress:
+    """A scheduler's address and the key it shares with us."""
+
+    host: str
+    port: int
+    key: bytes
+
+
+def read_key(path: Path) -> bytes:
+    """The shared key: what a file holds, without the blanks around it. Raises InvalidSetting."""
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise InvalidSetting(f"cannot read the coflow key in {path}: {error.strerror}") from None
+    if len(key) < MIN_KEY_BYTES:
+        raise InvalidSetting(f"the coflow key in {path} has {len(key)} bytes; at least {MIN_KEY_BYTES} are needed, "
+                             "as `openssl rand -hex 32` makes them")
+    return key
+
+
+def scheduler(address: str, key_file: Path) -> SchedulerAddress:
+    """The scheduler at HOST[:PORT] with the key in a file. Raises InvalidSetting."""
+    host, _, port = address.partition(":")
+    if not host or (port and not port.isdecimal()) or not 1 <= int(port or DEFAULT_PORT) <= 65535:
+        raise InvalidSetting(f"the coflow scheduler's address {address!r} is not HOST or HOST:PORT")
+    return SchedulerAddress(host, int(port or DEFAULT_PORT), read_key(key_file))
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> SchedulerAddress | None:
+    """The scheduler that SPEEDWELL_COFLOW_ADDRESS and SPEEDWELL_COFLOW_KEY_FILE name; None without both.
+
+    Raises InvalidSetting.
+    """
+    values = os.environ if environment is None else environment
+    address, key_file = values.get(ADDRESS_VARIABLE), values.get(KEY_FILE_VARIABLE)
+    if not address or not key_file:
+        return None
+    return scheduler(address, Path(key_file))
