@@ -6,17 +6,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame, connect
-from fs.checksums import BLOCK_BYTES, MAX_SUMS, block_sum, blocks_of, unpack
+from fs.checksums import BLOCK_BYTES, MAX_SUMS
+from fs.client.blocks import Blocks
+from fs.client.choice import ReplicaChoice
 from fs.client.context import ClientContext
 from fs.client.plan import Source, plan_range
 from fs.client.steering import SteeredRead
-from fs.errors import FileClosed, NoReplicaAvailable, ReadFailed, SpeedwellError, StaleFile
+from fs.errors import FileClosed
 from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, ReadOperation, Replica
 
 log = logging.getLogger(__name__)
 
-DIRECT_BYTES = 1 << 20
 ANSWER_BYTES = MAX_SUMS * BLOCK_BYTES
+NO_BLOCKS = Blocks(DataReply())
 EXTENTS_AHEAD = 4
 """How many pieces are asked for at a time: the dataserver goes on without waiting for the next request."""
 
@@ -92,12 +94,12 @@ class RangeReceiver(Receiver):
             self._left = source.read.size_bytes
             self._pending.append(next(self._extents))
             self.position = self._pending[0][0]
-        self._blocks = _NO_BLOCKS   # what the answer under way delivers
+        self._blocks = NO_BLOCKS   # what the answer under way delivers
         self._verified = memoryview(b"")   # bytes from `position` on that did not fit where they were wanted
         self._file_size = attributes.size
         self._context = context
         self._attributes = attributes
-        self._replicas = list(attributes.replicas)
+        self._choice = ReplicaChoice(context, attributes)
         self._steer = steer
         self._short = short
         self._planned = source
@@ -105,11 +107,6 @@ class RangeReceiver(Receiver):
         self._sources: list[SteeredRead] = []
         self._channel: Channel | None = None
         self._replica: Replica | None = None
-        self._excluded: set[str] = set()
-        self._tried: list[str] = []
-        self._reached_any = False
-        self._missing = 0
-        self._looked_up_again = False
         self._closed = False
 
     @property
@@ -182,9 +179,8 @@ class RangeReceiver(Receiver):
     def _require_good(self, good: bool) -> None:
         if good:
             return
-        self._context.metrics.add(damaged_blocks=1)
         if self._replica is not None:
-            self._context.report_damage(self._replica, self._attributes.file_id)
+            self._choice.damaged(self._replica)
         raise ConnectionLost("sent bytes that are damaged")
 
     def _ready(self) -> Channel | None:
@@ -205,9 +201,7 @@ class RangeReceiver(Receiver):
         self.position += count
         self._left -= count
         self._context.metrics.add(bytes_read=count)
-        if self._excluded:
-            self._excluded.clear()
-            self._looked_up_again = False
+        self._choice.delivered()
         if self._left <= 0:
             self._end()
         elif self.position >= self._pending[0][1]:
@@ -218,12 +212,7 @@ class RangeReceiver(Receiver):
         replica = self._replica
         if replica is None or self._closed:
             return
-        log.warning("%s at %d: dataserver %s %s", self._attributes.file_id, self.position,
-                    replica.dataserver_id, reason)
-        self._context.note_failure(replica)
-        self._context.metrics.add(replica_failures=1)
-        self._excluded.add(replica.dataserver_id)
-        self._tried.append(f"{replica.dataserver_id} ({replica.host}:{replica.port}): {reason}")
+        self._choice.failed(replica, reason, self.position)
         self._drop()
 
     def _open(self) -> None:
@@ -231,7 +220,7 @@ class RangeReceiver(Receiver):
         self._planned, self._source = None, source
         read = source.read
         try:
-            self._replica = next(replica for replica in self._replicas if replica.dataserver_id == read.replica_id)
+            self._replica = self._choice.replica(read.replica_id)
             if read.chosen_by == "controller":
                 self._channel = connect(read.replica_host, read.replica_port, bound=source.bound)
             else:
@@ -258,7 +247,7 @@ class RangeReceiver(Receiver):
     def _receive_answer(self, channel: Channel) -> None:
         try:
             reply = channel.expect(DataReply)
-            self._reached_any = True
+            self._choice.reached_any = True
             self._file_size = max(self._file_size, reply.file_size)
             self._check(reply)
         except (ConnectionLost, MalformedFrame, OSError) as error:
@@ -270,13 +259,13 @@ class RangeReceiver(Receiver):
 
     def _check(self, reply: DataReply) -> None:
         if reply.status == NOT_FOUND:
-            self._missing += 1
+            self._choice.missing += 1
         if reply.status == NOT_FOUND and self._short and self._attributes.size == 0:
             self._end_after(0)  # nothing was ever appended
             return
         if reply.status != OK:
             raise ConnectionLost(reply.message or f"answered with status {reply.status}")
-        self._blocks = _Blocks(reply)
+        self._blocks = Blocks(reply)
         delivered = reply.offset + reply.length - self.position if reply.length else 0
         if delivered < self._available:
             if not self._short or reply.file_size < self._attributes.size:
@@ -304,35 +293,8 @@ class RangeReceiver(Receiver):
 
     def _plan(self) -> Source:
         """Who serves the rest of the range."""
-        (source,) = plan_range(self._context, self._attributes, self._candidates(), self.position, self._left,
-                               steer=self._steer)
-        return source
-
-    def _candidates(self) -> list[Replica]:
-        left = [replica for replica in self._replicas if replica.dataserver_id not in self._excluded]
-        if not left and not self._looked_up_again:
-            self._look_up_again()
-            left = self._replicas
-        if left:
-            return self._context.near_first(left, self._attributes.file_id)
-        if not self._tried:
-            raise NoReplicaAvailable(f"the file {self._attributes.file_id} has no replica")
-        tried = "; ".join(dict.fromkeys(self._tried))
-        if self._missing >= len(self._tried):
-            raise StaleFile(f"the content {self._attributes.file_id} is gone, tried {tried}")
-        kind = ReadFailed if self._reached_any else NoReplicaAvailable
-        raise kind(f"no replica delivers {self._attributes.file_id} at {self.position}, tried {tried}")
-
-    def _look_up_again(self) -> None:
-        self._looked_up_again = True
-        self._excluded.clear()
-        try:
-            attributes = self._context.metadata.lookup_inode(self._attributes.inode)
-        except SpeedwellError as error:
-            log.debug("replicas of %s could not be looked up again: %s", self._attributes.file_id, error)
-            return
-        if attributes.file_id == self._attributes.file_id:
-            self._replicas = list(attributes.replicas)
+        return plan_range(self._context, self._attributes, self._choice.candidates(self.position), self.position,
+                          self._left, steer=self._steer)
 
     def _end(self) -> None:
         self._verified = memoryview(b"")
@@ -355,42 +317,6 @@ class RangeReceiver(Receiver):
         for source in sources:
             if source is not None:
                 source.ended()
-
-
-class _Blocks:
-    """The blocks that an answer announces, and their sums."""
-
-    def __init__(self, reply: DataReply) -> None:
-        """Raises ConnectionLost if the answer makes no sense."""
-        self.position = reply.offset    # in the file, of the next byte on the connection
-        self._stop = reply.offset + reply.length
-        self._sums = unpack(reply.sums)
-        self._taken = 0
-        if reply.length and (reply.offset % BLOCK_BYTES or len(self._sums) != blocks_of(reply.length)):
-            raise ConnectionLost("announced bytes without their sums")
-
-    @property
-    def next_length(self) -> int:
-        """Of the next block."""
-        return min(BLOCK_BYTES, self._stop - self.position)
-
-    def whole(self, room: int) -> int:
-        """The bytes of as many of the next blocks as go into `room`, up to DIRECT_BYTES."""
-        left = self._stop - self.position
-        room = min(room, DIRECT_BYTES)
-        return left if left <= room else room - room % BLOCK_BYTES
-
-    def take(self, data: memoryview) -> bool:
-        """Whether the next blocks, which are `data`, are good."""
-        good = True
-        for start in range(0, len(data), BLOCK_BYTES):
-            good = block_sum(data[start:start + BLOCK_BYTES]) == self._sums[self._taken] and good
-            self._taken += 1
-        self.position += len(data)
-        return good
-
-
-_NO_BLOCKS = _Blocks(DataReply())
 
 
 def _cut(offset: int, stop: int) -> Iterator[tuple[int, int]]:
