@@ -13,12 +13,15 @@ Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
 class ScriptedController:
-    """An HTTP server that answers `POST /v1/reads` as a test says and records what is asked."""
+    """An HTTP server that answers `POST /v1/reads`, and questions for news of a read, as a test says; it records what
+    is asked."""
 
     def __init__(self) -> None:
         self.posts: list[dict[str, Any]] = []
         self.deleted: list[str] = []
+        self.asked: list[str] = []
         self.answer: Answer = placed_on("10.0.0.2")
+        self.news: Callable[[str], tuple[int, Any]] = lambda path: (404, {"detail": "unknown read"})
         controller = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,6 +31,10 @@ class ScriptedController:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 controller.posts.append({"path": self.path, **body})
                 self.reply(*controller.answer(body))
+
+            def do_GET(self) -> None:
+                controller.asked.append(self.path)
+                self.reply(*controller.news(self.path))
 
             def do_DELETE(self) -> None:
                 controller.deleted.append(self.path)

@@ -13,7 +13,7 @@ from fs.client.appender import Appender
 from fs.client.context import ClientContext
 from fs.client.plan import Source
 from fs.client.receiver import RangeReceiver, Receiver
-from fs.client.striping import StripedReceiver, plan_parts
+from fs.client.striping import plan_parts, receiver_of
 from fs.proto.speedwell_pb2 import Attributes
 
 Progress = Callable[[int], None]
@@ -31,15 +31,10 @@ def receive_file(context: ClientContext, attributes: Attributes, destination_fd:
     what takes bytes in order only gets them in order. Raises what `RangeReceiver` raises, OSError for the
     destination's errors.
     """
-    sources = plan_parts(context, attributes, 0, attributes.size)
-    if len(sources) > 1 and _takes_offsets(destination_fd):
-        return _receive_side_by_side(context, attributes, sources, destination_fd, progress)
-    receiver: Receiver
-    if len(sources) > 1:
-        receiver = StripedReceiver(context, attributes, sources, 0, attributes.size)
-    else:
-        receiver = RangeReceiver(context, attributes, 0, attributes.size, steer=True,
-                                 source=sources[0] if sources else None)
+    plan = plan_parts(context, attributes, 0, attributes.size)
+    if isinstance(plan, list) and len(plan) > 1 and _takes_offsets(destination_fd):
+        return _receive_side_by_side(context, attributes, plan, destination_fd, progress)
+    receiver = receiver_of(context, attributes, plan, 0, attributes.size)
     try:
         _receive(receiver, destination_fd, None, progress)
         return receiver.position

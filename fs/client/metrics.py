@@ -12,6 +12,9 @@ class Counters:
     bytes_appended: int = 0
     steered_reads: int = 0            # streams that the controller placed
     split_reads: int = 0              # those of them that came from several replicas at once
+    waited_reads: int = 0             # those of them that had to wait for their turn (mayflower-plus)
+    later_parts: int = 0              # connections that such reads were given under way
+    moved_parts: int = 0              # connections whose rest was given to a faster one
     nearest_reads: int = 0            # streams from the nearest replica, fallbacks included
     controller_fallbacks: int = 0     # a controller is configured, but the nearest replica was used instead
     controller_requests: int = 0

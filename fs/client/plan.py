@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fs.client.context import ClientContext
-from fs.client.steering import Placement, SteeredRead
+from fs.client.steering import FollowedPlacement, Placement, SteeredRead
 from fs.proto.speedwell_pb2 import Attributes, Replica
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class Source:
 
     read: SteeredRead
     bound: socket.socket | None = None
-    placement: Placement | None = None
+    placement: Placement | FollowedPlacement | None = None
 
     def ended(self) -> None:
         """Nothing more is taken from it. Safe to call again."""
@@ -31,46 +31,96 @@ class Source:
             self.placement.ended(self.read)
 
 
+@dataclass
+class Followed:
+    """A range whose parts the controller names as it goes on, each on a port of one of the bound `sockets`."""
+
+    placement: FollowedPlacement
+    sockets: dict[int, socket.socket]
+
+    def source(self, part: SteeredRead) -> Source | None:
+        """A part that is to be opened; None if its port has been used."""
+        bound = self.sockets.pop(part.client_port, None)
+        return None if bound is None else Source(part, bound, self.placement)
+
+    def ended(self) -> None:
+        """Nothing more is to come. Safe to call again."""
+        self.placement.over()
+        for port in list(self.sockets):
+            bound = self.sockets.pop(port, None)
+            if bound is not None:
+                bound.close()
+
+
 def plan_range(context: ClientContext, attributes: Attributes, candidates: Sequence[Replica], offset: int,
-               size: int, *, steer: bool, most_parts: int = 1) -> list[Source]:
-    """Who serves a range: the parts that the controller places, in order, or the nearest of the candidates.
+               size: int, *, steer: bool) -> Source:
+    """Who serves a range: the replica that the controller chooses, or the nearest of the candidates.
 
     The controller is asked once, if `steer`, and not for less than the client's `steer_min_bytes`.
     """
-    sources = _placed(context, attributes, candidates, offset, size, most_parts) if steer else []
-    if sources:
-        context.metrics.add(steered_reads=1, split_reads=int(len(sources) > 1))
-        return sources
+    placed = _placed(context, attributes, candidates, offset, size, 1, follows=False) if steer else None
+    if isinstance(placed, list):
+        return placed[0]
+    return _nearest(context, candidates, offset, size, steer)
+
+
+def plan_stream(context: ClientContext, attributes: Attributes, candidates: Sequence[Replica], offset: int,
+                size: int) -> list[Source] | Followed:
+    """Like `plan_range`, for bytes that may come from several replicas at once: their parts in order, or what is to
+    follow."""
+    placed = _placed(context, attributes, candidates, offset, size, context.most_parts, follows=True)
+    return placed or [_nearest(context, candidates, offset, size, True)]
+
+
+def _nearest(context: ClientContext, candidates: Sequence[Replica], offset: int, size: int, steer: bool) -> Source:
     context.metrics.add(**{"nearest_reads" if steer and context.steering is not None else "small_reads": 1})
     nearest = candidates[0]
-    return [Source(SteeredRead(
+    return Source(SteeredRead(
         replica_id=nearest.dataserver_id, replica_host=nearest.host, replica_port=nearest.port, client_port=0,
-        chosen_by="nearest", offset_bytes=offset, size_bytes=size))]
+        chosen_by="nearest", offset_bytes=offset, size_bytes=size))
 
 
 def _placed(context: ClientContext, attributes: Attributes, candidates: Sequence[Replica], offset: int, size: int,
-            most_parts: int) -> list[Source]:
+            most_parts: int, follows: bool) -> list[Source] | Followed | None:
     steering = context.steering
     if steering is None or size < context.steer_min_bytes:
-        return []
-    nearest = candidates[0]
-    sockets: list[socket.socket] = []
-    try:
-        own_address = context.address_toward(nearest)
-        for _ in range(max(1, min(most_parts, len(candidates), size // PART_MIN_BYTES))):
-            sockets.append(_bind(own_address, nearest.host))
-    except OSError as error:
-        log.warning("no local port for a steered read: %s", error)
-        for bound in sockets:
-            bound.close()
-        return []
-    by_port = {int(bound.getsockname()[1]): bound for bound in sockets}
-    placement = steering.place(own_address, list(by_port), candidates, offset, size, attributes.file_id)
+        return None
+    most_parts = max(1, min(most_parts, len(candidates), size // PART_MIN_BYTES))
+    # Parts that come later have ports of their own: one for each replica, as none is used twice.
+    sockets = _bound(context, candidates[0], len(candidates) if follows and most_parts > 1 else most_parts)
+    if sockets is None:
+        return None
+    own_address, by_port = sockets
+    placement = steering.place(own_address, list(by_port), candidates, offset, size, attributes.file_id,
+                               most_parts, follows)
+    if isinstance(placement, FollowedPlacement):
+        context.metrics.add(steered_reads=1, waited_reads=int(not placement.parts),
+                            split_reads=int(len(placement.parts) > 1))
+        return Followed(placement, by_port)
     parts = placement.parts if placement is not None else ()
     sources = [Source(part, by_port.pop(part.client_port), placement) for part in parts]
     for unused in by_port.values():
         unused.close()
+    if not sources:
+        return None
+    context.metrics.add(steered_reads=1, split_reads=int(len(sources) > 1))
     return sources
+
+
+def _bound(context: ClientContext, toward: Replica, number: int) -> tuple[str, dict[int, socket.socket]] | None:
+    """This host's address, and sockets by their local ports; None if there are none to be had."""
+    by_port: dict[int, socket.socket] = {}
+    try:
+        own_address = context.address_toward(toward)
+        for _ in range(number):
+            bound = _bind(own_address, toward.host)
+            by_port[int(bound.getsockname()[1])] = bound
+    except OSError as error:
+        log.warning("no local port for a steered read: %s", error)
+        for bound in by_port.values():
+            bound.close()
+        return None
+    return own_address, by_port
 
 
 def _bind(own_address: str, toward: str) -> socket.socket:

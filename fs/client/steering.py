@@ -4,12 +4,14 @@ The controller may be missing, slow or wrong: then `place` returns None and the 
 replica. Mayflower, section 3.3 (the client contacts the Flowserver before the dataservers).
 """
 
+import contextlib
 import http.client
 import json
 import logging
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -26,6 +28,11 @@ PAUSE_AFTER_FAILURE_SECONDS = 1.5
 """A controller that did not answer is not asked again for so long: else each file would wait for it."""
 
 LATE_ANSWER_SECONDS = 2.0
+NEWS_SECONDS = 1.0
+"""How long the controller may keep a question for news when there is none. It takes one for dead of whom it has not
+heard for five times as long."""
+NEWS_LATE_SECONDS = 1.0
+"""How long after that an answer may come before the controller is taken for dead."""
 _WORKERS = 16
 
 
@@ -76,6 +83,66 @@ class Placement:
         self._steering.tell_end(f"/v1/reads/{self.read_id}" + ("" if last else f"/parts/{part.part_number}"))
 
 
+class FollowedPlacement:
+    """The controller's answer for a read that may wait, and that may get parts later. Thread-safe."""
+
+    def __init__(self, read_id: str, revision: int, parts: Sequence[SteeredRead], replicas: Sequence[Replica],
+                 client_ports: Sequence[int], steering: "Steering") -> None:
+        self.parts = tuple(parts)
+        self._url = f"/v1/reads/{read_id}"
+        self._revision = revision
+        self._replicas = replicas
+        self._ports = client_ports
+        self._steering = steering
+        self._connection = steering.new_connection(NEWS_SECONDS + NEWS_LATE_SECONDS)
+        self._ended_parts: set[int] = set()
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def news(self) -> list[SteeredRead]:
+        """The parts as the controller knows them by now: when there is news, or after NEWS_SECONDS.
+
+        One thread asks. Raises NoNews when the controller has forgotten the read, or does not answer, or after
+        `over`.
+        """
+        try:
+            self._connection.request("GET", f"{self._url}?after={self._revision}&wait_seconds={NEWS_SECONDS}")
+            response = self._connection.getresponse()
+            answer = json.loads(response.read())
+            if response.status != 200:
+                raise NoNews(f"{response.status} {answer.get('detail', '')}")
+            self._revision = max(self._revision, int(answer["revision"]))
+            return [_part(part, self._replicas, self._ports, answer) for part in answer["parts"] if not part["ended"]]
+        except (OSError, http.client.HTTPException) as error:
+            raise NoNews(str(error) or type(error).__name__) from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NoNews(f"an answer that makes no sense: {type(error).__name__}: {error}") from None
+
+    def ended(self, part: SteeredRead) -> None:
+        """Tell in the background that a part delivers nothing more. With the last one the read ends."""
+        with self._lock:
+            if self._is_over or part.part_number in self._ended_parts:
+                return
+            self._ended_parts.add(part.part_number)
+        self._steering.tell_end(f"{self._url}/parts/{part.part_number}")
+
+    def over(self) -> None:
+        """Tell in the background that the read is over, and wake whoever waits for news. Safe to call again."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._steering.tell_end(self._url)
+        held = self._connection.sock
+        if held is not None:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+
+
+class NoNews(Exception):
+    """There will be no news of a read from the controller any more."""
+
+
 class Refused(Exception):
     """The controller answered, but not with a placement."""
 
@@ -101,24 +168,30 @@ class Steering:
         self._closed = False
 
     def place(self, client_host: str, client_ports: Sequence[int], replicas: Sequence[Replica], offset_bytes: int,
-              size_bytes: int, file_id: str) -> Placement | None:
+              size_bytes: int, file_id: str, most_parts: int = 1,
+              follows: bool = False) -> Placement | FollowedPlacement | None:
         """Have the read placed; None when the controller does not do it within the time allowed.
 
-        There are at most as many parts as `client_ports`, each with a port of its own. `offset_bytes` is where
-        the range begins in the file; the parts of the answer are in file offsets.
+        There are at most `most_parts` parts at once, each with a port of its own of `client_ports`. `offset_bytes` is
+        where the range begins in the file; the parts of the answer are in file offsets. A caller that `follows` can
+        do with a FollowedPlacement; it is what the controller's policy says.
         """
         if self._closed or time.monotonic() < self._ask_again_at:
             self._metrics.add(controller_fallbacks=1)
             return None
         body = {"client": client_host, "client_ports": list(client_ports), "size_bytes": size_bytes,
-                "file_id": file_id, **self._policies,
+                "file_id": file_id, "most_parts": most_parts, "follows": follows, **self._policies,
                 "replicas": [{"host": replica.host, "port": replica.port} for replica in replicas]}
         asked = _Question()
         began = time.monotonic()
         try:
             answer = self._wait(self._workers.submit(self._post, body, asked), asked)
-            parts = _parts(answer, replicas, client_ports, offset_bytes, size_bytes)
-            placement = Placement(str(answer["id"]), parts, self)
+            placement: Placement | FollowedPlacement | None
+            if follows and answer.get("revision") is not None:
+                placement = self._followed(answer, replicas, client_ports)
+            else:
+                parts = _parts(answer, replicas, client_ports, offset_bytes, size_bytes)
+                placement = Placement(str(answer["id"]), parts, self)
         except (FutureTimeout, OSError, http.client.HTTPException, RuntimeError) as error:
             log.warning("reading without the controller: %s did not answer: %s", self._url,
                         error or f"nothing within {self._timeout_seconds:g} s")
@@ -133,6 +206,15 @@ class Steering:
         self._metrics.add(controller_requests=1, controller_seconds=time.monotonic() - began,
                           controller_fallbacks=0 if placement else 1)
         return placement
+
+    def _followed(self, answer: dict[str, Any], replicas: Sequence[Replica],
+                  client_ports: Sequence[int]) -> FollowedPlacement:
+        parts = [_part(part, replicas, client_ports, answer) for part in answer["parts"]]
+        return FollowedPlacement(str(answer["id"]), int(answer["revision"]), parts, replicas, client_ports, self)
+
+    def new_connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        """A connection to the controller for the caller alone."""
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
 
     def tell_end(self, target: str) -> None:
         """Delete a read or a part of one, in the background."""
@@ -176,7 +258,7 @@ class Steering:
                 if not used:
                     raise
                 # A kept connection that the controller closed meanwhile says nothing about the controller.
-                connection, used = self._new_connection(), False
+                connection, used = self.new_connection(LATE_ANSWER_SECONDS), False
             except BaseException:
                 connection.close()
                 raise
@@ -191,10 +273,7 @@ class Steering:
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True
-        return self._new_connection(), False
-
-    def _new_connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self._host, self._port, timeout=LATE_ANSWER_SECONDS)
+        return self.new_connection(LATE_ANSWER_SECONDS), False
 
     def _wait(self, answer: "Future[dict[str, Any]]", asked: "_Question") -> dict[str, Any]:
         try:
@@ -241,24 +320,33 @@ def _address(url: str) -> tuple[str, int]:
 def _parts(answer: dict[str, Any], replicas: Sequence[Replica], client_ports: Sequence[int], offset_bytes: int,
            size_bytes: int) -> list[SteeredRead]:
     """Check the answer against the question. Raises KeyError, TypeError or ValueError if it does not fit."""
-    known = {(replica.host, replica.port): replica for replica in replicas}
     parts: list[SteeredRead] = []
     reached = 0
     free_ports = set(client_ports)
-    for number, part in sorted(enumerate(answer["parts"]), key=lambda numbered: int(numbered[1]["offset_bytes"])):
-        replica = known[str(part["replica"]["host"]), int(part["replica"]["port"])]
-        size, client_port = int(part["size_bytes"]), int(part["client_port"])
-        if int(part["offset_bytes"]) != reached or size <= 0 or client_port not in free_ports:
-            raise ValueError(f"parts do not cover the range in order, each on its port: {answer['parts']!r}")
-        free_ports.discard(client_port)
-        parts.append(SteeredRead(
-            replica_id=replica.dataserver_id, replica_host=replica.host, replica_port=replica.port,
-            client_port=client_port, chosen_by="controller", offset_bytes=offset_bytes + reached, size_bytes=size,
-            part_number=number,
-            path=tuple(str(name) for name in part.get("path_names") or part.get("path") or ()),
-            estimated_bps=part.get("estimated_bps"), cost_seconds=part.get("cost_seconds"),
-            replica_policy=answer.get("replica_policy"), path_policy=answer.get("path_policy")))
-        reached += size
+    for number, given in sorted(enumerate(answer["parts"]), key=lambda numbered: int(numbered[1]["offset_bytes"])):
+        part = _part({"number": number, **given}, replicas, free_ports, answer, offset_bytes)
+        if part.offset_bytes != offset_bytes + reached or part.size_bytes <= 0:
+            raise ValueError(f"parts do not cover the range in order: {answer['parts']!r}")
+        free_ports.discard(part.client_port)
+        parts.append(part)
+        reached += part.size_bytes
     if reached != size_bytes:
         raise ValueError(f"the parts cover {reached} of {size_bytes} bytes")
     return parts
+
+
+def _part(given: dict[str, Any], replicas: Sequence[Replica], client_ports: Collection[int], answer: dict[str, Any],
+          offset_bytes: int = 0) -> SteeredRead:
+    """One part of an answer. Raises KeyError, TypeError or ValueError if it does not fit the question."""
+    address = str(given["replica"]["host"]), int(given["replica"]["port"])
+    replica = next((replica for replica in replicas if (replica.host, replica.port) == address), None)
+    client_port = int(given["client_port"])
+    if replica is None or client_port not in client_ports:
+        raise ValueError(f"a part is not between what was offered: {given!r}")
+    return SteeredRead(
+        replica_id=replica.dataserver_id, replica_host=replica.host, replica_port=replica.port,
+        client_port=client_port, chosen_by="controller", offset_bytes=offset_bytes + int(given["offset_bytes"]),
+        size_bytes=int(given["size_bytes"]), part_number=int(given["number"]),
+        path=tuple(str(name) for name in given.get("path_names") or given.get("path") or ()),
+        estimated_bps=given.get("estimated_bps"), cost_seconds=given.get("cost_seconds"),
+        replica_policy=answer.get("replica_policy"), path_policy=answer.get("path_policy"))

@@ -10,7 +10,8 @@ number of bytes that the controller gave it (Mayflower, section 4.3: sizes in pr
 from collections.abc import Iterator, Sequence
 
 from fs.client.context import ClientContext
-from fs.client.plan import Source, plan_range
+from fs.client.following import FollowedReceiver
+from fs.client.plan import Followed, Source, plan_stream
 from fs.client.receiver import RangeReceiver, Receiver
 from fs.client.steering import SteeredRead
 from fs.proto.speedwell_pb2 import Attributes
@@ -42,19 +43,25 @@ def _extents(sizes: Sequence[int], part: int, offset: int) -> Iterator[tuple[int
 
 def open_range(context: ClientContext, attributes: Attributes, offset: int, stop: int) -> Receiver:
     """A receiver for a long range that is read in order: from as many replicas at once as the controller says."""
-    sources = plan_parts(context, attributes, offset, stop)
-    if len(sources) > 1:
-        return StripedReceiver(context, attributes, sources, offset, stop)
-    return RangeReceiver(context, attributes, offset, stop, steer=True, source=sources[0] if sources else None)
+    return receiver_of(context, attributes, plan_parts(context, attributes, offset, stop), offset, stop)
 
 
-def plan_parts(context: ClientContext, attributes: Attributes, offset: int, stop: int) -> list[Source]:
-    """The parts of a range, in order; empty if there is no replica, which is for the receiver to report."""
+def plan_parts(context: ClientContext, attributes: Attributes, offset: int, stop: int) -> list[Source] | Followed:
+    """Who serves a range; nobody if there is no replica, which is for the receiver to report."""
     candidates = context.near_first(attributes.replicas, attributes.file_id)
     if not candidates or stop <= offset:
         return []
-    return plan_range(context, attributes, candidates, offset, stop - offset, steer=True,
-                      most_parts=context.most_parts)
+    return plan_stream(context, attributes, candidates, offset, stop - offset)
+
+
+def receiver_of(context: ClientContext, attributes: Attributes, plan: list[Source] | Followed, offset: int,
+                stop: int) -> Receiver:
+    """A receiver for a range that `plan_parts` has planned."""
+    if isinstance(plan, Followed):
+        return FollowedReceiver(context, attributes, plan, offset, stop)
+    if len(plan) > 1:
+        return StripedReceiver(context, attributes, plan, offset, stop)
+    return RangeReceiver(context, attributes, offset, stop, steer=True, source=plan[0] if plan else None)
 
 
 class StripedReceiver(Receiver):

@@ -64,7 +64,7 @@ def test_a_stream_comes_from_both_replicas_at_once_and_in_order(
         assert [source.replica_id for source in reader.last_sources] == ["d0", "d1"]
     assert b"".join(pieces) == DATA
     (post,) = controller.posts
-    assert len(set(post["client_ports"])) == 2
+    assert len(set(post["client_ports"])) == 3 and post["most_parts"] == 2
     all_ended(controller)
     assert len(controller.deleted) == 2, "one part ended before the other, then the read"
     assert (client.metrics.split_reads, client.metrics.replica_failures) == (1, 0)

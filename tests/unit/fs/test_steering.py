@@ -38,7 +38,7 @@ def steering(controller: ScriptedController, metrics: Metrics) -> Iterator[Steer
 
 
 def place(steering: Steering, size: int = 1000, ports: tuple[int, ...] = (40000,)) -> Any:
-    return steering.place("10.0.0.9", ports, REPLICAS, 500, size, "file")
+    return steering.place("10.0.0.9", ports, REPLICAS, 500, size, "file", len(ports))
 
 
 def test_the_controllers_choice_is_taken(steering: Steering, controller: ScriptedController,
@@ -50,7 +50,7 @@ def test_the_controllers_choice_is_taken(steering: Steering, controller: Scripte
     assert part.path == ("10.0.0.2", "edge-p0r0", "10.0.0.9") and part.chosen_by == "controller"
     assert controller.posts == [{
         "path": "/v1/reads", "client": "10.0.0.9", "client_ports": [40000], "size_bytes": 1000,
-        "file_id": "file", "replica_policy": "sinbad-r",
+        "file_id": "file", "replica_policy": "sinbad-r", "most_parts": 1, "follows": False,
         "replicas": [{"host": "10.0.0.1", "port": 7000}, {"host": "10.0.0.2", "port": 7000}]}]
     assert metrics.controller_fallbacks == 0
 
