@@ -80,6 +80,18 @@ class TooManyLinks(SpeedwellError):
     errno = errno.EMLINK
 
 
+class QuotaExceeded(SpeedwellError):
+    """A directory's quota allows no more; the message names the directory."""
+
+    errno = errno.EDQUOT
+
+
+class CrossesQuota(SpeedwellError):
+    """A name would count toward two quotas, or too much would change from one to another: copy instead."""
+
+    errno = errno.EXDEV
+
+
 class NoSuchAttribute(SpeedwellError):
     """The file has no extended attribute of that name."""
 

@@ -23,6 +23,8 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.Superseded: grpc.StatusCode.ABORTED,
     errors.NotPermitted: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TooManyLinks: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.QuotaExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.CrossesQuota: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NoSuchAttribute: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Locked: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WouldDeadlock: grpc.StatusCode.FAILED_PRECONDITION,

@@ -9,7 +9,7 @@ import os
 import stat
 
 from fs.client import Changes
-from fs.errors import IsADirectory
+from fs.errors import IsADirectory, SpeedwellError
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
@@ -221,6 +221,11 @@ class FileOperations(LockOperations):
     def _release(self, path: Path | None, info: FileInfo) -> int:
         try:
             self._flush(path, info)  # a program that died has not closed its files
+        except SpeedwellError:
+            if path is not None:   # the kernel's pages have what is given up now
+                self._pages.forget(os.fsencode(path))
+                self._drop_attributes(os.fsencode(path))
+            raise
         finally:
             inode = self._files.handle(info.fh).file.attributes.inode
             self._unlock_all_of(info.fh)

@@ -49,13 +49,19 @@ class NameOperations(SharedState):
     def _statfs(self) -> dict[str, int]:
         statistics = self._client.statistics()
         copies = max(1, statistics.replication)
-        available = statistics.available_bytes // copies // FRAGMENT_BYTES
+        capacity, available = statistics.capacity_bytes // copies, statistics.available_bytes // copies
+        files, free_files = statistics.files + statistics.directories + FREE_INODES, FREE_INODES
+        for quota in self._client.metadata.quotas("/"):
+            if quota.HasField("max_bytes"):
+                capacity = min(capacity, quota.max_bytes)
+                available = min(available, max(0, quota.max_bytes - quota.used_bytes))
+            if quota.HasField("max_files"):
+                files, free_files = quota.max_files, max(0, quota.max_files - quota.used_files)
         return {
             "f_bsize": PREFERRED_IO_BYTES, "f_frsize": FRAGMENT_BYTES, "f_namemax": NAME_MAX_BYTES,
-            "f_blocks": statistics.capacity_bytes // copies // FRAGMENT_BYTES,
-            "f_bfree": available, "f_bavail": available,
-            "f_files": statistics.files + statistics.directories + FREE_INODES,
-            "f_ffree": FREE_INODES, "f_favail": FREE_INODES,
+            "f_blocks": capacity // FRAGMENT_BYTES,
+            "f_bfree": available // FRAGMENT_BYTES, "f_bavail": available // FRAGMENT_BYTES,
+            "f_files": files, "f_ffree": free_files, "f_favail": free_files,
         }
 
     # ------------------------------------------------------------------ attributes

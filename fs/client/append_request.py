@@ -3,10 +3,19 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext, Writer
-from fs.errors import AppendFailed, NoReplicaAvailable, NoSpace, NoSuchFile, SpeedwellError, StaleFile
+from fs.errors import (
+    AppendFailed,
+    NoReplicaAvailable,
+    NoSpace,
+    NoSuchFile,
+    QuotaExceeded,
+    SpeedwellError,
+    StaleFile,
+)
 from fs.proto.speedwell_pb2 import (
     BUSY,
     FENCED,
@@ -38,6 +47,9 @@ that is gone has ended and the nameserver names another one."""
 
 PAUSE_SECONDS = 0.1
 SEALED_PAUSE_SECONDS = 0.02
+ROOM_BYTES = 64 << 20
+"""After so much, or when the room below a quota is used up, the length is published to learn what room there is."""
+
 CONFIRM_SECONDS = 2.0
 """After so long the nameserver is asked whether the file has a new version. A primary takes no append to an old
 one for longer than that after it was replaced, so none is acknowledged that the new version lacks."""
@@ -54,6 +66,7 @@ class AppendRequests:
         self._writer: Writer | None = None
         self._confirmed_at = time.monotonic()
         self._unpublished = False
+        self._room = _room(attributes)
         self._lock = threading.Lock()
 
     def append(self, send: Callable[[Channel], None], length: int) -> int:
@@ -61,8 +74,9 @@ class AppendRequests:
 
         What fails for a while (a dead primary, replicas that change, a lost answer) is tried again with the same
         writer and sequence number, so that the bytes are appended once however often they are sent.
-        Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile.
+        Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile, QuotaExceeded.
         """
+        self._take_room(length)
         if time.monotonic() - self._confirmed_at > CONFIRM_SECONDS:
             self._confirm()
         if self._writer is None:
@@ -100,6 +114,19 @@ class AppendRequests:
             self._unpublished = False
 
     # ------------------------------------------------------------------ private
+
+    def _take_room(self, length: int) -> None:
+        """Raises QuotaExceeded if the nameserver says that there is less room below a quota."""
+        if length > self._room:
+            self._confirm()
+            with suppress(NoSuchFile):     # it was removed: nothing counts any more
+                self.publish()
+            attributes = self.attributes
+            if attributes.HasField("room") and attributes.room < length:
+                raise QuotaExceeded(f"{_shown(self._path)}: {length} bytes more are too many for a quota, which has "
+                                    f"room for {attributes.room}")
+            self._room = max(_room(attributes), length)
+        self._room -= length
 
     def _append_once(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> int:
         primary, relay = self._targets()
@@ -210,6 +237,11 @@ class AppendRequests:
                 return False
             self.attributes = attributes
         return attributes.epoch > before.epoch or list(attributes.replicas) != list(before.replicas)
+
+
+def _room(attributes: Attributes) -> int:
+    """Bytes that may be appended before the nameserver is asked again."""
+    return min(attributes.room, ROOM_BYTES) if attributes.HasField("room") else ROOM_BYTES
 
 
 class _Again(Exception):

@@ -115,6 +115,18 @@ class MetadataClient(PosixMetadata):
 
     # -------------------------------------------------------------- administration
 
+    def set_quota(self, path: str | bytes, *, max_bytes: int | None = None, max_files: int | None = None) -> bool:
+        """Limit what may lie in a directory with all below it, or with neither limit end that; whether that
+        changed anything. Raises NoSuchFile, NotADirectory, DeviceBusy (another one is being counted)."""
+        request = message(pb.SetQuotaRequest, path=paths.normalise(path), max_bytes=max_bytes, max_files=max_files)
+        return bool(self._call("SetQuota", request).changed)
+
+    def quotas(self, path: str | bytes | None = None) -> Sequence[pb.QuotaRecord]:
+        """The quotas that what is made in `path` counts toward, the innermost first; None: all there are."""
+        wanted = b"" if path is None else paths.normalise(path)
+        reply: pb.QuotasReply = self._call("Quotas", pb.QuotasRequest(path=wanted))
+        return reply.quotas
+
     def set_draining(self, dataserver_id: str, draining: bool) -> None:
         """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
         self._call("SetDraining", pb.SetDrainingRequest(dataserver_id=dataserver_id, draining=draining))

@@ -78,6 +78,8 @@ def _methods(service: NameserverService) -> Methods:
         "Statistics": (pb.StatisticsRequest, service.statistics),
         "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
         "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
+        "SetQuota": (pb.SetQuotaRequest, service.set_quota),
+        "Quotas": (pb.QuotasRequest, service.quotas),
         "SetDraining": (pb.SetDrainingRequest, service.set_draining),
         "Balance": (pb.BalanceRequest, service.balance),
         "Contents": (pb.ContentsRequest, service.contents),

@@ -12,6 +12,7 @@ from fs.errors import (
     NoSuchFile,
     NotADirectory,
     NotPermitted,
+    QuotaExceeded,
     StaleFile,
     Superseded,
     TooManyLinks,
@@ -113,7 +114,7 @@ class Namespace(Renaming, ExtendedAttributes):
     def link(self, source: bytes, destination: bytes, *, now_ns: int) -> Inode:
         """Give a file another name.
 
-        Raises NoSuchFile, NotADirectory, NotPermitted (a directory), AlreadyExists, TooManyLinks.
+        Raises NoSuchFile, NotADirectory, NotPermitted (a directory), AlreadyExists, TooManyLinks, CrossesQuota.
         """
         inode = self.lookup(source)
         if inode.is_directory:
@@ -123,6 +124,7 @@ class Namespace(Renaming, ExtendedAttributes):
         place = self._find(destination)
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(destination)} exists")
+        self.refuse_link(inode, place.parent, destination)
         if inode.link_count >= MAX_LINKS:
             raise TooManyLinks(f"{paths.display(source)} has {inode.link_count} names already")
         inode.link_count += 1
@@ -228,7 +230,7 @@ class Namespace(Renaming, ExtendedAttributes):
             raise IsADirectory(f"{paths.display(path)} is a directory")
         batch = Batch()
         enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
-        inode.content = new_content(inode.content)
+        self._resize(batch, inode, new_content(inode.content))
         inode.mtime_ns = inode.ctime_ns = now_ns
         self._put_inode(batch, inode)
         self._write(batch)
@@ -242,18 +244,23 @@ class Namespace(Renaming, ExtendedAttributes):
         """
         inode, content = self._content(number, file_id)
         if size_bytes > content.size_bytes:
-            content.size_bytes = size_bytes
-            inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
-            inode.ctime_ns = now_ns
-            self._write_inode(inode)
+            self._grow(inode, content, size_bytes, now_ns if mtime_ns is None else mtime_ns, now_ns)
         return inode
+
+    def _grow(self, inode: Inode, content: Content, size_bytes: int, mtime_ns: int, now_ns: int) -> None:
+        """Whatever the quota: these bytes were acknowledged."""
+        batch = Batch()
+        self._resize(batch, inode, replace(content, size_bytes=size_bytes))
+        inode.mtime_ns, inode.ctime_ns = mtime_ns, now_ns
+        self._put_inode(batch, inode)
+        self._write(batch)
 
     def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *, epoch: int,
                 mtime_ns: int | None, failed_replicas: Iterable[int], now_ns: int) -> Inode:
         """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes. The
         replicas are those of `base` at `epoch` except the failed ones. Doing it again changes nothing.
 
-        Raises NoSuchFile (removed), Superseded (the new content is then deleted), IsADirectory.
+        Raises NoSuchFile (removed), IsADirectory; Superseded, QuotaExceeded (the new content is then deleted).
         """
         inode = self.inode(number)
         content = inode.content
@@ -269,7 +276,12 @@ class Namespace(Renaming, ExtendedAttributes):
         failed = set(failed_replicas)
         kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
         enqueue(batch, content, content.replicas, due_ns)
-        inode.content = replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept, epoch=epoch + 1)
+        try:
+            self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept,
+                                               epoch=epoch + 1), enforce=True)
+        except QuotaExceeded:
+            self._write_deletion(Batch(), replace(content, file_id=file_id), now_ns)
+            raise
         inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
         inode.ctime_ns = now_ns
         self._put_inode(batch, inode)
@@ -318,7 +330,5 @@ class Namespace(Renaming, ExtendedAttributes):
             return False
         if size_bytes <= content.size_bytes:
             return False
-        content.size_bytes = size_bytes
-        inode.mtime_ns = inode.ctime_ns = now_ns
-        self._write_inode(inode)
+        self._grow(inode, content, size_bytes, now_ns, now_ns)
         return True

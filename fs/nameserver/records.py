@@ -28,6 +28,7 @@ DATASERVER_PREFIX = b"s"
 DELETION_PREFIX = b"x"
 ORPHAN_PREFIX = b"o"
 LOCKS_PREFIX = b"l"
+QUOTA_PREFIX = b"q"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _DENTRY_KEY = struct.Struct(">cQ")
@@ -98,17 +99,23 @@ class Inode:
     target: bytes = b""  # of a symbolic link
     device: int = 0  # of a device
     extended_attributes: dict[bytes, bytes] = field(default_factory=dict)
+    quota: int = 0  # the innermost one it counts toward: the inode of the directory that was set on
 
     @property
     def is_directory(self) -> bool:
         return self.kind == DIRECTORY
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for in a quota."""
+        return 0 if self.content is None else self.content.size_bytes
 
     def encode(self) -> bytes:
         content = self.content
         return InodeRecord(
             type=self.kind, mode=self.mode, uid=self.uid, gid=self.gid,  # type: ignore[arg-type]
             atime_ns=self.atime_ns, mtime_ns=self.mtime_ns, ctime_ns=self.ctime_ns, link_count=self.link_count,
-            parent=self.parent, device=self.device, target=self.target,
+            parent=self.parent, device=self.device, target=self.target, quota=self.quota,
             content=None if content is None else content.record(),
             extended_attributes=[ExtendedAttribute(name=name, value=attribute)
                                  for name, attribute in self.extended_attributes.items()]).SerializeToString()
@@ -125,7 +132,7 @@ class Inode:
         return cls(number, kind, record.mode, record.uid, record.gid, record.atime_ns, record.mtime_ns,
                    record.ctime_ns, record.link_count, record.parent,
                    Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
-                   {each.name: each.value for each in record.extended_attributes})
+                   {each.name: each.value for each in record.extended_attributes}, record.quota)
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:
@@ -192,6 +199,15 @@ def locks_key(inode: int) -> bytes:
 def locks_inode(key: bytes) -> int:
     inode: int = _DENTRY_KEY.unpack(key)[1]
     return inode
+
+
+def quota_key(directory: int) -> bytes:
+    return _DENTRY_KEY.pack(QUOTA_PREFIX, directory)
+
+
+def quota_directory(key: bytes) -> int:
+    directory: int = _DENTRY_KEY.unpack(key)[1]
+    return directory
 
 
 def deletion_dataserver(key: bytes) -> int:

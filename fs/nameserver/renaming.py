@@ -3,12 +3,13 @@
 from fs import paths
 from fs.errors import AlreadyExists, DeviceBusy, DirectoryNotEmpty, InvalidArgument, IsADirectory, NotADirectory
 from fs.nameserver import records
+from fs.nameserver.quota_changes import QuotaChanges
 from fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
-from fs.nameserver.tree import Place, Tree
+from fs.nameserver.tree import Place
 from fs.store import Batch
 
 
-class Renaming(Tree):
+class Renaming(QuotaChanges):
     """Every rename is one write batch."""
 
     def rename(self, source: bytes, destination: bytes, *, no_replace: bool, now_ns: int,
@@ -18,7 +19,7 @@ class Renaming(Tree):
         for that (`Namespace.remove_file`).
 
         Raises NoSuchFile, NotADirectory, IsADirectory, DirectoryNotEmpty, AlreadyExists (no_replace),
-        InvalidArgument (a directory into itself), DeviceBusy (the root).
+        InvalidArgument (a directory into itself), DeviceBusy (the root), QuotaExceeded, CrossesQuota.
         """
         old, new = self._find(source), self._find(destination)
         moved = self._existing(old)
@@ -47,6 +48,7 @@ class Renaming(Tree):
         inode = self._inode(moved)
         inode.ctime_ns = now_ns
         inode.parent = new.parent
+        self.requota_renamed(batch, inode, old, new)
         self._put_inode(batch, inode)
         batch.delete(records.dentry_key(old.parent, old.name))
         batch.put(records.dentry_key(new.parent, new.name), records.encode_dentry(inode.kind, moved))
@@ -61,6 +63,7 @@ class Renaming(Tree):
                                   "is inside the other")
         if first.number == second.number:
             return
+        self.refuse_exchange(old, new)
         batch = Batch()
         for inode, place in ((first, new), (second, old)):
             inode.ctime_ns = now_ns

@@ -10,6 +10,7 @@ from fs.errors import InvalidArgument, NameTooLong
 MAX_MODE = 0o7777
 MAX_OWNER = 2**32 - 2  # the last number means "unchanged" to chown
 MAX_SIZE_BYTES = 2**63 - 1
+MAX_FILES = 2**63 - 1
 MAX_TIME_NS = 2**63 - 1
 MAX_REPLICATION = 16
 MIN_CHUNK_BYTES = 1024

@@ -19,6 +19,7 @@ from fs.nameserver.locks import LockTable
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
+from fs.nameserver.quota_requests import QuotaRequests
 from fs.nameserver.records import Content, Inode
 from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Dataserver, Registry
@@ -30,7 +31,7 @@ from fs.store import Store
 log = logging.getLogger(__name__)
 
 
-class NameserverService(PosixRequests):
+class NameserverService(PosixRequests, QuotaRequests):
     """One method per rpc, callable from any thread; a lock makes each one atomic."""
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
@@ -201,6 +202,7 @@ class NameserverService(PosixRequests):
             reply = pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
                                       lease_seconds=self._settings.lease_seconds)
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
+            self._count_quota()
             return reply
 
     def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:
@@ -349,7 +351,8 @@ class NameserverService(PosixRequests):
             link_count=inode.link_count, size=content.size_bytes,
             has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
-            replicas=self._replicas(content.replicas), epoch=content.epoch)
+            replicas=self._replicas(content.replicas), epoch=content.epoch,
+            room=self._namespace.quotas.room(inode.quota) if inode.quota else None)
 
     def _replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self._replica(server, alive)

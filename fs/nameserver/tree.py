@@ -13,7 +13,8 @@ from fs import paths
 from fs.errors import DirectoryNotEmpty, NoSuchFile, NotADirectory, StorageFailed
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
-from fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode, Superblock
+from fs.nameserver.quotas import Quotas
+from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
 
@@ -39,6 +40,7 @@ class Tree:
         """
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
+        self.quotas = Quotas(store)
         if store.get(records.SUPERBLOCK_KEY) is not None:
             self._superblock()
             return
@@ -109,6 +111,18 @@ class Tree:
             raise StorageFailed(f"the record of inode {number} is missing")
         return Inode.decode(number, value)
 
+    def _inode_in(self, batch: Batch, number: int) -> Inode | None:
+        """The inode as it will be after `batch`."""
+        key = records.inode_key(number)
+        value = batch.changes[key] if key in batch.changes else self._store.get(key)
+        return None if value is None else Inode.decode(number, value)
+
+    def _existing_in(self, batch: Batch, number: int) -> Inode:
+        inode = self._inode_in(batch, number)
+        if inode is None:
+            raise StorageFailed(f"the record of inode {number} is missing")
+        return inode
+
     def _check_empty(self, path: bytes, number: int) -> None:
         prefix = records.dentry_key(number, b"")
         if next(iter(self._store.iterate(prefix, end_of_prefix(prefix))), None) is not None:
@@ -123,6 +137,9 @@ class Tree:
             if inode.is_directory:
                 inode.mode |= stat.S_ISGID
         batch = Batch()
+        if directory.quota:
+            inode.quota = directory.quota
+            self.quotas.charge(batch, inode.quota, 0, 1)
         superblock.next_inode = inode.number + 1
         if inode.is_directory:
             superblock.directories += 1
@@ -154,6 +171,10 @@ class Tree:
             superblock.directories -= 1
         else:
             superblock.files -= 1
+        if inode.quota:
+            self.quotas.charge(batch, inode.quota, -inode.size_bytes, -1)
+            if inode.quota == inode.number:
+                self.quotas.directory_removed(batch, inode.number)
         if inode.content is not None:
             enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
 
@@ -165,6 +186,12 @@ class Tree:
 
     def _put_inode(self, batch: Batch, inode: Inode) -> None:
         batch.put(records.inode_key(inode.number), inode.encode())
+
+    def _resize(self, batch: Batch, inode: Inode, content: Content, *, enforce: bool = False) -> None:
+        """Put `content` in the place of the inode's. Raises QuotaExceeded if it is longer and `enforce`."""
+        if inode.quota:
+            self.quotas.charge(batch, inode.quota, content.size_bytes - inode.size_bytes, 0, enforce=enforce)
+        inode.content = content
 
     def _write_inode(self, inode: Inode) -> None:
         batch = Batch()

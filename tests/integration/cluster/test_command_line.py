@@ -256,3 +256,18 @@ def test_status_counts_files_and_dataservers_and_measures_processes(speedwell, r
     shown = speedwell.ok("status")
     assert "dataservers: 3 alive, 0 dead" in shown
 
+
+def test_a_quota_is_set_shown_enforced_and_cleared(speedwell, room):
+    speedwell.ok("quota", "set", room, "--bytes", "1MiB", "--files", "10")
+    speedwell.ok("put", "-", f"{room}/a", stdin=bytes(600_000))
+    refused = speedwell.run("put", "-", f"{room}/b", stdin=bytes(600_000))
+    assert refused.returncode == 1
+    assert "too many for a quota" in error_line(refused)
+    shown = json.loads(speedwell.ok("quota", "show", room, "--json"))
+    assert shown == [{"path": room, "used_bytes": 600_000, "used_files": 2, "max_bytes": 1 << 20,
+                      "max_files": 10, "counting": False}]
+    assert room in speedwell.ok("quota", "list")
+    assert speedwell.run("quota", "set", room).returncode == 2
+    speedwell.ok("quota", "clear", room)
+    assert f"no quota holds in {room}" in speedwell.ok("quota", "show", room)
+    speedwell.ok("put", "-", f"{room}/b", stdin=bytes(600_000))

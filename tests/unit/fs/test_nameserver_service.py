@@ -345,3 +345,38 @@ def test_a_restarted_nameserver_knows_files_dataservers_and_pending_deletions(be
     assert bench.lookup(b"/kept") == kept
     bench.now_seconds += 61
     assert list(bench.beat(int(ids(removed)[0][1:])).delete) == [removed.file_id]
+
+
+def test_a_writer_is_told_what_room_a_quota_leaves(bench: Bench) -> None:
+    assert not bench.create(b"/free").HasField("room")
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/q", mode=0o755))
+    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q", max_bytes=100))
+    attributes = bench.create(b"/q/f")
+    assert attributes.room == 100
+    assert bench.commit(attributes, 30).room == 70
+    assert bench.lookup(b"/q/f").room == 70
+    assert bench.commit(attributes, 130).room == 0
+
+
+def test_what_was_there_before_a_quota_is_counted_with_the_heartbeats(bench: Bench) -> None:
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/q", mode=0o755))
+    for number in range(600):
+        bench.create(b"/q/%d" % number)
+    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q", max_files=1000))
+    assert bench.service.quotas(pb.QuotasRequest(path=b"/q")).quotas[0].counting
+    bench.restart()
+    bench.beat(0)
+    bench.beat(1)
+    shown = bench.service.quotas(pb.QuotasRequest()).quotas
+    assert [(record.path, record.used_files, record.counting) for record in shown] == [(b"/q", 601, False)]
+    bench.service.set_quota(pb.SetQuotaRequest(path=b"/q"))
+    assert not bench.service.quotas(pb.QuotasRequest(path=b"/q")).quotas
+
+
+def test_limits_of_a_quota_that_make_no_sense_are_refused_by_name(bench: Bench) -> None:
+    with pytest.raises(InvalidArgument, match="max_bytes"):
+        bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=2**63))
+    with pytest.raises(InvalidArgument, match="max_files"):
+        bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_files=0))
+    with pytest.raises(InvalidName, match="path"):
+        bench.service.quotas(pb.QuotasRequest(path=b"a"))

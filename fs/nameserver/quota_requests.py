@@ -1,0 +1,45 @@
+"""Requests about quotas."""
+
+import logging
+import threading
+
+from fs.errors import SpeedwellError
+from fs.nameserver import requests
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.quotas import Limits
+from fs.proto import speedwell_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class QuotaRequests:
+    """One method per rpc, callable from any thread."""
+
+    _lock: threading.Lock
+    _namespace: Namespace
+
+    def set_quota(self, request: pb.SetQuotaRequest) -> pb.SetQuotaReply:
+        """What lies there already is counted by the next heartbeats; a first step is done at once."""
+        limits = Limits(
+            requests.number(request.max_bytes, "max_bytes", requests.MAX_SIZE_BYTES)
+            if request.HasField("max_bytes") else None,
+            requests.number(request.max_files, "max_files", requests.MAX_FILES, 1)
+            if request.HasField("max_files") else None)
+        with self._lock:
+            if limits == Limits():
+                return pb.SetQuotaReply(changed=self._namespace.clear_quota(request.path))
+            self._namespace.set_quota(request.path, limits)
+            self._count_quota()
+            return pb.SetQuotaReply(changed=True)
+
+    def quotas(self, request: pb.QuotasRequest) -> pb.QuotasReply:
+        with self._lock:
+            if request.path:
+                return pb.QuotasReply(quotas=self._namespace.quotas_of(request.path))
+            return pb.QuotasReply(quotas=self._namespace.all_quotas())
+
+    def _count_quota(self) -> None:
+        try:
+            self._namespace.count_quota()
+        except SpeedwellError as error:
+            log.warning("a quota is not counted for now: %s", error)
