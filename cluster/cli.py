@@ -28,6 +28,7 @@ COMMANDS = {
     "mv": ("cluster.commands.names", "mv", "Rename a file or directory, or move it into a directory."),
     "rm": ("cluster.commands.names", "rm", "Remove files, or whole directories with -r."),
     "quota": ("cluster.commands.quota", "quota", "Limit what lies in a directory with everything below it."),
+    "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance."),

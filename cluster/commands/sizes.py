@@ -1,4 +1,4 @@
-"""Numbers of bytes on the command line."""
+"""Numbers of bytes and lengths of time on the command line."""
 
 from __future__ import annotations
 
@@ -19,4 +19,20 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer 
         unit = value.strip()[len(digits):].strip().upper().replace("IB", "").removesuffix("B")
         if not digits.isdigit() or unit not in self.units:
             self.fail(f"{value!r} is not a number of bytes such as 1048576 or 1MiB", parameter, context)
+        return int(digits) * self.units[unit]
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # likewise
+    """Seconds, written with a unit: 90s, 30m, 12h, 7d."""
+
+    name = "TIME"
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+    def convert(self, value: str | int, parameter: click.Parameter | None,
+                context: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        digits, unit = value.strip()[:-1], value.strip()[-1:]
+        if not digits.isdigit() or unit not in self.units:
+            self.fail(f"{value!r} is not a time such as 30m, 12h or 7d", parameter, context)
         return int(digits) * self.units[unit]

@@ -127,6 +127,39 @@ class MetadataClient(PosixMetadata):
         reply: pb.QuotasReply = self._call("Quotas", pb.QuotasRequest(path=wanted))
         return reply.quotas
 
+    def set_trash(self, path: str | bytes, keep_ns: int) -> None:
+        """Keep what is removed in a directory and below it for so long, 0: not at all."""
+        self._call("SetTrash", message(pb.SetTrashRequest, path=paths.normalise(path), keep_ns=keep_ns))
+
+    def trash_policies(self) -> Sequence[pb.TrashPolicy]:
+        """Where what is removed is kept, and how long."""
+        reply: pb.TrashReply = self._call("Trash", pb.TrashRequest(limit=1))
+        return reply.policies
+
+    def trash(self) -> Iterator[pb.TrashEntry]:
+        """What is kept of removed files and directories, what goes first before the rest."""
+        due_ns, inode, more = 0, 0, True
+        while more:
+            reply = self._call("Trash", pb.TrashRequest(after_due_ns=due_ns, after_inode=inode))
+            yield from reply.entries
+            more = reply.more
+            if more:
+                due_ns, inode = reply.entries[-1].due_ns, reply.entries[-1].attributes.inode
+
+    def restore(self, entry: pb.TrashEntry, path: str | bytes) -> Attributes:
+        """Give something that was removed a name. Raises NoSuchFile (it is gone), AlreadyExists, QuotaExceeded."""
+        path = paths.normalise(path)
+        request = pb.RestoreRequest(due_ns=entry.due_ns, inode=entry.attributes.inode, path=path)
+        attributes: Attributes = self._change("Restore", request, path).attributes
+        self._gone(path)
+        return attributes
+
+    def purge(self, entries: Sequence[pb.TrashEntry]) -> int:
+        """Let go for good of up to 1000 entries of the trash; returns how many there still were."""
+        request = pb.PurgeRequest(entries=[
+            pb.RestoreRequest(due_ns=entry.due_ns, inode=entry.attributes.inode) for entry in entries])
+        return int(self._call("Purge", request).purged)
+
     def set_draining(self, dataserver_id: str, draining: bool) -> None:
         """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
         self._call("SetDraining", pb.SetDrainingRequest(dataserver_id=dataserver_id, draining=draining))

@@ -23,6 +23,7 @@ from fs.nameserver.deletions import enqueue
 from fs.nameserver.extended_attributes import ExtendedAttributes
 from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
 from fs.nameserver.renaming import Renaming
+from fs.proto.speedwell_pb2 import TrashRecord
 from fs.store import Batch, end_of_prefix
 
 MAX_LINKS = 65000
@@ -153,7 +154,7 @@ class Namespace(Renaming, ExtendedAttributes):
         batch = Batch()
         superblock = self._superblock()
         inode = self._inode(number)
-        self._unlink(batch, superblock, inode, now_ns, session)
+        self._unlink(batch, superblock, inode, now_ns, session, place)
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns)
         self._write(batch, superblock)
@@ -172,7 +173,7 @@ class Namespace(Renaming, ExtendedAttributes):
         batch = Batch()
         superblock = self._superblock()
         inode = self._inode(number)
-        self._discard(batch, superblock, inode, now_ns)
+        self._let_go(batch, superblock, inode, now_ns, self._kept(place, now_ns))
         batch.delete(records.dentry_key(place.parent, place.name))
         self._touch_parent(batch, place.parent, now_ns, link_change=-1)
         self._write(batch, superblock)
@@ -187,12 +188,14 @@ class Namespace(Renaming, ExtendedAttributes):
         dropped = 0
         for number in inodes:
             key = records.orphan_key(session, number)
-            if self._store.get(key) is None:
+            kept = self._store.get(key)
+            if kept is None:
                 continue
             batch = Batch()
             superblock = self._superblock()
             batch.delete(key)
-            self._discard(batch, superblock, self._inode(number), now_ns)
+            self._let_go(batch, superblock, self._inode(number), now_ns,
+                         TrashRecord.FromString(kept) if kept else None)
             self._write(batch, superblock)
             dropped += 1
         return dropped

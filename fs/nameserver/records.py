@@ -29,11 +29,14 @@ DELETION_PREFIX = b"x"
 ORPHAN_PREFIX = b"o"
 LOCKS_PREFIX = b"l"
 QUOTA_PREFIX = b"q"
+TRASH_PREFIX = b"t"
+TRASH_POLICY_PREFIX = b"p"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
 _ORPHAN_KEY = struct.Struct(">cQQ")
+_TRASH_KEY = struct.Struct(">cQQ")
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
@@ -208,6 +211,26 @@ def quota_key(directory: int) -> bytes:
 def quota_directory(key: bytes) -> int:
     directory: int = _DENTRY_KEY.unpack(key)[1]
     return directory
+
+
+def trash_policy_key(directory: int) -> bytes:
+    return _DENTRY_KEY.pack(TRASH_POLICY_PREFIX, directory)
+
+
+def trash_policy_directory(key: bytes) -> int:
+    directory: int = _DENTRY_KEY.unpack(key)[1]
+    return directory
+
+
+def trash_key(due_ns: int, inode: int) -> bytes:
+    """Of an inode that goes for good at `due_ns`."""
+    return _TRASH_KEY.pack(TRASH_PREFIX, max(due_ns, 0), inode)
+
+
+def trash_place(key: bytes) -> tuple[int, int]:
+    """(time when it goes for good, inode)"""
+    _, due_ns, inode = _TRASH_KEY.unpack(key)
+    return due_ns, inode
 
 
 def deletion_dataserver(key: bytes) -> int:

@@ -5,11 +5,12 @@ from fs.errors import AlreadyExists, DeviceBusy, DirectoryNotEmpty, InvalidArgum
 from fs.nameserver import records
 from fs.nameserver.quota_changes import QuotaChanges
 from fs.nameserver.records import DIRECTORY, ROOT_INODE, Inode
+from fs.nameserver.trash import Trash
 from fs.nameserver.tree import Place
 from fs.store import Batch
 
 
-class Renaming(QuotaChanges):
+class Renaming(QuotaChanges, Trash):
     """Every rename is one write batch."""
 
     def rename(self, source: bytes, destination: bytes, *, no_replace: bool, now_ns: int,

@@ -25,13 +25,14 @@ from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Dataserver, Registry
 from fs.nameserver.sessions import Sessions
 from fs.nameserver.settings import Settings
+from fs.nameserver.trash_requests import TrashRequests
 from fs.proto import speedwell_pb2 as pb
 from fs.store import Store
 
 log = logging.getLogger(__name__)
 
 
-class NameserverService(PosixRequests, QuotaRequests):
+class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     """One method per rpc, callable from any thread; a lock makes each one atomic."""
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
@@ -203,6 +204,7 @@ class NameserverService(PosixRequests, QuotaRequests):
                                       lease_seconds=self._settings.lease_seconds)
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
             self._count_quota()
+            self._expire_trash()
             return reply
 
     def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:

@@ -128,19 +128,20 @@ class Tree:
         if next(iter(self._store.iterate(prefix, end_of_prefix(prefix))), None) is not None:
             raise DirectoryNotEmpty(f"{paths.display(path)} is not empty")
 
-    def _add(self, place: Place, inode: Inode, superblock: Superblock, now_ns: int) -> None:
-        """Write a new inode and its name. In a directory with the setgid bit it belongs to the directory's
-        group (a directory gets the bit too), as on Linux."""
+    def _add(self, place: Place, inode: Inode, superblock: Superblock, now_ns: int,
+             batch: Batch | None = None) -> None:
+        """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
+        belongs to the directory's group (a directory gets the bit too), as on Linux."""
         directory = self._inode(place.parent)
         if directory.mode & stat.S_ISGID:
             inode.gid = directory.gid
             if inode.is_directory:
                 inode.mode |= stat.S_ISGID
-        batch = Batch()
+        batch = Batch() if batch is None else batch
         if directory.quota:
             inode.quota = directory.quota
-            self.quotas.charge(batch, inode.quota, 0, 1)
-        superblock.next_inode = inode.number + 1
+            self.quotas.charge(batch, inode.quota, inode.size_bytes, 1)
+        superblock.next_inode = max(superblock.next_inode, inode.number + 1)
         if inode.is_directory:
             superblock.directories += 1
             directory.link_count += 1
@@ -152,21 +153,13 @@ class Tree:
         self._put_inode(batch, directory)
         self._write(batch, superblock)
 
-    def _unlink(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int, session: int = 0) -> None:
-        """Take one name away from a file. One without a name is dropped, unless `session` still holds it."""
-        inode.link_count -= 1
-        inode.ctime_ns = now_ns
-        if inode.link_count > 0:
-            self._put_inode(batch, inode)
-        elif session:
-            self._put_inode(batch, inode)
-            batch.put(records.orphan_key(session, inode.number), b"")
-        else:
-            self._discard(batch, superblock, inode, now_ns)
-
     def _discard(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int) -> None:
         """Drop an inode and queue its content for deletion."""
-        batch.delete(records.inode_key(inode.number))
+        self._uncount(batch, superblock, inode)
+        self._drop(batch, inode, now_ns)
+
+    def _uncount(self, batch: Batch, superblock: Superblock, inode: Inode) -> None:
+        """It is none of the namespace's files and directories any more."""
         if inode.is_directory:
             superblock.directories -= 1
         else:
@@ -175,6 +168,9 @@ class Tree:
             self.quotas.charge(batch, inode.quota, -inode.size_bytes, -1)
             if inode.quota == inode.number:
                 self.quotas.directory_removed(batch, inode.number)
+
+    def _drop(self, batch: Batch, inode: Inode, now_ns: int) -> None:
+        batch.delete(records.inode_key(inode.number))
         if inode.content is not None:
             enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
 

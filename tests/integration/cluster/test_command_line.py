@@ -271,3 +271,31 @@ def test_a_quota_is_set_shown_enforced_and_cleared(speedwell, room):
     speedwell.ok("quota", "clear", room)
     assert f"no quota holds in {room}" in speedwell.ok("quota", "show", room)
     speedwell.ok("put", "-", f"{room}/b", stdin=bytes(600_000))
+
+
+def test_what_was_removed_is_listed_restored_and_emptied(speedwell, room, tmp_path):
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "file").write_bytes(b"precious")
+    (tmp_path / "tree" / "sub" / "other").write_bytes(b"too")
+    speedwell.ok("put", "-r", tmp_path / "tree", room)
+    speedwell.ok("trash", "on", room, "--keep", "1d")
+    speedwell.ok("rm", "-r", f"{room}/tree")
+    assert speedwell.ok("ls", room) == ""
+    shown = json.loads(speedwell.ok("trash", "list", room, "--json"))
+    assert shown["policies"] == [{"path": room, "keep_seconds": 86400}]
+    assert sorted(entry["path"] for entry in shown["entries"]) == [
+        f"{room}/tree{name}" for name in ("", "/file", "/sub", "/sub/other")]
+    assert f"{room}/tree/file" in speedwell.ok("trash", "list")
+    assert "4 restored" in speedwell.ok("trash", "restore", f"{room}/tree")
+    assert speedwell.ok("cat", f"{room}/tree/file", f"{room}/tree/sub/other") == "precioustoo"
+
+    speedwell.ok("rm", f"{room}/tree/file")
+    speedwell.ok("trash", "restore", f"{room}/tree/file", f"{room}/new/place")
+    assert speedwell.ok("cat", f"{room}/new/place") == "precious"
+    speedwell.ok("rm", f"{room}/new/place")
+    assert "1 gone for good" in speedwell.ok("trash", "empty", room)
+    assert "is kept" in error_line(speedwell.run("trash", "restore", f"{room}/new/place"))
+    speedwell.ok("trash", "off", room)
+    speedwell.ok("rm", "-r", f"{room}/tree")
+    assert json.loads(speedwell.ok("trash", "list", "--json")) == {"policies": [], "entries": []}
+    assert speedwell.run("trash", "on", "--keep", "soon").returncode == 2

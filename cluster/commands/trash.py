@@ -1,0 +1,147 @@
+"""speedwell trash"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.sizes import Duration
+from cluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    from fs.client import Client
+    from fs.proto.speedwell_pb2 import TrashEntry
+
+SHOWN = 1000
+PURGED_AT_ONCE = 500
+
+
+@click.group()
+def trash() -> None:
+    """Keep what is removed for a while, to bring it back."""
+
+
+@trash.command()
+@click.argument("path", default="/")
+@click.option("--keep", "keep_seconds", type=Duration(), required=True, help="How long: 30m, 12h, 7d.")
+@connection_options
+def on(path: str, keep_seconds: int, target: Target) -> None:
+    """Keep what is removed in the directory PATH (default: everywhere) and below it."""
+    with target.connect() as client:
+        client.metadata.set_trash(path, keep_seconds * 10**9)
+
+
+@trash.command()
+@click.argument("path", default="/")
+@connection_options
+def off(path: str, target: Target) -> None:
+    """Keep nothing any more of what is removed in PATH and below it. What is kept already stays until its time."""
+    with target.connect() as client:
+        client.metadata.set_trash(path, 0)
+
+
+@trash.command("list")
+@click.argument("path", default="/")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with all of it; sizes in bytes.")
+@connection_options
+def list_trash(path: str, as_json: bool, target: Target) -> None:
+    """List what was removed in PATH (default: everywhere) and is kept; what goes first before the rest."""
+    from rich.table import Table
+
+    with target.connect() as client:
+        policies = [{"path": os.fsdecode(policy.path), "keep_seconds": policy.keep_ns // 10**9}
+                    for policy in client.metadata.trash_policies()]
+        if as_json:
+            echo_json({"policies": policies, "entries": [_document(entry) for entry in _below(client, path)]})
+            return
+        for policy in policies:
+            echo(f"what is removed in {policy['path']} is kept for {policy['keep_seconds']} s"
+                 if policy["keep_seconds"] else f"what is removed in {policy['path']} is not kept")
+        entries = list(islice(_below(client, path), SHOWN + 1))
+    table = Table("removed", "kept until", "size", "path", box=None)
+    for document in map(_document, entries[:SHOWN]):
+        table.add_row(document["removed"], document["kept_until"], bytes_for_people(document["size_bytes"]),
+                      document["path"])
+    if entries:
+        console().print(table)
+    else:
+        echo(f"nothing that was removed in {path} is kept")
+    if len(entries) > SHOWN:
+        echo(f"... only the first {SHOWN}; --json lists all")
+
+
+@trash.command()
+@click.argument("path")
+@click.argument("destination", required=False)
+@connection_options
+def restore(path: str, destination: str | None, target: Target) -> None:
+    """Bring back the file or directory PATH as it was removed last, with what was removed below it.
+
+    To DESTINATION if that is given; directories above it that are missing are made. What is there is not replaced.
+    """
+    from fs import paths
+
+    top = paths.normalise(path)
+    new_top = paths.normalise(destination or path, "destination")
+    with target.connect() as client:
+        newest: dict[bytes, TrashEntry] = {}
+        for entry in _below(client, path):
+            if entry.path not in newest or newest[entry.path].removed_ns <= entry.removed_ns:
+                newest[entry.path] = entry
+        if not newest:
+            raise ClusterError(f"nothing that was removed at {path} is kept; `speedwell trash list` shows what is")
+        for old in sorted(newest):
+            new = new_top + old[len(top):] if top != paths.ROOT else paths.join(new_top, old[1:])
+            _make_directories(client, paths.parent(new))
+            client.metadata.restore(newest[old], new)
+    echo(f"{len(newest)} restored" if len(newest) > 1 else f"{os.fsdecode(new)} restored")
+
+
+@trash.command()
+@click.argument("path", default="/")
+@connection_options
+def empty(path: str, target: Target) -> None:
+    """Let go now of what was removed in PATH (default: everywhere)."""
+    with target.connect() as client:
+        entries = list(_below(client, path))
+        purged = sum(client.metadata.purge(entries[first:first + PURGED_AT_ONCE])
+                     for first in range(0, len(entries), PURGED_AT_ONCE))
+    echo(f"{purged} gone for good")
+
+
+def _below(client: Client, path: str) -> Iterator[TrashEntry]:
+    from fs import paths
+
+    top = paths.normalise(path)
+    entries: Iterable[TrashEntry] = client.metadata.trash()
+    return (entry for entry in entries if paths.is_within(entry.path, top))
+
+
+def _make_directories(client: Client, path: bytes) -> None:
+    from fs import paths
+    from fs.errors import AlreadyExists, NoSuchFile
+
+    try:
+        client.lookup(path, fresh=True)
+    except NoSuchFile:
+        _make_directories(client, paths.parent(path))
+        try:
+            client.mkdir(path)
+        except AlreadyExists:
+            return
+
+
+def _document(entry: TrashEntry) -> dict[str, Any]:
+    return {"path": os.fsdecode(entry.path), "size_bytes": entry.attributes.size, "inode": entry.attributes.inode,
+            "removed": _time(entry.removed_ns), "kept_until": _time(entry.due_ns)}
+
+
+def _time(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9).astimezone().isoformat(" ", "seconds")

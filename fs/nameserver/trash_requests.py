@@ -1,0 +1,66 @@
+"""Requests about what was removed."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from fs.errors import SpeedwellError
+from fs.nameserver import requests
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.records import Inode
+from fs.proto import speedwell_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+MAX_KEEP_NS = 3660 * 86_400 * 10**9
+
+
+class TrashRequests:
+    """One method per rpc, callable from any thread."""
+
+    _lock: threading.Lock
+    _namespace: Namespace
+    _clock_ns: Callable[[], int]
+
+    def _attributes(self, inode: Inode) -> pb.Attributes:
+        raise NotImplementedError
+
+    def set_trash(self, request: pb.SetTrashRequest) -> pb.SetTrashReply:
+        keep_ns = requests.number(request.keep_ns, "keep_ns", MAX_KEEP_NS)
+        with self._lock:
+            self._namespace.set_trash(request.path, keep_ns)
+        return pb.SetTrashReply()
+
+    def trash(self, request: pb.TrashRequest) -> pb.TrashReply:
+        after_due_ns = requests.number(request.after_due_ns, "after_due_ns", requests.MAX_TIME_NS)
+        limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
+        with self._lock:
+            found = self._namespace.trash_after(after_due_ns, request.after_inode, limit)
+            return pb.TrashReply(
+                entries=[pb.TrashEntry(due_ns=entry.due_ns, removed_ns=entry.removed_ns, path=entry.path,
+                                       attributes=self._attributes(entry.inode)) for entry in found],
+                policies=self._namespace.trash_policies(), more=len(found) == limit)
+
+    def restore(self, request: pb.RestoreRequest) -> pb.RestoreReply:
+        due_ns, inode = self._entry(request, "")
+        path = requests.path(request.path)
+        with self._lock:
+            restored = self._namespace.restore(due_ns, inode, path, now_ns=self._clock_ns())
+            return pb.RestoreReply(attributes=self._attributes(restored))
+
+    def purge(self, request: pb.PurgeRequest) -> pb.PurgeReply:
+        requests.number(len(request.entries), "entries", requests.LIST_LIMIT)
+        entries = [self._entry(entry, f"entries[{index}].") for index, entry in enumerate(request.entries)]
+        with self._lock:
+            return pb.PurgeReply(purged=self._namespace.purge(entries, now_ns=self._clock_ns()))
+
+    @staticmethod
+    def _entry(request: pb.RestoreRequest, field: str) -> tuple[int, int]:
+        return (requests.number(request.due_ns, f"{field}due_ns", requests.MAX_TIME_NS),
+                requests.number(request.inode, f"{field}inode", 2**64 - 1, 1))
+
+    def _expire_trash(self) -> None:
+        try:
+            self._namespace.expire_trash(self._clock_ns())
+        except SpeedwellError as error:
+            log.warning("the trash is not emptied for now: %s", error)
