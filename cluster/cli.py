@@ -33,6 +33,7 @@ COMMANDS = {
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance."),
     "fsck": ("cluster.commands.node", "fsck", "Check that every file's content lies where it should."),
+    "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),
@@ -116,7 +117,7 @@ def _explain(error: Exception) -> str:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([" -> ".join(str(name) for name in names), error.strerror] if names
                          else [error.strerror])
-    if type(error).__module__.partition(".")[0] in ("cluster", "fs", "topo"):
+    if type(error).__module__.partition(".")[0] in ("cluster", "coflow", "fs", "topo"):
         return str(error)
     return (f"unexpected {type(error).__name__}: {error} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")

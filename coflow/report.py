@@ -118,12 +118,17 @@ def _check(report: Report) -> None:
     _check_flows(report.flows)
 
 
+def crosses_network(flow: Flow) -> bool:
+    """Whether a flow goes from one host to another, by addresses that reports can carry."""
+    return flow.source != flow.destination and _is_host(flow.source) and _is_host(flow.destination)
+
+
 def _check_flows(flows: Sequence[FlowReport]) -> None:
     if len({each.flow for each in flows}) < len(flows):
         raise InvalidReport("malformed", "a flow is named twice")
     for each in flows:
         flow = each.flow
-        if flow.source == flow.destination or not all(map(_is_host, (flow.source, flow.destination))):
+        if not crosses_network(flow):
             raise InvalidReport("malformed", f"no flow goes from {flow.source} to {flow.destination}")
         if flow.protocol not in (TCP, UDP):
             raise InvalidReport("malformed", f"protocol {flow.protocol} is neither TCP nor UDP")

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from coflow.errors import InvalidReport
-from coflow.report import ID_BYTES, MAX_FLOWS, Flow, FlowReport, Report, encode
+from coflow.report import ID_BYTES, MAX_FLOWS, Flow, FlowReport, Report, crosses_network, encode
 from coflow.settings import SchedulerAddress, from_environment
 
 REPORT_INTERVAL_SECONDS = 0.5
@@ -69,10 +69,13 @@ class Reporter:
         self.close()
 
     def add(self, flows: Iterable[tuple[Flow, int]]) -> list[FlowProgress]:
-        """Tell of flows that are about to start, (5-tuple, bytes) each, and report on them from now on."""
+        """Tell of flows that are about to start, (5-tuple, bytes) each, and report on them from now on.
+
+        A flow that stays within a host needs no schedule, and is not reported.
+        """
         added = [FlowProgress(flow, max(1, size_bytes)) for flow, size_bytes in flows]
         with self._lock:
-            self._flows.update((each.flow, each) for each in added)
+            self._flows.update((each.flow, each) for each in added if crosses_network(each.flow))
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._report_for_ever, name="coflow-reporter", daemon=True)
                 self._thread.start()

@@ -28,6 +28,10 @@ STOP_SECONDS = 1.0
 @click.option("--replica-policy", metavar="POLICY",
               help="mayflower (default), mayflower-plus, nearest, sinbad-r, random, hdfs or power-of-two-choices.")
 @click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
+@click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
+              help="Schedule coflows; applications sign their reports with this key.")
+@click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
+@click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default) or mincof.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
@@ -51,8 +55,8 @@ def _run(settings: Settings) -> None:
 
     stop = _stop_signal()
     try:
-        controller = Controller(settings, [f"controller.apps.{name}" for name in APPS])
-    except AddressTaken as error:
+        controller = Controller(settings, [f"controller.apps.{name}" for name in _apps(settings)])
+    except (AddressTaken, InvalidSettings) as error:
         sys.exit(f"speedwell-controller: {error}")
     click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
     stop.wait()
@@ -61,6 +65,10 @@ def _run(settings: Settings) -> None:
     sys.stderr.flush()
     # Green threads that are stuck in a system call must not keep the process.
     os._exit(0)
+
+
+def _apps(settings: Settings) -> list[str]:
+    return [*APPS, *(["coflows"] if settings.coflow_key_file else [])]
 
 
 def _patch() -> None:

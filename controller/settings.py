@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,18 @@ class Settings(BaseModel):
 
     queues: Literal["none", "mincof"] = "none"
     """Into which queues the ports between switches are sliced: docs/switch-tables.md."""
+    coflow_key_file: Path | None = None
+    """The key that applications sign their reports with; without one, no coflows are scheduled."""
+    coflow_host: IPv4Address = Field(default="127.0.0.1", validate_default=True)
+    coflow_port: Port = 6655
+    coflow_expiry_seconds: Seconds = 5.0
+    """A coflow that has been silent for so long is forgotten."""
+    coflow_stall_seconds: Seconds = 15.0
+    """A flow that has not moved for so long loses its place until it moves."""
+    coflow_lifetime_seconds: Annotated[int, Field(ge=3, le=3600)] = 15
+    """How long the switches keep to a schedule that nobody renews."""
+    coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
+    """Coflows without a transfer larger than this are left to the default paths."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
     """How many meters the controller may use at a switch; flows beyond go without."""
 

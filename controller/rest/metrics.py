@@ -1,6 +1,6 @@
 """What `/metrics` tells, in Prometheus' terms. Each application makes its own group on the shared registry."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -30,6 +30,23 @@ class MonitorMetrics:
         self.skipped = Counter("speedwell_polls_skipped", "Polls left out: the switch had not answered the last.",
                                registry=registry)
         self.lost = Counter("speedwell_polls_lost", "Polls that were never answered.", registry=registry)
+
+
+class CoflowMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reports = Counter("speedwell_coflow_reports", "Datagrams, by what was made of them.", ["outcome"],
+                               registry=registry)
+        self.arrived = Counter("speedwell_coflows_arrived", "Coflows that were first heard of.", registry=registry)
+        self.distrusted = Counter("speedwell_coflows_distrusted", "Coflows that moved more than they announced.",
+                                  registry=registry)
+        self.refused = Counter("speedwell_coflow_flows_refused", "Flows that could not be placed, by problem.",
+                               ["problem"], registry=registry)
+        self.live = Gauge("speedwell_coflows_live", "Coflows that are live.", registry=registry)
+        self.decision_seconds = Histogram("speedwell_coflow_decision_seconds", "Time a report took to be taken in.",
+                                          buckets=(0.0001, 0.00025, *LATENCY_BUCKETS), registry=registry)
+        self.placement_seconds = Histogram("speedwell_coflow_placement_seconds",
+                                           "Time to put a schedule into the switches, confirmed.",
+                                           buckets=LATENCY_BUCKETS, registry=registry)
 
 
 class FlowserverMetrics:

@@ -18,7 +18,10 @@ def test_every_example_works(tmp_path: Path) -> None:
     examples = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) > 8
     fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=1, host_bps=40e6)
-    with northbound(fabric, tmp_path, "poll_interval_seconds = 0.3\n") as running:
+    key_file = tmp_path / "key"
+    key_file.write_bytes(b"a key of good length")
+    settings = f'poll_interval_seconds = 0.3\nqueues = "mincof"\ncoflow_key_file = "{key_file}"\n'
+    with northbound(fabric, tmp_path, settings) as running:
         running.meet_all_hosts()
         script = "".join(f"echo '#{number}'\n{example}" for number, example in enumerate(examples))
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import eventlet
@@ -10,6 +11,7 @@ from webob import Request, Response
 
 from controller import dividing
 from controller.apps import flowserver
+from controller.apps.coflows import Coflows
 from controller.apps.flowserver import Flowserver
 from controller.apps.queues import Queues
 from controller.apps.rest_api import RestApi
@@ -54,6 +56,15 @@ class TablesInMemory:
             raise self.failures.pop(0)
 
 
+class NothingPlaced:
+    """Stands where flows with meters are put into switches."""
+
+    unmetered = 0
+
+    def get(self, five_tuple: FiveTuple) -> None:
+        return None
+
+
 class HostsInMemory:
     """Stands where the host application stands. `appearing` hosts answer after so many seconds, others never."""
 
@@ -91,6 +102,9 @@ class Controller:
                     "rest": self.application}
         self.flowserver = Flowserver(**contexts)
         self.queues = Queues(**contexts)
+        if self.state.settings.coflow_key_file is not None:
+            self.coflows = Coflows(**contexts)
+            self.coflows.forwarding = SimpleNamespace(explicit_paths=[], metered_paths=NothingPlaced())
         self.rest_api = RestApi(**contexts)
         self.tables = self.flowserver.forwarding = TablesInMemory()
         self.hosts = self.flowserver.hosts = HostsInMemory(self.state)

@@ -1,6 +1,7 @@
 """The OpenAPI document is true: every route is driven, and what goes in and comes out is held against it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -8,6 +9,7 @@ import openapi_spec_validator
 import pytest
 from webob import Response
 
+from coflow.report import Flow, FlowReport
 from controller.errors import (
     ControllerError,
     NoSuchPath,
@@ -21,8 +23,10 @@ from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller, re
 class Described:
     """A controller whose every answer is checked against its own document."""
 
-    def __init__(self) -> None:
-        self.controller = Controller()
+    def __init__(self, directory: Path) -> None:
+        key_file = directory / "key"
+        key_file.write_bytes(b"k" * 32)
+        self.controller = Controller(coflow_key_file=key_file)
         self.document: dict[str, Any] = json.loads(self.controller.ask("GET", "/openapi.json").body)
         self.seen: set[tuple[str, str, str]] = set()
 
@@ -62,8 +66,8 @@ class Described:
 
 
 @pytest.fixture
-def described() -> Described:
-    return Described()
+def described(tmp_path: Path) -> Described:
+    return Described(tmp_path)
 
 
 def test_document_is_valid_openapi_3_1(described: Described) -> None:
@@ -98,6 +102,18 @@ def test_every_route_answers_as_documented(described: Described) -> None:
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
+    coflow_id = b"c" * 16
+    flow = Flow("10.0.0.1", "10.0.1.1", 7100, 40000)
+    described.controller.coflows.book.take(coflow_id, [FlowReport(flow, 50_000_000)], 0.0)
+    described.ask("GET", "/v1/coflows")
+    described.ask("GET", "/v1/meters")
+    coflow = "/v1/coflows/{id}"
+    for unknown in ("x", "0" * 32, "0" * 33):
+        assert described.ask("GET", coflow, url=f"/v1/coflows/{unknown}").status_int in (404, 422)
+        assert described.ask("DELETE", coflow, url=f"/v1/coflows/{unknown}").status_int in (404, 422)
+    assert described.ask("GET", coflow, url=f"/v1/coflows/{coflow_id.hex()}").json["state"] == "scheduled"
+    assert described.ask("DELETE", coflow, url=f"/v1/coflows/{coflow_id.hex()}").status_int == 204
+    assert described.ask("GET", coflow, url=f"/v1/coflows/{coflow_id.hex()}").json["state"] == "refused"
     driven = {(method, path) for method, path, status in described.seen if status.startswith("2")}
     documented = {(method.upper(), path) for path, operations in described.document["paths"].items()
                   for method in operations}

@@ -1,0 +1,95 @@
+"""speedwell coflow send, speedwell coflow recv"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from cluster.progress import Meter
+from coflow.errors import InvalidSetting
+from coflow.reporter import Reporter
+from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
+from coflow.transfer import MAX_PARTS, Receiver
+from coflow.transfer import send as send_file
+
+_ID_HEX_DIGITS = 32
+
+
+class _Address(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    name = "HOST:PORT"
+
+    def convert(self, value: object, parameter: click.Parameter | None,
+                context: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not HOST:PORT", parameter, context)
+        return host, int(port)
+
+
+@click.group()
+def coflow() -> None:
+    """Move a file over TCP flows that are scheduled together."""
+
+
+@coflow.command()
+@click.argument("source", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
+@click.argument("destination", type=_Address())
+@click.option("--flows", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True, help="TCP connections.")
+@click.option("--scheduler", "address", metavar="HOST[:PORT]", envvar=ADDRESS_VARIABLE,
+              help="The controller's address for coflow reports; without it nothing is reported.")
+@click.option("--key-file", type=click.Path(path_type=Path), envvar=KEY_FILE_VARIABLE,
+              help="The key that reports are signed with.")
+@click.option("--coflow-id", metavar="HEX", help="32 hex digits; the same for all that move one thing together.")
+def send(source: Path, destination: tuple[str, int], flows: int, address: str | None, key_file: Path | None,
+         coflow_id: str | None) -> None:
+    """Send FILE to a `speedwell coflow recv` at HOST:PORT, evenly split, each part checked by its SHA-256."""
+    begin = time.monotonic()
+    with ExitStack() as stack:
+        reporter = _reporter(address, key_file, coflow_id)
+        if reporter is not None:
+            stack.enter_context(reporter)
+        meter = stack.enter_context(Meter(source.name, source.stat().st_size))
+        send_file(source, *destination, flows, reporter, meter.advance)
+    seconds, size_bytes = time.monotonic() - begin, source.stat().st_size
+    told = f" as coflow {reporter.coflow_id.hex()}" if reporter is not None else ""
+    click.echo(f"{size_bytes} bytes in {seconds:.3f} s, {8 * size_bytes / seconds / 1e6:.1f} Mbit/s{told}")
+
+
+@coflow.command()
+@click.option("--listen", type=_Address(), default="0.0.0.0:7300", show_default=True, help="Port 0: any free one.")
+@click.option("--directory", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
+              help="Where files go. A file gets its name when it is complete.")
+@click.option("--forever", is_flag=True, help="Receive one file after the other.")
+def recv(listen: tuple[str, int], directory: Path, forever: bool) -> None:
+    """Receive a file, or with --forever any number, from `speedwell coflow send`."""
+    receiver = Receiver(directory, *listen)
+    try:
+        click.echo(f"ready {receiver.address[0]}:{receiver.address[1]}")
+        with Meter("receiving", None) as meter:
+            receiver.serve(lambda path: click.echo(str(path)), meter.advance, once=not forever)
+    finally:
+        receiver.close()
+
+
+def _reporter(address: str | None, key_file: Path | None, coflow_id: str | None) -> Reporter | None:
+    if address is None and key_file is None:
+        if coflow_id is not None:
+            raise click.UsageError("--coflow-id is of no use without --scheduler and --key-file")
+        return None
+    if address is None or key_file is None:
+        raise click.UsageError("--scheduler and --key-file are of use together only")
+    try:
+        number = bytes.fromhex(coflow_id) if coflow_id is not None else None
+    except ValueError:
+        number = b""
+    if number is not None and 2 * len(number) != _ID_HEX_DIGITS:
+        raise click.UsageError(f"--coflow-id: {coflow_id!r} is not {_ID_HEX_DIGITS} hex digits")
+    try:
+        return Reporter(scheduler(address, key_file), number)
+    except InvalidSetting as error:
+        raise click.ClickException(str(error)) from None

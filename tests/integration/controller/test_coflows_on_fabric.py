@@ -1,0 +1,181 @@
+"""Coflows on a real fabric: `speedwell coflow` reports, the controller schedules, switches enforce, and what dies."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.processes import program
+from controller.openflow import COOKIE_COFLOWS, COOKIE_MASK
+from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
+from tests.waiting import wait_until
+from topo.emulation import Emulation
+from topo.fabric import spine_leaf
+
+pytestmark = pytest.mark.root
+
+LINK_BPS = 20e6
+LIFETIME_SECONDS = 6
+SETTINGS = f"""
+queues = "mincof"
+coflow_host = "{MACHINE}"
+coflow_lifetime_seconds = {LIFETIME_SECONDS}
+coflow_expiry_seconds = 3.0
+probe_interval_seconds = 0.4
+echo_interval_seconds = 0.5
+echo_misses = 2
+"""
+PORT = 7300
+
+
+class Transfers(Northbound):
+    """A fabric on which files are sent as coflows."""
+
+    key_file: Path
+    sent = 0
+
+    def receive(self, host: str) -> Path:
+        """Start a receiver on a host; its files go into the directory returned."""
+        directory = self.directory / f"received-{host}"
+        log = self.directory / f"recv-{host}.log"
+        self.emulation.popen(host, [program("speedwell"), "coflow", "recv", "--forever", "--listen",
+                                    f"0.0.0.0:{PORT}", "--directory", str(directory)], log)
+        wait_until(lambda: b"ready" in log.read_bytes(), 20, f"{host} does not receive")
+        return directory
+
+    def send(self, source: str, target: str, size_bytes: int, *, flows: int = 2, coflow_id: str | None = None,
+             reported: bool = True) -> subprocess.Popen[bytes]:
+        Transfers.sent += 1
+        path = self.directory / f"file-{Transfers.sent}"
+        path.write_bytes(bytes(size_bytes))
+        options = ["--scheduler", MACHINE, "--key-file", str(self.key_file)] if reported else []
+        options += ["--coflow-id", coflow_id] if coflow_id else []
+        return self.emulation.popen(source, [program("speedwell"), "coflow", "send", str(path),
+                                             f"{self.ip(target)}:{PORT}", "--flows", str(flows), *options],
+                                    self.directory / f"send-{Transfers.sent}.log")
+
+    def coflows(self) -> list[dict[str, Any]]:
+        return [self.get(f"/v1/coflows/{each['id']}") for each in self.get("/v1/coflows")["coflows"]]
+
+    def placed(self, flows: int) -> list[dict[str, Any]]:
+        """The members of all coflows, once so many are in the switches."""
+        def found() -> list[dict[str, Any]]:
+            members = [flow for coflow in self.coflows() for flow in coflow["members"]]
+            return members if len(members) == flows and all(flow["state"] == "placed" for flow in members) else []
+
+        return wait_until(found, 15, f"{flows} flows are not placed")
+
+    def entries(self) -> list[str]:
+        """What the switches themselves hold for coflows."""
+        return [line for switch in self.fabric.switches for line in self.emulation.ovs_ofctl(
+            switch.name, "dump-flows", f"cookie={COOKIE_COFLOWS:#x}/{COOKIE_MASK:#x}").splitlines()
+            if "cookie=" in line]
+
+    def meters(self) -> list[str]:
+        return [line for switch in self.fabric.switches
+                for line in self.emulation.ovs_ofctl(switch.name, "dump-meters").splitlines() if "meter=" in line]
+
+    def wait_until_empty(self) -> None:
+        wait_until(lambda: not self.get("/v1/coflows")["coflows"], 15, "coflows do not end")
+        wait_until(lambda: not self.entries() and not self.meters(), 15, "entries or meters are left")
+
+
+@pytest.fixture(scope="module")
+def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transfers]:
+    directory = tmp_path_factory.mktemp("coflows")
+    (directory / "key").write_bytes(b"a key of good length")
+    description = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=LINK_BPS, oversubscription=1)
+    with Emulation(description, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
+                   queues=True) as emulation:
+        settings = SETTINGS + f'coflow_key_file = "{directory / "key"}"\n'
+        running = Transfers(description, emulation, directory, settings)
+        running.key_file = directory / "key"
+        try:
+            running.start_controller()
+            running.meet_all_hosts()
+            for host in ("r1h0", "r1h1"):
+                running.receive(host)
+            yield running
+        finally:
+            running.stop_controller()
+
+
+def test_a_transfer_is_scheduled_while_it_runs_and_leaves_nothing(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 10_000_000)
+    members = fabric.placed(2)
+    assert {flow["queue"] for flow in members} == {"scheduled"} and all(flow["rate_bps"] for flow in members)
+    assert sum(flow["rate_bps"] for flow in members) <= LINK_BPS * 1.01
+    assert len(fabric.meters()) == len(fabric.get("/v1/meters")["meters"]) == 2
+    assert all("meter:" in entry and "set_field:1->mpls_tc" in entry for entry in fabric.entries())
+    assert sending.wait(30) == 0
+    fabric.wait_until_empty()
+    assert (fabric.directory / "received-r1h0" / f"file-{Transfers.sent}").stat().st_size == 10_000_000
+
+
+def test_a_metered_transfer_gets_nine_tenths_of_its_rate(fabric: Transfers) -> None:
+    size_bytes = 12_000_000
+    sending = fabric.send("r0h0", "r1h0", size_bytes)
+    rate_bps = sum(flow["rate_bps"] for flow in fabric.placed(2))
+    assert sending.wait(30) == 0
+    said = (fabric.directory / f"send-{Transfers.sent}.log").read_text()
+    assert float(said.split(" s, ")[1].split()[0]) * 1e6 > 0.85 * rate_bps, said
+    fabric.wait_until_empty()
+
+
+def test_two_processes_share_one_coflow(fabric: Transfers) -> None:
+    coflow_id = "c" * 32
+    sending = [fabric.send(f"r0h{number}", f"r1h{number}", 8_000_000, coflow_id=coflow_id) for number in (0, 1)]
+    members = fabric.placed(4)
+    assert [coflow["id"] for coflow in fabric.coflows()] == [coflow_id]
+    assert len({flow["source"] for flow in members}) == 2
+    assert [process.wait(30) for process in sending] == [0, 0]
+    fabric.wait_until_empty()
+
+
+def test_a_deleted_coflow_goes_on_without_a_schedule(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 10_000_000)
+    fabric.placed(2)
+    [coflow] = fabric.coflows()
+    assert fabric.ask("DELETE", f"/v1/coflows/{coflow['id']}").status_code == 204
+    wait_until(lambda: not fabric.entries() and not fabric.meters(), 10, "the schedule stays")
+    assert sending.poll() is None
+    assert sending.wait(30) == 0
+    fabric.wait_until_empty()
+
+
+def test_a_sender_that_is_killed_is_forgotten(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 30_000_000)
+    fabric.placed(2)
+    sending.kill()
+    fabric.wait_until_empty()
+
+
+def test_a_leaf_that_restarts_in_the_middle_gets_its_schedule_back(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 15_000_000)
+    fabric.placed(2)
+    before = fabric.meters()
+    fabric.emulation.kill_switch("leaf0")
+    fabric.emulation.start_switch("leaf0")
+    wait_until(lambda: len(fabric.entries()) == 2 and len(fabric.meters()) == len(before), 20,
+               "the schedule is not back")
+    assert sending.wait(60) == 0
+    fabric.wait_until_empty()
+
+
+def test_without_a_controller_traffic_is_best_effort_within_a_lifetime_and_the_next_one_takes_over(
+        fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 45_000_000)
+    fabric.placed(2)
+    fabric.stop_controller()
+    wait_until(lambda: not fabric.entries(), LIFETIME_SECONDS + 3, "entries outlive their lifetime")
+    assert sending.poll() is None, "the transfer is too short for this test"
+    fabric.start_controller()
+    members = fabric.placed(2)
+    assert {flow["queue"] for flow in members} == {"scheduled"}
+    assert len(fabric.entries()) == 2
+    assert sending.wait(60) == 0
+    wait_until(lambda: not fabric.entries() and not fabric.meters(), 15, "something is left")

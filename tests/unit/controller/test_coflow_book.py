@@ -1,0 +1,173 @@
+"""What reports, silence, switches and the network make of coflows, with a real scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from coflow.report import Flow, FlowReport
+from controller.coflow_book import LIE_SLACK_BYTES, CoflowBook
+from controller.policy.coflow import TrafficSet
+from controller.policy.five_tuple import FiveTuple
+from controller.policy.mincof import MinCOF
+from controller.policy.network import Network
+
+EXPIRY_SECONDS, STALL_SECONDS = 5.0, 15.0
+HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.1.2")
+MB = 1_000_000
+ONE, OTHER = b"1" * 16, b"2" * 16
+
+
+def network() -> Network:
+    net = Network()
+    for switch in ("leaf0", "leaf1", "spine0", "spine1"):
+        net.add_switch(switch)
+    links = [(leaf, spine) for leaf in ("leaf0", "leaf1") for spine in ("spine0", "spine1")]
+    for host in HOSTS:
+        net.add_host(host)
+        links.append((host, "leaf0" if host.startswith("10.0.0") else "leaf1"))
+    for a, b in links:
+        net.add_link(a, b, 20e6)
+        net.add_link(b, a, 20e6)
+    return net
+
+
+class Reported:
+    def __init__(self) -> None:
+        self.network = network()
+        self.book = CoflowBook(MinCOF(self.network), EXPIRY_SECONDS, STALL_SECONDS)
+
+    def take(self, now: float, coflow: bytes = ONE, **remaining: int) -> bool:
+        """Report flows by name (`a` to `d`) with what they have left."""
+        return self.book.take(coflow, [FlowReport(flow(name), left) for name, left in remaining.items()], now)
+
+    def scheduled(self) -> set[str]:
+        names = {key(name): name for name in "abcd"}
+        return {names[each] for each in self.book.schedule}
+
+
+def flow(name: str) -> Flow:
+    number = "abcd".index(name)
+    return Flow(HOSTS[number % 2], HOSTS[2 + number // 2], 7000 + number, 40000)
+
+
+def key(name: str) -> FiveTuple:
+    each = flow(name)
+    return FiveTuple(each.source, each.destination, each.protocol, each.source_port, each.destination_port)
+
+
+@pytest.fixture
+def reported() -> Reported:
+    return Reported()
+
+
+def test_a_reported_coflow_gets_paths_and_rates(reported: Reported) -> None:
+    assert reported.take(0, a=10 * MB, d=10 * MB)
+    schedule = reported.book.schedule
+    assert {schedule[key(name)].traffic_set for name in "ad"} == {TrafficSet.SCHEDULED}
+    assert all(schedule[key(name)].path and schedule[key(name)].rate_bps for name in "ad")
+    assert reported.book.order == (ONE,)
+
+
+def test_progress_changes_no_schedule_and_the_last_flow_ends_the_coflow(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    assert not reported.take(1, a=8 * MB, d=9 * MB)
+    assert reported.take(2, a=0)
+    assert reported.scheduled() == {"d"} and reported.book.get(ONE).ended == 1
+    assert reported.take(3, d=0)
+    assert len(reported.book) == 0 and not reported.book.schedule
+
+
+def test_flows_that_join_later_or_from_other_senders_are_of_the_same_coflow(reported: Reported) -> None:
+    reported.take(0, a=10 * MB)
+    assert reported.take(0.1, d=10 * MB)
+    assert len(reported.book) == 1 and reported.scheduled() == {"a", "d"}
+
+
+def test_a_silent_coflow_is_forgotten_and_a_heard_one_is_not(reported: Reported) -> None:
+    reported.take(0, a=10 * MB)
+    reported.take(0, OTHER, d=10 * MB)
+    reported.take(4, OTHER, d=9 * MB)
+    assert not reported.book.expire(5.0)
+    assert reported.book.expire(5.1)
+    assert [coflow.id for coflow in reported.book] == [OTHER] and reported.scheduled() == {"d"}
+    assert reported.take(6, a=5 * MB) and reported.scheduled() == {"a", "d"}
+
+
+def test_a_flow_that_is_not_reported_any_more_ends_alone(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    reported.take(4, a=9 * MB)
+    assert reported.book.expire(6)
+    assert reported.scheduled() == {"a"}
+
+
+def test_a_flow_that_never_moves_loses_its_place_until_it_does(reported: Reported) -> None:
+    for second in range(0, 20):
+        reported.take(second, a=10 * MB, d=(100 - second) * MB)
+        reported.book.expire(second)
+    assert reported.scheduled() == {"d"}
+    assert reported.take(20, a=9 * MB) and reported.scheduled() == {"a", "d"}
+
+
+def test_a_coflow_that_moves_more_than_it_announced_loses_its_schedule_until_it_is_forgotten(
+        reported: Reported) -> None:
+    reported.take(0, a=10 * MB, b=10 * MB)
+    reported.take(0, OTHER, d=10 * MB)
+    assert not reported.book.measured(key("a"), 12 * MB, 1)
+    assert reported.book.measured(key("a"), round(12.5 * MB) + LIE_SLACK_BYTES + 1, 2)
+    assert reported.scheduled() == {"d"} and reported.book.get(ONE).distrusted
+    assert not reported.take(3, a=5 * MB, c=5 * MB)
+    assert reported.scheduled() == {"d"}
+    reported.take(8, OTHER, d=1 * MB)
+    reported.book.expire(8.1)
+    assert reported.take(9, a=5 * MB)
+
+
+def test_what_grows_was_announced_later(reported: Reported) -> None:
+    reported.take(0, a=10 * MB)
+    reported.take(1, a=100 * MB)
+    assert not reported.book.measured(key("a"), 90 * MB, 2)
+
+
+def test_a_flow_belongs_to_the_coflow_that_named_it_first(reported: Reported) -> None:
+    reported.take(0, a=10 * MB)
+    reported.take(0, OTHER, a=10 * MB, d=10 * MB)
+    assert set(reported.book.get(OTHER).flows) == {key("d")}
+    reported.take(1, a=0)
+    reported.take(1, OTHER, a=10 * MB)
+    assert set(reported.book.get(OTHER).flows) == {key("a"), key("d")}
+
+
+def test_a_host_that_is_not_known_keeps_no_other_flow_waiting(reported: Reported) -> None:
+    reported.network.remove_node(HOSTS[3])
+    assert reported.take(0, a=10 * MB, d=10 * MB)
+    assert reported.scheduled() == {"a"} and HOSTS[3] in reported.book.refusals[key("d")]
+    reported.network.add_host(HOSTS[3])
+    reported.network.add_link(HOSTS[3], "leaf1", 20e6)
+    reported.network.add_link("leaf1", HOSTS[3], 20e6)
+    assert reported.take(1, a=10 * MB, d=10 * MB)
+    assert reported.scheduled() == {"a", "d"} and not reported.book.refusals
+
+
+def test_a_lost_link_moves_flows_off_it(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    reported.network.remove_link("leaf0", "spine0")
+    reported.book.network_changed(1)
+    assert {reported.book.schedule[key(name)].path.nodes[2] for name in "ad"} == {"spine1"}
+
+
+def test_a_deleted_coflow_has_no_schedule(reported: Reported) -> None:
+    reported.take(0, a=10 * MB)
+    assert reported.book.remove(ONE, 1, "it was deleted")
+    assert not reported.book.schedule and not reported.book.remove(ONE, 1, "again")
+    assert not reported.book.remove(OTHER, 1, "never heard of")
+
+
+def test_an_end_without_a_beginning_is_nothing(reported: Reported) -> None:
+    assert not reported.take(0, a=0)
+    assert len(reported.book) == 0
+
+
+def test_a_new_book_knows_everything_after_one_report(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    reported.book = CoflowBook(MinCOF(reported.network), EXPIRY_SECONDS, STALL_SECONDS)
+    assert reported.take(7, a=5 * MB, d=6 * MB) and reported.scheduled() == {"a", "d"}

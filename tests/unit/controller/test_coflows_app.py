@@ -1,0 +1,213 @@
+"""Reports in, entries and meters out: the application with fake switches in simulated time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+
+from coflow.report import Flow, FlowReport, Report, encode
+from controller.apps import coflows as coflows_module
+from controller.apps.coflows import Coflows
+from controller.errors import InvalidSettings
+from controller.events import EventLinkChanged, EventSwitchChanged
+from controller.meters import meter_for
+from controller.network_state import NetworkState
+from controller.openflow import Priority
+from controller.rest import RestApplication
+from controller.settings import Settings
+from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
+from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
+
+KEY = b"k" * 32
+MB = 1_000_000
+ONE = b"1" * 16
+LIFETIME_SECONDS = 15
+
+
+class Site(World):
+    """A fabric with the coflow application, and a sender of reports."""
+
+    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, directory: Path) -> None:
+        super().__init__(hub, patch)
+        (directory / "key").write_bytes(KEY)
+        self.hub = hub
+        self.state.settings = Settings(coflow_key_file=directory / "key", coflow_lifetime_seconds=LIFETIME_SECONDS)
+        patch.setattr(coflows_module, "time", SimpleNamespace(monotonic=hub.read, time=hub.read))
+        self.sequence = itertools.count(1)
+        self.coflows = self.new_application()
+
+    def new_application(self) -> Coflows:
+        coflows = Coflows(state=self.state, rest=RestApplication())
+        coflows.forwarding = self.app
+        coflows.hosts = SimpleNamespace(locate=lambda host, seconds: None)
+        coflows.start_loops()
+        return coflows
+
+    def flow_of(self, number: int) -> Flow:
+        hosts = self.network.hosts
+        return Flow(hosts[SOURCE].ip, hosts[DESTINATION].ip, 5000 + number, 6000)
+
+    def report(self, *remaining: int, coflow_id: bytes = ONE) -> bytes:
+        datagram = encode(Report(coflow_id, 7, next(self.sequence), round(self.hub.now * 1e6), tuple(
+            FlowReport(self.flow_of(number), left) for number, left in enumerate(remaining))), KEY)
+        self.coflows.receive(datagram)
+        return datagram
+
+    def keep_reporting(self, seconds: float, *remaining: int) -> None:
+        """Report twice a second, a little less each time."""
+        for step in range(round(2 * seconds)):
+            self.report(*(left - step for left in remaining))
+            eventlet.sleep(0.5)
+
+    @property
+    def entries(self) -> list[Any]:
+        return [entry for switch in self.network.switches.values() for entry in switch.flows.values()
+                if entry.priority == Priority.COFLOW]
+
+    @property
+    def meters(self) -> list[Any]:
+        return [meter for switch in self.network.switches.values() for meter in switch.meters.values()]
+
+    def count(self, outcome: str) -> float:
+        return self.coflows.metrics.reports.labels(outcome)._value.get()
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Site], None]], None]:
+    return lambda scenario: run_simulated(lambda hub: scenario(Site(hub, monkeypatch, tmp_path)))
+
+
+def test_a_report_puts_its_flows_on_metered_paths_in_the_scheduled_queue(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.report(20 * MB, 10 * MB)
+        eventlet.sleep(0.1)
+        schedule = site.coflows.book.schedule
+        assert len(site.entries) == 2
+        assert {entry.actions[0].traffic_class for entry in site.entries} == {1}
+        assert {meter.rate_kbps for meter in site.meters} == {
+            meter_for(1, assignment.rate_bps or 0).rate_kbps for assignment in schedule.values()}
+        assert all(entry.hard_timeout_seconds == LIFETIME_SECONDS for entry in site.entries)
+
+    run(scenario)
+
+
+def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        most = 0
+        for number in range(1000):
+            coflow_id = number.to_bytes(16)
+            site.report(20 * MB, coflow_id=coflow_id)
+            eventlet.sleep(0.02)
+            most = max(most, *(meter.meter_id for meter in site.meters))
+            site.report(0, coflow_id=coflow_id)
+            eventlet.sleep(0.02)
+        assert most == 1
+        assert site.entries == [] and site.meters == [] and len(site.coflows.book) == 0
+
+    run(scenario)
+
+
+def test_schedules_are_renewed_as_long_as_reports_come_and_no_longer(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        sent = []
+        switch = site.network.switches[site.paths()[0].nodes[1]]
+        take = switch.take
+        switch.take = lambda buffer: (sent.append((site.hub.now, buffer[1])), take(buffer))
+        site.keep_reporting(30, 20 * MB)
+        flow_mods = [at for at, kind in sent if kind == 14]
+        assert len(flow_mods) > 3
+        assert max(b - a for a, b in itertools.pairwise(flow_mods)) < LIFETIME_SECONDS / 2
+        eventlet.sleep(8)
+        assert site.entries == [] and site.meters == []
+
+    run(scenario)
+
+
+def test_bad_datagrams_change_nothing_and_are_counted_by_reason(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        good = site.report(20 * MB)
+        eventlet.sleep(0.1)
+        before = site.entries
+        for datagram, reason in ((b"x", "malformed"), (b"", "malformed"), (b"y" * 3000, "oversized"),
+                                 (good, "replayed"), (good[:-1] + b"\0", "unauthentic"),
+                                 (b"SPCF\x02" + good[5:], "version")):
+            site.coflows.receive(datagram)
+            assert site.count(reason) >= 1, reason
+        site.hub.stall(120)
+        site.coflows.receive(good)
+        assert site.count("stale") == 1
+        assert site.coflows.book.get(ONE) is not None and site.entries == before
+        assert site.count("taken") == 1
+
+    run(scenario)
+
+
+def test_a_controller_that_starts_anew_takes_live_coflows_over(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.keep_reporting(1, 20 * MB, 10 * MB)
+        for loop in site.coflows._loops:
+            loop.kill()
+        for path in list(site.app.explicit_paths):
+            site.app.explicit_paths.discard(path)
+        site.app.metered_paths._meters.clear()
+        for dpid in site.connections:
+            site.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        site.coflows = site.new_application()
+        eventlet.sleep(2)
+        assert len(site.entries) == 2, "what runs is not disturbed"
+        site.keep_reporting(1, 18 * MB, 9 * MB)
+        assert len(site.entries) == 2 and len(site.coflows.book) == 1
+        used = {entry.meter_id for entry in site.entries}
+        site.keep_reporting(70, 17 * MB, 8 * MB)
+        assert {meter.meter_id for meter in site.meters} == used
+
+    run(scenario)
+
+
+def test_a_lost_link_moves_flows_and_a_switch_that_comes_back_empty_is_filled(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.keep_reporting(1, 20 * MB)
+        (assignment,) = site.coflows.book.schedule.values()
+        nodes = assignment.path.nodes
+        names = [site.network.name_of[node] for node in nodes[2:4]]
+        site.network.dead.add(frozenset(names))
+        for link in site.state.remove_link(site.network.ends(*names)[0]):
+            site.app.link_changed(EventLinkChanged(link, live=False))
+            site.coflows.network_changed(EventLinkChanged(link, live=False))
+        site.keep_reporting(1, 19 * MB)
+        (assignment,) = site.coflows.book.schedule.values()
+        assert nodes[2:4] not in assignment.path.links
+        assert site.coflows.failures == {}
+        switch = site.network.switches[nodes[1]]
+        before = dict(switch.meters)
+        switch.flows, switch.groups, switch.meters, switch._by_table = {}, {}, {}, None
+        site.app.switch_changed(EventSwitchChanged(nodes[1], connected=True))
+        site.keep_reporting(2, 18 * MB)
+        assert switch.meters == before and len(site.entries) == 1
+
+    run(scenario)
+
+
+def test_small_coflows_are_left_to_the_default_paths(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.report(1 * MB)
+        eventlet.sleep(0.1)
+        assert len(site.coflows.book) == 1 and site.entries == []
+
+    run(scenario)
+
+
+def test_a_key_that_is_of_no_use_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"short")
+    state = NetworkState(Settings(coflow_key_file=tmp_path / "key"))
+    with pytest.raises(InvalidSettings, match="openssl"):
+        Coflows(state=state, rest=RestApplication())
+
