@@ -166,7 +166,7 @@ class FabricCluster:
                 for index in range(len(etcd_names(self.settings.nameservers)))]
 
     def _nameservers(self) -> list[Command]:
-        options = ["--replication", str(self.settings.replication),
+        options = ["--new", "--replication", str(self.settings.replication),
                    "--chunk-size", str(self.settings.chunk_size_bytes)]
         return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                    self._etcd_members)

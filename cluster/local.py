@@ -81,6 +81,8 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
             _start_etcd(processes, started, progress)
             _start_nameservers(processes, started, progress)
             _start_dataservers(processes, names, started, progress)
+            if any(name in started for name in nameserver_names(chosen["nameservers"])):
+                _own_root_directory(processes.settings["addresses"]["nameserver"])
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
         except BaseException:
@@ -182,7 +184,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
                              f"{MIN_CHUNK_SIZE_BYTES} and {MAX_CHUNK_SIZE_BYTES}")
     chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
-              "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {})}
+              "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
+              "namespace": recorded.get("namespace", False)}
     _refuse_other_settings(recorded, chosen, processes)
     return chosen
 
@@ -267,15 +270,17 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
     missing = [name for name, running in zip(names, found, strict=True) if running is None]
     if missing:
         progress("starting the nameserver" if len(names) == 1 else f"starting {len(missing)} nameservers")
-    options = ["--replication", str(settings["replication"]), "--chunk-size", str(settings["chunk_size_bytes"])]
+    # An empty directory is a lost one but for the first time; it is rebuilt then.
+    first = [] if settings["namespace"] else ["--new"]
+    options = [*first, "--replication", str(settings["replication"]),
+               "--chunk-size", str(settings["chunk_size_bytes"])]
     commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, _etcd_members(settings))
     processes.start_together([command for command in commands if command.name in missing])
     started += missing
     addresses["nameserver"] = ",".join(_address(record.address, name) for name in names
                                        if (record := processes.find(name)))
+    settings["namespace"] = True
     processes.save()
-    if missing:
-        _own_root_directory(addresses["nameserver"])
 
 
 def _own_root_directory(nameserver: str) -> None:

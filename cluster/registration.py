@@ -8,18 +8,32 @@ from cluster.errors import StartFailed
 from cluster.waiting import wait_for
 
 REGISTRATION_TIMEOUT_SECONDS = 20.0
+REBUILDING_TIMEOUT_SECONDS = 240.0
 
 
 def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
     """Wait until the nameserver counts all dataservers as alive: only then can files be stored.
 
-    Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS.
+    Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS; or with what a nameserver that
+    rebuilds its namespace waits for, after REBUILDING_TIMEOUT_SECONDS.
     """
     from fs.client.metadata import MetadataClient
-    from fs.errors import SpeedwellError
+    from fs.errors import NamespaceRebuilding, SpeedwellError
 
     client = MetadataClient(nameserver)
     missing = set(ids)
+    rebuilding: NamespaceRebuilding | None = None
+
+    def rebuilt() -> bool:
+        nonlocal rebuilding
+        try:
+            client.statistics()
+        except NamespaceRebuilding as error:
+            rebuilding = error
+            return False
+        except SpeedwellError:
+            pass
+        return True
 
     def registered() -> bool:
         nonlocal missing
@@ -31,6 +45,8 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
         return not missing
 
     try:
+        if not wait_for(rebuilt, REBUILDING_TIMEOUT_SECONDS):
+            raise StartFailed(str(rebuilding))
         if not wait_for(registered, REGISTRATION_TIMEOUT_SECONDS):
             raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
                               f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")

@@ -170,6 +170,14 @@ class NameserverUnavailable(SpeedwellError):
     """The nameserver does not answer; the message has its address."""
 
 
+class NamespaceRebuilding(NameserverUnavailable):
+    """The nameserver gets its namespace back from the dataservers; the message says what it waits for."""
+
+
+class WrongNamespace(SpeedwellError):
+    """A dataserver belongs to another namespace than the nameserver keeps."""
+
+
 class NoReplicaAvailable(SpeedwellError):
     """No live dataserver can hold or serve the file."""
 

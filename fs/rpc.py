@@ -37,6 +37,8 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.NoSpace: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
     errors.NotLeader: grpc.StatusCode.UNAVAILABLE,
+    errors.NamespaceRebuilding: grpc.StatusCode.UNAVAILABLE,
+    errors.WrongNamespace: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _BY_NAME: dict[str, type[SpeedwellError]] = {

@@ -120,6 +120,7 @@ class LocalCluster:
         self.nameserver = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--directory",
                                                 str(directory / "nameserver"), *options],
                                  directory / "nameserver.log")
+        self._new = not (directory / "nameserver").exists()
         self.dataservers: list[Daemon] = []
         self._places = places or [(f"r{i // 2}", f"p{i // 4}") for i in range(dataservers)]
         self._dataserver_arguments = dataserver_arguments
@@ -142,7 +143,8 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start everything and wait until the nameserver knows every dataserver."""
-        self.nameserver.start()
+        self.nameserver.launch(*(["--new"] if self._new else []))
+        self.nameserver.wait_ready()
         for index in range(self._count):
             rack, pod = self._places[index]
             name = f"d{index}"

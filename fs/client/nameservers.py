@@ -6,12 +6,16 @@ import time
 from typing import Any
 
 from fs.client.calls import CallFailed, Calls, NotSent
-from fs.errors import InvalidArgument, NameserverUnavailable, NotLeader
+from fs.errors import InvalidArgument, NameserverUnavailable, NamespaceRebuilding, NotLeader
 from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
 ATTEMPT_SECONDS = 2.0
 """How long one of several nameservers may take before another is asked."""
+
+REBUILDING_PAUSE_SECONDS = 0.2
+REBUILDING_PATIENCE = 24
+"""So many times its usual time a call waits for a nameserver that says it is getting its namespace back."""
 
 TAKEOVER_SECONDS = 10.0
 """How long a call waits by default where a nameserver that dies is followed by another."""
@@ -62,13 +66,20 @@ class Nameservers:
 
         Raises what the nameserver answered (`fs.errors`), NameserverUnavailable, FileClosed.
         """
-        deadline = time.monotonic() + self._timeout_seconds
+        began = time.monotonic()
+        deadline = began + self._timeout_seconds
         while True:
             left = deadline - time.monotonic()
             asked = self._asked
             in_doubt = False
             try:
                 return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
+            except NamespaceRebuilding:
+                if time.monotonic() - began > self._timeout_seconds * REBUILDING_PATIENCE:
+                    raise
+                time.sleep(REBUILDING_PAUSE_SECONDS)
+                deadline = time.monotonic() + self._timeout_seconds
+                continue
             except NotLeader:
                 self._ask_next(asked)
             except CallFailed as failure:

@@ -8,6 +8,7 @@ import grpc
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
 from fs.dataserver.lease import Lease
+from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.store import FileStore
 from fs.errors import InvalidArgument, SpeedwellError
@@ -23,8 +24,10 @@ class Heartbeats:
     """Sends heartbeats in a thread of its own between `start` and `stop`."""
 
     def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
-                 copies: Copies) -> None:
+                 copies: Copies, mirroring: Mirroring) -> None:
         self._copies = copies
+        self._mirroring = mirroring
+        self._rebuilding = False
         self._contents = Contents(store)
         self._link = link
         self._lease = lease
@@ -55,6 +58,7 @@ class Heartbeats:
                     log.info("the nameserver at %s answers again", self._link.address)
                 self._reachable = True
             except grpc.RpcError as error:
+                self._rebuilding = False
                 if self._reachable and not self._stop.is_set():
                     log.warning("no heartbeat at the nameserver %s: %s", self._link.address, _reason(error))
                 self._reachable = False
@@ -74,6 +78,7 @@ class Heartbeats:
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
             deleted=deleted, reports=self._contents.reports, lost=self._contents.lost, copying=self._copies.under_way,
             failed_copies=self._copies.take_failed())
+        self._mirroring.report(request)
         sent_at = self._lease.now()
         try:
             reply = self._link.heartbeat(request)
@@ -81,6 +86,13 @@ class Heartbeats:
             self._store.put_back(lengths)
             raise
         self._lease.renew(sent_at, reply.lease_seconds)
+        self._mirroring.ordered(reply)
+        if reply.rebuilding:
+            if not self._rebuilding:
+                self._store.report_again()
+            self._rebuilding = True
+            return
+        self._rebuilding = False
         self._deleted = []
         for file_id in reply.delete:
             try:

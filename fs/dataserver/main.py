@@ -12,6 +12,8 @@ from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.lease import Lease
+from fs.dataserver.mirror import Mirror
+from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.primary import Authority
 from fs.dataserver.scrub import Scrubber
@@ -105,15 +107,18 @@ def run(flags: argparse.Namespace) -> int:
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate, sync=flags.sync)
-    heartbeats = Heartbeats(link, lease, own, store, copies)
+    mirroring = Mirroring(Mirror(flags.directory / "mirror"), link, flags.id)
+    heartbeats = Heartbeats(link, lease, own, store, copies, mirroring)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
+    mirroring.start()
     scrubber.start()
     print(f"ready {advertised}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
     scrubber.stop()
     heartbeats.stop()
+    mirroring.stop()
     copies.stop()
     server.stop()
     connections.close()

@@ -15,6 +15,8 @@ from fs.proto.speedwell_pb2 import (
     HeartbeatReply,
     HeartbeatRequest,
     LookupRequest,
+    UploadMirrorReply,
+    UploadMirrorRequest,
 )
 from fs.proto.speedwell_pb2_grpc import NameserverStub
 
@@ -79,6 +81,16 @@ class NameserverLink:
             except ValueError:
                 raise NameserverUnavailable("the dataserver is stopping") from None
             time.sleep(RETRY_PAUSE_SECONDS)
+
+    def upload_mirror(self, request: UploadMirrorRequest) -> UploadMirrorReply:
+        """Send a part of the namespace. Raises NameserverUnavailable, StorageFailed."""
+        try:
+            reply: UploadMirrorReply = self._ask("UploadMirror", request)
+            return reply
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self.address) from None
+        except ValueError:
+            raise NameserverUnavailable("the dataserver is stopping") from None
 
     def look_up(self, inode: int) -> Attributes:
         """The attributes of a file. Raises NoSuchFile, NameserverUnavailable."""

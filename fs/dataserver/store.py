@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ KEPT_FILES = 4096
 _FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TOMBSTONES = 65536
+REPORTED_AGAIN_SECONDS = 60.0
 
 
 def check_file_id(file_id: str) -> None:
@@ -50,6 +52,7 @@ class FileStore:
         self._root = str(directory)  # plain strings: Path objects would be a third of a small append's time
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._grown: dict[str, FileLength] = {}
+        self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
         try:
@@ -131,6 +134,7 @@ class FileStore:
                 self._deleted.popitem(last=False)
             self._files.pop(file_id, None)
             self._grown.pop(file_id, None)
+            self._reported.pop(file_id, None)
         shutil.rmtree(self._place(file_id), ignore_errors=True)
 
     def begin_anew(self, file_id: str) -> None:
@@ -165,7 +169,20 @@ class FileStore:
         """At most `limit` lengths to report; they are forgotten here."""
         with self._lock:
             ids = [file_id for file_id, _ in zip(self._grown, range(limit), strict=False)]
-            return [self._grown.pop(file_id) for file_id in ids]
+            taken = [self._grown.pop(file_id) for file_id in ids]
+            now = time.monotonic()
+            for length in taken:
+                self._reported.pop(length.file_id, None)
+                self._reported[length.file_id] = now, length
+            while self._reported and next(iter(self._reported.values()))[0] < now - REPORTED_AGAIN_SECONDS:
+                self._reported.popitem(last=False)
+            return taken
+
+    def report_again(self) -> None:
+        """Have the lengths of the last minute reported once more: the nameserver may have lost them."""
+        with self._lock:
+            for _, length in self._reported.values():
+                self._grown.setdefault(length.file_id, length)
 
     def put_back(self, lengths: list[FileLength]) -> None:
         """Lengths that could not be reported; newer ones win."""

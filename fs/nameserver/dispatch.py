@@ -6,7 +6,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from fs.errors import InternalError, InvalidArgument, NotLeader, SpeedwellError
+from fs.errors import DatabaseDamaged, InternalError, InvalidArgument, NamespaceRebuilding, NotLeader, SpeedwellError
+from fs.nameserver.rebuilding import Rebuilding
 from fs.nameserver.service import NameserverService
 from fs.proto import speedwell_pb2 as pb
 
@@ -21,14 +22,24 @@ class Requests:
     def __init__(self, service: NameserverService | None = None) -> None:
         """Without a service every request is refused with NotLeader."""
         self._methods: Methods = {} if service is None else _methods(service)
+        self._refusal: Callable[[], SpeedwellError] = _not_leading
+        self._damaged: Callable[[str], None] | None = None
 
-    def lead(self, service: NameserverService) -> None:
-        """From now on `service` answers."""
+    def lead(self, service: NameserverService, damaged: Callable[[str], None] | None = None) -> None:
+        """From now on `service` answers. `damaged` is told when its database turns out to be."""
+        self._damaged = damaged
         self._methods = _methods(service)
 
     def stand_by(self) -> None:
         """From now on every request is refused: another nameserver leads."""
+        self._refusal = _not_leading
         self._methods = {}
+
+    def rebuild(self, rebuilding: Rebuilding) -> None:
+        """From now on only dataservers are answered, until the namespace is there again."""
+        self._refusal = rebuilding.refusal
+        self._methods = {"Heartbeat": (pb.HeartbeatRequest, rebuilding.heartbeat),
+                         "UploadMirror": (pb.UploadMirrorRequest, rebuilding.upload)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,13 +48,19 @@ class Requests:
     def answer(self, name: str, data: bytes) -> bytes:
         """The serialised reply. Raises the errors of `fs.errors` and no others."""
         methods = self._methods
-        if not methods:
-            raise NotLeader("this nameserver does not lead: ask the others")
         if name not in methods:
-            raise InvalidArgument(f"method: there is no request {name[:60]!r}")
+            if name not in self.names:
+                raise InvalidArgument(f"method: there is no request {name[:60]!r}")
+            raise self._refusal()
         request_type, method = methods[name]
         try:
             return method(_parse(request_type, data)).SerializeToString()
+        except DatabaseDamaged as error:
+            log.error("%s: %s", name, error)
+            if self._damaged is None:
+                raise
+            self._damaged(str(error))
+            raise NamespaceRebuilding(f"{error}; it is made again from the dataservers' copies") from None
         except SpeedwellError as error:
             if error.errno == InternalError.errno:
                 log.warning("%s: %s", name, error)
@@ -88,7 +105,17 @@ def _methods(service: NameserverService) -> Methods:
         "Balance": (pb.BalanceRequest, service.balance),
         "Contents": (pb.ContentsRequest, service.contents),
         "Repair": (pb.RepairRequest, service.repair),
+        "Mirror": (pb.MirrorRequest, service.mirror),
+        "UploadMirror": (pb.UploadMirrorRequest, _not_rebuilding),
     }
+
+
+def _not_rebuilding(request: pb.UploadMirrorRequest) -> pb.UploadMirrorReply:
+    return pb.UploadMirrorReply(stop=True)
+
+
+def _not_leading() -> SpeedwellError:
+    return NotLeader("this nameserver does not lead: ask the others")
 
 
 def _parse(request_type: type[Message], data: bytes) -> Message:

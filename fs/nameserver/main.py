@@ -2,23 +2,29 @@
 
 import logging
 import random
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from fs.errors import InvalidArgument, SpeedwellError
+from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
+from fs.nameserver.directory import NameserverDirectory
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.frames import NameserverFrames, listen
+from fs.nameserver.holders import FORCE_FLAG
+from fs.nameserver.keeper import Keeper
 from fs.nameserver.leadership import Leadership
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
+
+log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_SECONDS = 0.2
@@ -35,9 +41,10 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: Sequence[str] = (),
-        etcd_prefix: str = "") -> None:
+        etcd_prefix: str = "", new: bool = False, force: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
-    namespace in etcd and a mirror of it in `directory`. Raises SpeedwellError if the nameserver cannot start."""
+    namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
+    rebuilds one without waiting for dataservers. Raises SpeedwellError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -47,8 +54,8 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: 
         listener = cleanup.enter_context(listen(host))
         frame_port = listener.getsockname()[1]
 
-        def make_service(store: Store) -> NameserverService:
-            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port)
+        def make_service(store: Store, doubt: Callable[[str], None] = log.error) -> NameserverService:
+            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, doubt=doubt)
 
         requests = Requests()
         if etcd:
@@ -58,16 +65,18 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: 
             leadership.start()
             cleanup.callback(leadership.stop)
         else:
-            store = LevelDBStore(directory, sync=sync)
-            cleanup.callback(store.close)
-            requests.lead(make_service(store))
+            place = NameserverDirectory(directory, sync=sync)
+            cleanup.callback(place.close)
+            keeper = Keeper(place, requests, make_service, new=new, force=force, mirrors=settings.mirrors > 0)
+            keeper.start()
+            cleanup.callback(keeper.stop)
         frames = NameserverFrames(requests, listener)
         frames.start()
         server, bound_port = serve(requests, host, port)
         shown_host = f"[{host}]" if ":" in host else host
         click.echo(f"ready {shown_host}:{bound_port}")
         signal.sigwait(STOP_SIGNALS)
-        logging.getLogger(__name__).info("stopping")
+        log.info("stopping")
         stopped = server.stop(STOP_GRACE_SECONDS)
         frames.stop(STOP_GRACE_SECONDS)
         stopped.wait()
@@ -77,7 +86,13 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
                       sync: bool) -> ReplicatedStore:
     client = EtcdClient(etcd)
     try:
-        return ReplicatedStore(client, LevelDBStore(directory / "mirror", sync=sync), prefix, address)
+        try:
+            mirror = LevelDBStore(directory / "mirror", sync=sync)
+        except DatabaseDamaged as error:
+            log.warning("%s: it is loaded anew from etcd", error)
+            shutil.rmtree(directory / "mirror")
+            mirror = LevelDBStore(directory / "mirror", sync=sync)
+        return ReplicatedStore(client, mirror, prefix, address)
     except BaseException:
         client.close()
         raise
@@ -105,6 +120,12 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="How long a dataserver may be away before its replicas are made again elsewhere.")
 @click.option("--sync", is_flag=True,
               help="Force every change to the disk: survives a power failure, costs an fsync each.")
+@click.option("--new", is_flag=True, help="Begin a new namespace if the directory is empty. Without it, an empty "
+              "directory means that the namespace was lost: it is rebuilt from the dataservers.")
+@click.option("--mirrors", type=int, default=defaults.DEFAULT_MIRRORS, show_default=True, metavar="N",
+              help="Dataservers that keep a copy of the namespace to rebuild it from; 0: none.")
+@click.option(FORCE_FLAG, "force", is_flag=True, help="Rebuild without waiting for dataservers that are lost for "
+              "good: the last changes may be lost with them.")
 @click.option("--etcd", metavar="HOST:PORT,...", default="",
               help="Keep the namespace in this etcd, as one of several nameservers of which one leads.")
 @click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
@@ -112,13 +133,14 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, lease: float, recovery_grace: float, sync: bool, etcd: str,
-            etcd_prefix: str, log_level: str) -> None:
+            session_lease: float, lease: float, recovery_grace: float, sync: bool, new: bool,
+            mirrors: int, force: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(listen, directory, Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace),
-        sync=sync, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix)
+    settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors)
+    run(listen, directory, settings, sync=sync, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
+        new=new, force=force)
 
 
 def main(arguments: list[str] | None = None) -> int:

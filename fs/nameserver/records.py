@@ -23,7 +23,7 @@ SPECIAL_KINDS: frozenset[int] = frozenset({pb.FIFO, pb.SOCKET, pb.CHARACTER_DEVI
 
 SUPERBLOCK_KEY = b"!"
 _DENTRY_PREFIX = b"d"
-_INODE_PREFIX = b"i"
+INODE_PREFIX = b"i"
 DATASERVER_PREFIX = b"s"
 DELETION_PREFIX = b"x"
 ORPHAN_PREFIX = b"o"
@@ -157,7 +157,7 @@ def decode_dentry(value: bytes) -> tuple[int, int]:
 
 
 def inode_key(inode: int) -> bytes:
-    return _DENTRY_KEY.pack(_INODE_PREFIX, inode)
+    return _DENTRY_KEY.pack(INODE_PREFIX, inode)
 
 
 def inode_number(key: bytes) -> int:

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from fs import paths
-from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace
+from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
 from fs.nameserver import deletions, requests
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
+from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
@@ -27,7 +28,7 @@ from fs.nameserver.sessions import Sessions
 from fs.nameserver.settings import Settings
 from fs.nameserver.trash_requests import TrashRequests
 from fs.proto import speedwell_pb2 as pb
-from fs.store import Store
+from fs.store import JournaledStore, Store
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
                  clock_ns: Callable[[], int] = time.time_ns,
-                 clock_seconds: Callable[[], float] = time.monotonic) -> None:
-        """Raises StorageFailed if the store does not hold a namespace."""
+                 clock_seconds: Callable[[], float] = time.monotonic,
+                 doubt: Callable[[str], None] = log.error) -> None:
+        """`doubt` is told when a dataserver knows a newer state of the namespace. Raises StorageFailed if the store
+        does not hold a namespace."""
         self._store = store
         self._settings = settings
         self._generator = generator
@@ -49,6 +52,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._namespace = Namespace(store, now_ns=clock_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
+        self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
+                                grace_seconds=settings.recovery_grace_seconds
+                                ) if isinstance(store, JournaledStore) else None
         self._locks = LockTable(store)
         self._locks_changed = threading.Condition(self._lock)
         self._sessions = Sessions(settings.session_lease_seconds,
@@ -192,6 +198,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
         with self._lock:
+            if self._mirrors is not None:
+                self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
                 now_seconds=self._clock_seconds())
@@ -205,7 +213,16 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
             self._count_quota()
             self._expire_trash()
+            if self._mirrors is not None:
+                self._mirrors.heartbeat(dataserver, reply, self._clock_seconds())
             return reply
+
+    def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
+        """Without the lock: a copy is fed while the namespace changes."""
+        requests.dataserver_id(request.dataserver_id, "dataserver_id")
+        if self._mirrors is None:
+            raise NotSupported("this nameserver has no copies of its namespace on dataservers")
+        return self._mirrors.pull(request, self._clock_seconds())
 
     def change_replicas(self, request: pb.ChangeReplicasRequest) -> pb.ChangeReplicasReply:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
@@ -307,7 +324,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             reply = pb.StatisticsReply(
                 files=self._namespace.file_count, directories=self._namespace.directory_count,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
-                frame_port=self._frame_port)
+                frame_port=self._frame_port,
+                mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
                 capacity, available = status.capacity_bytes or 0, status.available_bytes or 0

@@ -12,6 +12,7 @@ DEFAULT_DELETION_GRACE_SECONDS = 60.0
 DEFAULT_SESSION_LEASE_SECONDS = 15.0
 DEFAULT_LEASE_SECONDS = LEASE_SECONDS
 DEFAULT_RECOVERY_GRACE_SECONDS = 60.0
+DEFAULT_MIRRORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Settings:
     session_lease_seconds: float = DEFAULT_SESSION_LEASE_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     recovery_grace_seconds: float = DEFAULT_RECOVERY_GRACE_SECONDS
+    mirrors: int = DEFAULT_MIRRORS
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
         requests.number(self.chunk_size_bytes, "chunk-size", requests.MAX_CHUNK_BYTES,
                         requests.MIN_CHUNK_BYTES)
+        requests.number(self.mirrors, "mirrors", requests.MAX_REPLICATION)
         if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
             raise InvalidArgument(f"deletion-grace: {self.deletion_grace_seconds:g} s is not between 0 and "
                                   "a year")

@@ -15,8 +15,8 @@ from pathlib import Path
 from fs.errors import NoSpace, StorageFailed
 from fs.store.records import HEAD_BYTES, MalformedRecord, decode_records, encode_record, record_head
 
-SEGMENT_BYTES = 4 << 20
-MAX_SEGMENTS = 32
+SEGMENT_BYTES = 1 << 20
+MAX_SEGMENTS = 128
 """128 MiB: who is further behind gets everything anew."""
 
 MAX_PLACES = 64

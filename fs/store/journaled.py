@@ -94,10 +94,25 @@ class JournaledStore:
             self.journal.append(encode_changes(batch.changes.items()))
         try:
             self._store.write(batch)
+        except DatabaseDamaged:
+            self.journal.take_back(before.sequence)   # the batch is not to come back when the store is made anew
+            raise
         except StorageFailed:
             self._doubtful = True
             raise
         self.position = position
+
+    def fork(self, position: Position) -> None:
+        """Begin a new timeline with the next batch. Raises StorageFailed."""
+        batch = Batch()
+        batch.put(STATE_KEY, position.encode())
+        self._store.write(batch)
+        self.position = position
+
+    @property
+    def settled(self) -> bool:
+        """Whether the store holds what `position` says, and nothing that failed half-way."""
+        return not self._doubtful
 
     def close(self) -> None:
         self._store.close()

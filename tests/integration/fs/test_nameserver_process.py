@@ -26,7 +26,7 @@ METHODS = ("Lookup", "List", "Create", "MakeDirectory", "Remove", "Rename", "Set
 
 
 def nameserver(directory: Path, *options: str) -> Daemon:
-    return Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--directory",
+    return Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--new", "--directory",
                                  str(directory / "nameserver"), *options], directory / "nameserver.log")
 
 
@@ -359,7 +359,7 @@ class TestLife:
 def test_a_full_disk_is_no_space_and_what_was_answered_before_stays(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], check=True)
     log = Path(os.devnull)
-    daemon = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--directory",
+    daemon = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--new", "--directory",
                                    str(tmp_path / "nameserver")], log)
     try:
         daemon.start()

@@ -12,7 +12,7 @@ from cluster.local import LocalSettings
 from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
-            "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}}
+            "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
