@@ -7,6 +7,7 @@ background; `up` and `down` there are what the command line calls.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from cluster.nameservers import (
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from cluster.waiting import wait_for
+from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, InvalidFabric
@@ -61,6 +63,7 @@ class FabricSettings(BaseModel):
     replica_policy: str = "mayflower"
     path_policy: str = "mayflower"
     shaped: bool = True
+    coflows: bool = False
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
 
     @field_validator("directory")
@@ -88,7 +91,8 @@ class FabricCluster:
         self.settings = settings
         self.processes = Processes(settings.directory)
         self.emulation = Emulation(settings.fabric, directory=settings.directory,
-                                   controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped)
+                                   controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
+                                   queues=settings.coflows)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
@@ -101,6 +105,9 @@ class FabricCluster:
             require_etcd()
         progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
         self.emulation.start()
+        if self.settings.coflows:
+            self._coflow_key.write_text(secrets.token_hex(32) + "\n")
+            self._coflow_key.chmod(0o600)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
         self.processes.start_together([self._controller(), *self._nameservers()])
@@ -136,6 +143,7 @@ class FabricCluster:
             "congestion_control": self.emulation.congestion_control,
             "controller": CONTROLLER_URL,
             "nameserver": self.nameserver,
+            "environment": self.environment,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
             "hosts": {host.name: {"pid": self.emulation.host_pid(host.name), "ip": host.ip,
                                   "management_ip": host.management_ip, "rack": host.rack, "pod": host.pod}
@@ -149,7 +157,20 @@ class FabricCluster:
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
             "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
+            *(["--queues", "mincof", "--coflow-host", MACHINE, "--coflow-key-file", str(self._coflow_key)]
+              if self.settings.coflows else []),
         ])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What programs on the hosts need in their environment for their transfers to be coflows."""
+        if not self.settings.coflows:
+            return {}
+        return {ADDRESS_VARIABLE: MACHINE, KEY_FILE_VARIABLE: str(self._coflow_key)}
+
+    @property
+    def _coflow_key(self) -> Path:
+        return self.settings.directory / "coflow.key"
 
     @property
     def nameserver(self) -> str:
@@ -179,14 +200,14 @@ class FabricCluster:
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
-        ], prefix=self._inside(name), ready_timeout_seconds=60.0)
+        ], prefix=self._inside(name), env=self.environment, ready_timeout_seconds=60.0)
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
             "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--local-host", self.settings.fabric.host(name).ip,
-        ], prefix=self._inside(name))
+        ], prefix=self._inside(name), env=self.environment)
 
     def _inside(self, name: str) -> Sequence[str]:
         return in_namespace(self.emulation.host_pid(name), ())
@@ -203,6 +224,7 @@ class FabricCluster:
         number = self.settings.nameservers
         for part in ("data", *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
+        self._coflow_key.unlink(missing_ok=True)
 
 
 def read_settings(**values: Any) -> FabricSettings:

@@ -28,8 +28,9 @@ LAST_REPORTS_PAUSE_SECONDS = 0.02
 class FlowProgress:
     """One flow's account: `moved` is called as its bytes go, from any thread."""
 
-    def __init__(self, flow: Flow, size_bytes: int) -> None:
+    def __init__(self, flow: Flow, size_bytes: int, coflow_id: bytes) -> None:
         self.flow = flow
+        self.coflow_id = coflow_id
         self.remaining_bytes = size_bytes
         self.ends_told = 0
 
@@ -39,7 +40,7 @@ class FlowProgress:
 
 
 class Reporter:
-    """Reports the flows of one coflow, as far as this process has any.
+    """Reports the flows of a coflow, as far as this process has any, or of several coflows.
 
     `coflow_id` (16 bytes) is the same at all processes that take part; without it, one is drawn. Use it as a context
     manager, or call `close`. Nothing here raises when the scheduler cannot be reached.
@@ -48,8 +49,7 @@ class Reporter:
     def __init__(self, scheduler: SchedulerAddress, coflow_id: bytes | None = None,
                  interval_seconds: float = REPORT_INTERVAL_SECONDS) -> None:
         self.coflow_id = secrets.token_bytes(ID_BYTES) if coflow_id is None else coflow_id
-        if len(self.coflow_id) != ID_BYTES:
-            raise InvalidReport("malformed", f"a coflow's id has {ID_BYTES} bytes, not {len(self.coflow_id)}")
+        _check_id(self.coflow_id)
         self._scheduler = scheduler
         self._interval_seconds = interval_seconds
         self._sender = secrets.randbits(63) + 1
@@ -68,36 +68,42 @@ class Reporter:
                  traceback: TracebackType | None) -> None:
         self.close()
 
-    def add(self, flows: Iterable[tuple[Flow, int]]) -> list[FlowProgress]:
+    def add(self, flows: Iterable[tuple[Flow, int]], coflow_id: bytes | None = None) -> list[FlowProgress]:
         """Tell of flows that are about to start, (5-tuple, bytes) each, and report on them from now on.
 
-        A flow that stays within a host needs no schedule, and is not reported.
+        They are of the reporter's coflow, or of the one named here. A flow that stays within a host needs no
+        schedule, and is not reported.
         """
-        added = [FlowProgress(flow, max(1, size_bytes)) for flow, size_bytes in flows]
+        number = self.coflow_id if coflow_id is None else coflow_id
+        _check_id(number)
+        added = [FlowProgress(flow, max(1, size_bytes), number) for flow, size_bytes in flows]
         with self._lock:
             self._flows.update((each.flow, each) for each in added if crosses_network(each.flow))
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._report_for_ever, name="coflow-reporter", daemon=True)
                 self._thread.start()
-        self.report()
+        self.report(number)
         return added
 
     def ended(self, progress: FlowProgress) -> None:
         """A flow has ended, at whatever it had left."""
         progress.remaining_bytes = 0
-        self.report()
+        self.report(progress.coflow_id)
 
-    def report(self) -> None:
-        """Send one report now; several datagrams if the flows do not fit into one."""
+    def report(self, coflow_id: bytes | None = None) -> None:
+        """Report now, on one coflow or on all; several datagrams if its flows do not fit into one."""
         with self._lock:
-            flows = [FlowReport(each.flow, each.remaining_bytes) for each in self._flows.values()]
+            by_coflow: dict[bytes, list[FlowReport]] = {}
             for each in list(self._flows.values()):
-                each.ends_told += each.remaining_bytes == 0
-                if each.ends_told >= LAST_REPORTS:
-                    del self._flows[each.flow]
-            for batch in _batches(flows):
-                self._sequence += 1
-                self._send(Report(self.coflow_id, self._sender, self._sequence, time.time_ns() // 1000, batch))
+                if coflow_id in (None, each.coflow_id):
+                    by_coflow.setdefault(each.coflow_id, []).append(FlowReport(each.flow, each.remaining_bytes))
+                    each.ends_told += each.remaining_bytes == 0
+                    if each.ends_told >= LAST_REPORTS:
+                        del self._flows[each.flow]
+            for number, flows in by_coflow.items():
+                for batch in _batches(flows):
+                    self._sequence += 1
+                    self._send(Report(number, self._sender, self._sequence, time.time_ns() // 1000, batch))
 
     def close(self) -> None:
         """End what has not ended, tell it a few times, and stop."""
@@ -122,6 +128,11 @@ class Reporter:
     def _report_for_ever(self) -> None:
         while not self._closed.wait(self._interval_seconds):
             self.report()
+
+
+def _check_id(coflow_id: bytes) -> None:
+    if len(coflow_id) != ID_BYTES:
+        raise InvalidReport("malformed", f"a coflow's id has {ID_BYTES} bytes, not {len(coflow_id)}")
 
 
 def configured_reporter(coflow_id: bytes | None = None) -> Reporter | None:

@@ -38,6 +38,8 @@ class ReportedCoflow:
     id: bytes
     arrived_at: float
     flows: dict[FiveTuple, ReportedFlow] = field(default_factory=dict)
+    lost: set[FiveTuple] = field(default_factory=set)
+    """Flows that another coflow has named since."""
     ended: int = 0
     heard_at: float = 0.0
     distrusted: str | None = None
@@ -105,10 +107,7 @@ class CoflowBook:
         if remaining_bytes == 0:
             return flow is not None and self._end_flow(coflow, five_tuple, now)
         if flow is None:
-            if self._owner.get(five_tuple, coflow.id) == coflow.id and len(self._owner) < MAX_FLOWS:
-                self._owner[five_tuple] = coflow.id
-                coflow.flows[five_tuple] = ReportedFlow(five_tuple, remaining_bytes, remaining_bytes, now, now)
-            return False
+            return self._add_flow(coflow, five_tuple, remaining_bytes, now)
         flow.heard_at = now
         if remaining_bytes != flow.remaining_bytes:
             flow.moved_at = now
@@ -118,6 +117,22 @@ class CoflowBook:
             if five_tuple in self._scheduled:
                 self._scheduler.progress(five_tuple, remaining_bytes, now)
         return False
+
+    def _add_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> bool:
+        """A connection may serve one transfer after the other, so a flow is the coflow's that named it last; once
+        lost, it does not come back, or two that name it would take it from each other for ever."""
+        if five_tuple in coflow.lost or len(self._owner) >= MAX_FLOWS:
+            return False
+        former = self._coflows.get(self._owner.get(five_tuple, b""))
+        changed = False
+        if former is not None:
+            former.lost.add(five_tuple)
+            changed = self._end_flow(former, five_tuple, now)
+            if not former.flows:
+                self._forget(former)
+        self._owner[five_tuple] = coflow.id
+        coflow.flows[five_tuple] = ReportedFlow(five_tuple, remaining_bytes, remaining_bytes, now, now)
+        return changed
 
     def _schedule_new(self, coflow: ReportedCoflow, now: float) -> bool:
         """Tell the scheduler of flows that it does not know and that move. One at a time only if it refuses some."""

@@ -27,6 +27,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
+@click.option("--coflows", is_flag=True, help="With --fabric: slice links into queues, and schedule the transfers of "
+              "the filesystem as coflows.")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
@@ -34,8 +36,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       dataservers: int | None, nameservers: int | None, replication: int | None, chunk_size: int | None,
-       as_json: bool) -> None:
+       coflows: bool, dataservers: int | None, nameservers: int | None, replication: int | None,
+       chunk_size: int | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -48,11 +50,12 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, {"nameservers": nameservers, "replication": replication,
-                                      "chunk_size_bytes": chunk_size}, as_json)
+        _on_fabric(fabric, mount_on, {"coflows": coflows or None, "nameservers": nameservers,
+                                      "replication": replication, "chunk_size_bytes": chunk_size}, as_json)
         return
-    if mount_on:
-        raise click.UsageError("--mount-on goes with --fabric", click.get_current_context())
+    for name, used in (("--mount-on", mount_on), ("--coflows", coflows)):
+        if used:
+            raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:
         last = current.read()
         if last is None or last.kind != "local":

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext, Writer
+from fs.coflows import Account
 from fs.errors import (
     AppendFailed,
     NoReplicaAvailable,
@@ -132,6 +133,7 @@ class AppendRequests:
         primary, relay = self._targets()
         channel: Channel | None = None
         handed_over = False
+        account: Account | None = None
         try:
             channel = self._context.connections.take(primary.host, primary.port)
             channel.set_timeout(ANSWER_SECONDS)
@@ -140,6 +142,9 @@ class AppendRequests:
                 chunk_size=self.attributes.chunk_size, length=length, relay=relay, epoch=self.attributes.epoch,
                 records=[AppendRecord(writer=writer.id, sequence=writer.sequence)], retry=retry,
                 known_size=max(self.attributes.size, self.end))), more=True)
+            if self._context.coflows is not None:
+                account = self._context.coflows.append(self.attributes.file_id, writer.id, writer.sequence,
+                                                       channel.socket, length)
             send(channel)
             handed_over = True
             self._await_answer(channel, primary)
@@ -150,6 +155,9 @@ class AppendRequests:
             if channel is not None:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
+        finally:
+            if account is not None:
+                account.ended()
         if reply.status != OK:
             raise _refusal(primary, reply, self._path)
         self._context.connections.give_back(primary.host, primary.port, channel)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Iterable
 
+from fs import coflows
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
@@ -55,6 +56,7 @@ class ClientContext:
         self.steering = None if controller is None else Steering(
             controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
             timeout_seconds=controller_timeout_seconds)
+        self.coflows = coflows.configured()
         self.steer_min_bytes = steer_min_bytes
         self.most_parts = most_parts
         self.local_host = local_host

@@ -87,6 +87,7 @@ class PieceStream:
         self.asked.popleft()
         self.due = None
         self._delivered += count
+        self.source.moved(count)
         self._filled, self._data = 0, memoryview(b"")
 
     @property
@@ -113,6 +114,8 @@ class PieceStream:
         if self.is_done:
             return
         self.is_done = True
+        if self.source.account is not None:
+            self.source.account.ended()
         if self.source.placement is not None:
             self.source.placement.ended(self.source.read)
 

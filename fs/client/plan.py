@@ -1,5 +1,7 @@
 """Deciding where the bytes of a range come from: by the controller, or from the nearest replica."""
 
+from __future__ import annotations
+
 import logging
 import socket
 from collections.abc import Sequence
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 
 from fs.client.context import ClientContext
 from fs.client.steering import FollowedPlacement, Placement, SteeredRead
+from fs.coflows import MIN_BYTES, Account, Coflows, new_id
 from fs.proto.speedwell_pb2 import Attributes, Replica
 
 log = logging.getLogger(__name__)
@@ -22,9 +25,17 @@ class Source:
     read: SteeredRead
     bound: socket.socket | None = None
     placement: Placement | FollowedPlacement | None = None
+    account: Account | None = None
+
+    def moved(self, count: int) -> None:
+        """So many bytes came from it."""
+        if self.account is not None:
+            self.account.moved(count)
 
     def ended(self) -> None:
         """Nothing more is taken from it. Safe to call again."""
+        if self.account is not None:
+            self.account.ended()
         if self.bound is not None:
             self.bound.close()
         if self.placement is not None:
@@ -37,11 +48,17 @@ class Followed:
 
     placement: FollowedPlacement
     sockets: dict[int, socket.socket]
+    coflow: _Coflow | None = None
 
     def source(self, part: SteeredRead) -> Source | None:
         """A part that is to be opened; None if its port has been used."""
         bound = self.sockets.pop(part.client_port, None)
-        return None if bound is None else Source(part, bound, self.placement)
+        if bound is None:
+            return None
+        source = Source(part, bound, self.placement)
+        if self.coflow is not None:
+            self.coflow.tell([source])
+        return source
 
     def ended(self) -> None:
         """Nothing more is to come. Safe to call again."""
@@ -96,7 +113,7 @@ def _placed(context: ClientContext, attributes: Attributes, candidates: Sequence
     if isinstance(placement, FollowedPlacement):
         context.metrics.add(steered_reads=1, waited_reads=int(not placement.parts),
                             split_reads=int(len(placement.parts) > 1))
-        return Followed(placement, by_port)
+        return Followed(placement, by_port, _coflow(context, own_address, size))
     parts = placement.parts if placement is not None else ()
     sources = [Source(part, by_port.pop(part.client_port), placement) for part in parts]
     for unused in by_port.values():
@@ -104,7 +121,30 @@ def _placed(context: ClientContext, attributes: Attributes, candidates: Sequence
     if not sources:
         return None
     context.metrics.add(steered_reads=1, split_reads=int(len(sources) > 1))
+    coflow = _coflow(context, own_address, size)
+    if coflow is not None:
+        coflow.tell(sources)
     return sources
+
+
+class _Coflow:
+    """A read that reports itself: its flows come from the replicas to ports of this host."""
+
+    def __init__(self, coflows: Coflows, own_address: str) -> None:
+        self._coflows = coflows
+        self._own_address = own_address
+        self._id = new_id()
+
+    def tell(self, sources: Sequence[Source]) -> None:
+        """All at once, so that they are scheduled together."""
+        flows = [((source.read.replica_host, source.read.replica_port),
+                  (self._own_address, source.read.client_port), source.read.size_bytes) for source in sources]
+        for source, account in zip(sources, self._coflows.flows(self._id, flows), strict=True):
+            source.account = account
+
+
+def _coflow(context: ClientContext, own_address: str, size: int) -> _Coflow | None:
+    return None if context.coflows is None or size < MIN_BYTES else _Coflow(context.coflows, own_address)
 
 
 def _bound(context: ClientContext, toward: Replica, number: int) -> tuple[str, dict[int, socket.socket]] | None:

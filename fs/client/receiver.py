@@ -200,6 +200,8 @@ class RangeReceiver(Receiver):
         """Note that `count` bytes were given out."""
         self.position += count
         self._left -= count
+        if self._source is not None:
+            self._source.moved(count)
         self._context.metrics.add(bytes_read=count)
         self._choice.delivered()
         if self._left <= 0:

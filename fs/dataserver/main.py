@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from fs.coflows import configured
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.heartbeat import Heartbeats
@@ -92,6 +93,7 @@ def run(flags: argparse.Namespace) -> int:
     advertised = flags.advertise or host
     if advertised in ("0.0.0.0", "::"):
         raise InvalidArgument(f"--advertise: clients cannot connect to {advertised}, name an address")
+    configured()    # a key that cannot be used is said now
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
+from fs.coflows import Account, configured
 from fs.connections import ConnectionPool
 from fs.errors import NoSpace, StaleEpoch, StaleFile
 from fs.proto.speedwell_pb2 import (
@@ -50,6 +51,8 @@ class Relay:
         self._chain: list[Replica] = []       # the replica we send to, then those it sends to
         self._waiting: list[Replica] = list(targets)
         self._channel: Channel | None = None
+        self._account: Account | None = None
+        self._coflows = configured()
         self._channel = self._open()
 
     def send(self, piece: memoryview) -> None:
@@ -58,6 +61,8 @@ class Relay:
             return
         try:
             self._channel.send_bytes([piece])
+            if self._account is not None:
+                self._account.moved(len(piece))
         except ConnectionLost as error:
             self._lose_head(str(error))
 
@@ -84,6 +89,7 @@ class Relay:
             if reply is None:
                 continue
             if reply.status == OK:
+                self._end_account()
                 self._note(reply)
                 return
             self._refused(reply)
@@ -113,6 +119,7 @@ class Relay:
 
     def abort(self) -> None:
         """Tell the targets to forget the bytes: a closed connection says so at any point."""
+        self._end_account()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -135,12 +142,26 @@ class Relay:
                 wait_seconds = ANSWER_SECONDS + MORE_SECONDS_PER_REPLICA * (len(self._chain) - 1)
                 channel.set_timeout(wait_seconds, ANSWER_SECONDS)
                 channel.send(DataRequest(append=operation), more=True)
+                self._tell(channel)
                 return channel
             except ConnectionLost as error:
                 if channel is not None:
                     channel.close()
                 self._drop(str(error))
         return None
+
+    def _tell(self, channel: Channel) -> None:
+        """Report the flow to the head of the chain as part of the append's coflow."""
+        self._end_account()
+        if self._coflows is not None and self._operation.records:
+            record = self._operation.records[0]
+            self._account = self._coflows.append(self._operation.file_id, record.writer, record.sequence,
+                                                 channel.socket, self._operation.length)
+
+    def _end_account(self) -> None:
+        account, self._account = self._account, None
+        if account is not None:
+            account.ended()
 
     def _send_again(self) -> bool:
         self._channel = self._open()
@@ -184,6 +205,7 @@ class Relay:
 
     def _drop(self, reason: str) -> None:
         """The head of the chain is out; those behind it are still to be served."""
+        self._end_account()
         self._finish()
         head = self._chain[0]
         log.warning("%s: dataserver %s does not take the append: %s", self._operation.file_id,

@@ -128,13 +128,12 @@ def test_what_grows_was_announced_later(reported: Reported) -> None:
     assert not reported.book.measured(key("a"), 90 * MB, 2)
 
 
-def test_a_flow_belongs_to_the_coflow_that_named_it_first(reported: Reported) -> None:
-    reported.take(0, a=10 * MB)
-    reported.take(0, OTHER, a=10 * MB, d=10 * MB)
-    assert set(reported.book.get(OTHER).flows) == {key("d")}
-    reported.take(1, a=0)
-    reported.take(1, OTHER, a=10 * MB)
-    assert set(reported.book.get(OTHER).flows) == {key("a"), key("d")}
+def test_a_flow_belongs_to_the_coflow_that_named_it_last_and_does_not_go_back_and_forth(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    assert reported.take(1, OTHER, a=10 * MB)
+    assert set(reported.book.get(ONE).flows) == {key("d")} and set(reported.book.get(OTHER).flows) == {key("a")}
+    assert not reported.take(2, a=9 * MB, d=9 * MB)
+    assert set(reported.book.get(OTHER).flows) == {key("a")} and reported.scheduled() == {"a", "d"}
 
 
 def test_a_host_that_is_not_known_keeps_no_other_flow_waiting(reported: Reported) -> None:

@@ -1,0 +1,88 @@
+"""The filesystem's transfers as coflows: what is told, and when nothing is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coflow.reporter import FlowProgress
+from fs import coflows
+from fs.coflows import MIN_BYTES, Coflows, configured
+from fs.errors import InvalidArgument
+
+ENDS = (("10.0.0.1", 41000), ("10.0.1.1", 7100))
+
+
+class Told:
+    """Stands where reports go out."""
+
+    def __init__(self) -> None:
+        self.added: list[FlowProgress] = []
+        self.over: list[FlowProgress] = []
+
+    def add(self, flows, coflow_id):
+        self.added += (new := [FlowProgress(flow, size, coflow_id) for flow, size in flows])
+        return new
+
+    def ended(self, progress: FlowProgress) -> None:
+        self.over.append(progress)
+
+
+def connection(here=ENDS[0], there=ENDS[1], family=2):
+    return SimpleNamespace(getsockname=lambda: here, getpeername=lambda: there, family=family)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    configured.cache_clear()
+    yield
+    configured.cache_clear()
+
+
+def test_an_append_is_one_coflow_at_the_client_and_at_every_replica() -> None:
+    client, replica = Told(), Told()
+    Coflows(client).append("file", 7, 3, connection(), MIN_BYTES)
+    Coflows(replica).append("file", 7, 3, connection(ENDS[1], ("10.0.1.2", 7100)), MIN_BYTES)
+    Coflows(replica).append("file", 7, 4, connection(), MIN_BYTES)
+    assert client.added[0].coflow_id == replica.added[0].coflow_id != replica.added[1].coflow_id
+    assert client.added[0].flow[:4] == ("10.0.0.1", "10.0.1.1", 41000, 7100)
+
+
+def test_small_appends_are_not_told() -> None:
+    told = Told()
+    assert Coflows(told).append("file", 7, 3, connection(), MIN_BYTES - 1) is None
+    assert Coflows(told).append("file", 7, 3, connection(family=10), MIN_BYTES) is None
+    assert told.added == []
+
+
+def test_an_account_ends_once() -> None:
+    told = Told()
+    [account] = Coflows(told).flows(coflows.new_id(), [(*ENDS, 500)])
+    account.moved(200)
+    account.ended()
+    account.ended()
+    account.moved(100)
+    assert [progress.remaining_bytes for progress in told.over] == [300]
+
+
+def test_nothing_is_configured_without_an_address_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPEEDWELL_COFLOW_ADDRESS", raising=False)
+    assert configured() is None
+    configured.cache_clear()
+    monkeypatch.setenv("SPEEDWELL_COFLOW_ADDRESS", "127.0.0.1")
+    monkeypatch.setenv("SPEEDWELL_COFLOW_KEY_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidArgument, match="cannot read"):
+        configured()
+    (tmp_path / "none").write_bytes(b"k" * 16)
+    assert configured() is not None
+
+
+def test_a_client_that_reports_nothing_does_not_import_the_protocol() -> None:
+    done = subprocess.run([sys.executable, "-c", "import sys, fs.client; assert 'coflow' not in sys.modules"],
+                          check=False, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
