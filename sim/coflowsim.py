@@ -120,7 +120,9 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
     while come < coflows or live > 0:
         if live == 0 and starts[come] > step:
             step = starts[come]
+        looked_at = step - 1                    # a coflow that ends is noticed within its last step
         while come < coflows and starts[come] <= step:
+            looked_at = step
             place = live
             while place > 0 and not dark and key[come] < key[order[place - 1]]:
                 order[place] = order[place - 1]
@@ -142,7 +144,7 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
             _share_in_order(racks, order[:live], first, last, sources, destinations, rates)
         else:
             _madd_in_order(racks, order[:live], first, last, sources, destinations, left, to_receive,
-                           deadlines - step * 8, rates)
+                           deadlines - looked_at * 8, rates)
         until = starts[come] if come < coflows else 1 << 60
         ended = False
         while step < until and not ended:
@@ -236,6 +238,10 @@ def _count_down(moves: Reals, live: Reals, flows: int, to_receive: Reals, rack: 
             left -= move
             if short[i] <= NOTHING:
                 short[i] = 0.0
+        if left <= NOTHING:
+            live[:flows] = 0.0
+            short[:] = 0.0
+            break
     for i in range(active):
         live[rows[i]] = short[i]
     to_receive[rack] = left

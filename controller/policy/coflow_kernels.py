@@ -2,7 +2,7 @@
 
 Flow f runs over the links in row f of `links`, -1 after the last; `left` holds what flows have to send, `free` what
 links can still give. The flows of coflow c are `flows[first[c] : first[c] + count[c]]`. `load` is scratch: zeros, one
-for each link, before and after each call. Units are the caller's, as long as `free` is `left`'s unit per unit of time.
+for each link, before and after each call. Any units will do, as long as `free` is `left`'s unit per unit of time.
 
 A change here must not call into another module: numba's cache looks at this file alone.
 """
@@ -93,6 +93,43 @@ def madd(order: Integers, first: Integers, count: Integers, flows: Integers, lin
         for i in range(first[c], first[c] + count[c]):
             rates[flows[i]] = left[flows[i]] / seconds
     return number
+
+
+@compiled
+def scaled(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
+           free: Reals, whole: Reals, load: Reals, rates: Reals) -> None:
+    """In order, each flow gets that part of its rate in an empty network which its own links still have free.
+
+    This is MADD as Varys' scheduler has it in its code: a coflow that finds a link full goes on with its other flows.
+    """
+    used = np.zeros(len(free))
+    for c in order:
+        add_load(c, first, count, flows, links, left, load)
+        seconds = drain(c, first, count, flows, links, whole, whole, load, 0.0)
+        if seconds == 0.0:
+            continue
+        for i in range(first[c], first[c] + count[c]):
+            f = flows[i]
+            part = 1.0
+            for position in range(links.shape[1]):
+                link = links[f, position]
+                if link < 0:
+                    break
+                part = min(part, free[link] / whole[link])
+            if part > FULL:
+                rates[f] = part * left[f] / seconds
+                for position in range(links.shape[1]):
+                    if links[f, position] < 0:
+                        break
+                    used[links[f, position]] += rates[f]
+        for i in range(first[c], first[c] + count[c]):
+            f = flows[i]
+            for position in range(links.shape[1]):
+                link = links[f, position]
+                if link < 0:
+                    break
+                free[link] = max(free[link] - used[link], 0.0)
+                used[link] = 0.0
 
 
 @compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
+from hashlib import blake2b
 from itertools import count
 
 from controller.policy.coflow import (
@@ -209,3 +210,8 @@ def without_rates(flows: Iterable[LiveFlow], traffic_set: TrafficSet) -> None:
     """Put flows into a queue in which nothing limits them."""
     for flow in flows:
         flow.rate_bps, flow.traffic_set, flow.priority = None, traffic_set, None
+
+def hashed(flow: LiveFlow | CoflowFlow, choices: int) -> int:
+    """Which of so many paths ECMP gives a flow: always the same one for the same flow, each equally often."""
+    key = blake2b(f"{flow.flow_id!r} {flow.source} {flow.destination}".encode(), digest_size=8).digest()
+    return int.from_bytes(key, "big") * choices >> 64

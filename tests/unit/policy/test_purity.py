@@ -8,7 +8,8 @@ import controller.policy
 
 ALLOWED = {
     "__future__", "abc", "bisect", "collections", "controller", "dataclasses", "enum", "functools", "hashlib",
-    "heapq", "ipaddress", "itertools", "math", "networkx", "numpy", "operator", "random", "statistics", "typing",
+    "heapq", "ipaddress", "itertools", "math", "networkx", "numba", "numpy", "operator", "random", "statistics",
+    "typing",
 }  # fmt: skip
 
 

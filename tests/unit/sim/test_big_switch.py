@@ -1,0 +1,28 @@
+"""The policies' kernels on traces: by hand, and the Facebook trace against another simulator."""
+
+from statistics import fmean
+
+import pytest
+
+from sim.big_switch import run
+from sim.coflow_trace import Coflow, CoflowTrace, read_coflows
+from sim.errors import InvalidSetting
+from tests.unit.sim.reference import reference_file
+
+
+def test_the_shorter_of_two_coflows_goes_first_and_the_other_takes_what_is_left() -> None:
+    trace = CoflowTrace(4, (Coflow(1, 0.0, (0,), ((1, 30e6),)), Coflow(2, 1.0, (0,), ((2, 10e6),))))
+
+    assert run(trace, 10e6, "varys") == pytest.approx({1: 4.0, 2: 1.0})
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="varys"):
+        run(CoflowTrace(1, ()), 1e9, "nothing")
+
+
+def test_varys_event_by_event_comes_within_two_percent_of_another_simulator() -> None:
+    """Ximulator's average on the Facebook trace, its own version of Varys' code."""
+    trace = read_coflows(reference_file("FB2010-1Hr-150-0.txt"))
+
+    assert fmean(run(trace, 1e9, "varys").values()) == pytest.approx(23.185, rel=0.02)

@@ -1,0 +1,126 @@
+"""Coflows on a simulated fabric: queues, meters, re-routing, and the bound that nothing may beat."""
+
+from random import Random
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from controller.policy.coflow import Coflow, CoflowFlow, CoflowScheduler
+from controller.policy.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
+from controller.policy.mincof import MinCOF
+from sim.class_shares import class_rates, ranked_rates
+from sim.coflow_simulation import CoflowSimulation, Enforcement
+from sim.coflow_workload import CoflowWorkload, generate, least_mean_seconds
+from sim.errors import InvalidSetting, InvalidWorkload
+from sim.fabric_network import network_of
+from sim.fluid import FluidNetwork
+from topo.fabric import spine_leaf
+
+INFINITE = float("inf")
+SHARES = np.array([0.5, 0.2, 0.3])
+
+
+def shares(classes: list[int], caps: list[float], capacity: float = 10.0) -> list[float]:
+    """Of flows on one sliced link."""
+    rates = np.zeros(len(classes))
+    class_rates(np.zeros((len(classes), 1), np.int64), np.array(caps), np.array(classes), np.array([capacity]),
+                np.array([True]), SHARES, rates)
+    return rates.tolist()
+
+
+def test_classes_have_their_parts_and_flows_of_a_class_share_it() -> None:
+    assert shares([0, 1, 2, 2], [INFINITE] * 4) == pytest.approx([5, 2, 1.5, 1.5])
+
+
+def test_what_a_class_leaves_goes_to_the_others_by_their_weights() -> None:
+    assert shares([0, 1, 2], [1, INFINITE, INFINITE]) == pytest.approx([1, 9 * 0.4, 9 * 0.6])
+    assert shares([1], [INFINITE]) == pytest.approx([10])
+    assert shares([0, 0], [INFINITE, 2]) == pytest.approx([8, 2])
+
+
+def test_ranks_are_served_one_after_the_other() -> None:
+    rates = np.zeros(3)
+    ranked_rates(np.zeros((3, 1), np.int64), np.array([6.0, INFINITE, INFINITE]), np.array([0, 1, 2]),
+                 np.array([10.0]), rates)
+
+    assert rates.tolist() == pytest.approx([6, 4, 0])
+
+
+def test_flows_of_one_class_have_the_rates_of_the_fluid_network() -> None:
+    generator = Random(4)
+    network = network_of(spine_leaf(leaves=3, spines=2, hosts_per_leaf=3, host_bps=10.0, oversubscription=2.0))
+    hosts = sorted(network.hosts)
+    fluid = FluidNetwork({link: network.capacity_bps(link) for link in network.links})
+    paths = [generator.choice(network.shortest_paths(*generator.sample(hosts, 2))) for _ in range(60)]
+    flows = [fluid.start(path.links, 1e9) for path in paths]
+    links = np.full((len(paths), 4), -1, np.int64)
+    for row, path in enumerate(paths):
+        links[row, : len(path.links)] = [network.link_index(link) for link in path.links]
+    rates, capacities = np.zeros(len(paths)), np.array(network.capacities_bps())
+    class_rates(links, np.full(len(paths), INFINITE), np.full(len(paths), 2), capacities,
+                np.zeros(len(capacities), np.bool_), SHARES, rates)
+
+    assert rates.tolist() == pytest.approx([fluid.rate_bps(flow) for flow in flows])
+
+
+def one_flow(name: str, source: str, destination: str, megabits: float, at: float = 0.0) -> Coflow:
+    return Coflow(name, (CoflowFlow(f"{name}.1", source, destination, megabits * 125_000),), at)
+
+
+def test_a_scheduled_coflow_is_held_up_by_a_background_one_no_further_than_their_queues_say() -> None:
+    """One uplink of 100 Mbit/s; half of it is the scheduled coflow's even against ten others."""
+    network = network_of(spine_leaf(leaves=2, spines=1, hosts_per_leaf=12, host_bps=100e6, oversubscription=12))
+    own = one_flow("own", "r0h0", "r1h0", 100)
+    others = [one_flow(f"{number}", f"r0h{number}", f"r1h{number}", 1000) for number in range(1, 11)]
+    hidden = frozenset(other.id for other in others)
+    times = CoflowSimulation(network, MinCOF(network, threshold_bytes=0)).run([own, *others], hidden)
+    unsliced = CoflowSimulation(network, FairSharing(network), Enforcement(sliced=False)).run([own, *others], hidden)
+
+    assert times["own"] == pytest.approx(100 / 62.5, rel=0.02)      # 5 parts of 5 and 3
+    assert unsliced["own"] == pytest.approx(11, rel=0.02)
+
+
+def test_two_coflows_with_a_path_each_take_what_they_take_alone() -> None:
+    network = network_of(spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=100e6, oversubscription=1.0))
+    coflows = [one_flow(f"{number}", f"r0h{number}", f"r1h{number}", 400) for number in range(2)]
+    free = CoflowSimulation(network, MinCOF(network), Enforcement(sliced=False))
+    times = free.run(coflows)
+
+    assert times["0"] == pytest.approx(4, rel=0.03)
+    assert all(seconds >= 4 for seconds in times.values())
+
+
+@pytest.mark.parametrize("policy", [FairSharing, Varys, Tailor, Rapier, Sincronia, MinCOF])
+def test_no_policy_beats_the_bound_and_equal_runs_give_equal_times(policy: type[CoflowScheduler]) -> None:
+    fabric = spine_leaf(leaves=4, spines=4, hosts_per_leaf=4, host_bps=100e6, oversubscription=1.0)
+    results = []
+    for _ in range(2):
+        network = network_of(fabric)
+        coflows = generate(CoflowWorkload(coflows=12), network, Random(3))
+        scheduler = policy(network)     # type: ignore[call-arg]
+        results.append(CoflowSimulation(network, scheduler).run(coflows))
+    assert results[0] == results[1]
+    assert fmean(results[0].values()) >= least_mean_seconds(coflows, network)
+
+
+def test_the_workload_is_the_papers() -> None:
+    network = network_of(spine_leaf(leaves=4, spines=4, hosts_per_leaf=4, host_bps=100e6, oversubscription=1.0))
+    coflows = generate(CoflowWorkload(coflows=2000), network, Random(1))
+    intervals = np.diff([0.0, *(coflow.arrived_at for coflow in coflows)])
+    transfers = [len({str(flow.flow_id).rsplit(".", 1)[0] for flow in coflow.flows}) for coflow in coflows]
+
+    assert intervals.mean() == pytest.approx(6.91, rel=0.1)
+    assert np.median(intervals) == pytest.approx(3.06, rel=0.15)
+    assert intervals.std() == pytest.approx(9.76, rel=0.1)
+    assert (min(transfers), max(transfers)) == (3, 12)
+    assert np.mean(transfers) == pytest.approx(7.5, rel=0.05)
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InvalidSetting):
+        Enforcement(meter_part=0)
+    with pytest.raises(InvalidWorkload, match="transfers"):
+        CoflowWorkload(transfers=(4, 3))
+    with pytest.raises(InvalidWorkload, match="coflows"):
+        CoflowWorkload(coflows=0)
