@@ -31,7 +31,8 @@ def two_leaves(link_bps: float, hosts: int = len(MINCOF_QUEUES)) -> Fabric:
     return spine_leaf(leaves=2, spines=1, hosts_per_leaf=hosts, host_bps=link_bps, oversubscription=hosts)
 
 
-def slice_links(emulation: Emulation, capacity_bps: float) -> None:
+def slice_links(emulation: Emulation, capacity_bps: float,
+                classes: tuple[QueueClass, ...] = MINCOF_QUEUES) -> None:
     """Slice every link between switches as the controller would, without one."""
     fabric = emulation.fabric
     for switch in fabric.switches:
@@ -39,7 +40,7 @@ def slice_links(emulation: Emulation, capacity_bps: float) -> None:
         ports = queues_of(read_tables(*database, QUEUE_TABLES), switch.dpid_hex).ports
         for port in fabric.ports(switch.name):
             if port.peer.startswith(("leaf", "spine")):
-                transact(*database, changes(ports[port.number], MINCOF_QUEUES, capacity_bps))
+                transact(*database, changes(ports[port.number], classes, capacity_bps))
 
 
 def meter(emulation: Emulation, meter_id: int, rate_bps: float, burst_seconds: float) -> None:

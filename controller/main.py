@@ -33,7 +33,7 @@ STOP_SECONDS = 1.0
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
 @click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
 @click.option("--queues", metavar="SLICES",
-              help="Into which queues ports between switches are sliced: none (default) or mincof.")
+              help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
 def main(config: Path | None, **given: Any) -> None:
     """Run the SDN controller until it gets SIGTERM or SIGINT.

@@ -130,15 +130,16 @@ class MeteredPaths:
         if wanted.rate_bps is not None:
             meter = None if without_meters else self._meter(dpid, kept, wanted.rate_bps)
             self.unmetered += meter is None
-        path = replace(wanted.path, meter=meter, diverted=False,
+        path = replace(wanted.path, meter=meter,
                        cookie=former.cookie if former else wanted.path.cookie)
         return _Placement(path, replace(entry, meter_id=_id_of(meter), cookie=path.cookie), former)
 
     def _meter(self, dpid: str, kept: Meter | None, rate_bps: float) -> Meter | None:
+        least = self._state.settings.meter_min_burst_bytes
         if kept is not None:
-            return meter_for(kept.meter_id, rate_bps)
+            return meter_for(kept.meter_id, rate_bps, least)
         try:
-            return meter_for(self.meters_of(dpid).take(), rate_bps)
+            return meter_for(self.meters_of(dpid).take(), rate_bps, least)
         except MetersExhausted as error:
             log.warning("%s: %s; a flow goes without", self._state.name_of(dpid), error)
             return None

@@ -10,8 +10,8 @@ from controller.openflow import Meter
 BURST_SECONDS = 0.5
 """How long at its rate a metered flow may send at once: twice the least with which TCP, which sends in bursts and
 gives way at each loss, gets 90 % of the rate (`scripts/bench-meters`)."""
-MIN_BURST_KBITS = 8 * 64 * 1024 // 1000
-"""A burst must hold what a sender's offload hands over at once, or no packet of it passes whole."""
+MIN_BURST_BYTES = 64 << 10
+"""A burst must hold what a sender's offload hands over at once, or nothing of it passes."""
 DEFAULT_LIMIT = 1 << 16
 
 
@@ -19,10 +19,10 @@ class MetersExhausted(Exception):
     """A switch has no meter left."""
 
 
-def meter_for(meter_id: int, rate_bps: float, burst_seconds: float = BURST_SECONDS) -> Meter:
+def meter_for(meter_id: int, rate_bps: float, min_burst_bytes: int = MIN_BURST_BYTES) -> Meter:
     """The meter that lets `rate_bps` pass, rounded to kbit/s, at least one."""
     rate_kbps = max(1, round(rate_bps / 1000))
-    return Meter(meter_id, rate_kbps, max(MIN_BURST_KBITS, round(rate_kbps * burst_seconds)))
+    return Meter(meter_id, rate_kbps, max(-(-8 * min_burst_bytes // 1000), round(rate_kbps * BURST_SECONDS)))
 
 
 class MeterIds:

@@ -33,6 +33,8 @@ class QueueClass:
     number: int
     name: str
     share: float
+    precedence: int = 0
+    """Of what is left by the shares, a queue takes all it wants before those with a higher number; equals share."""
 
 
 BEST_EFFORT = QueueClass(0, "best-effort", 0.30)
@@ -40,6 +42,18 @@ SCHEDULED = QueueClass(1, "scheduled", 0.50)
 STARVED = QueueClass(2, "starved", 0.20)
 MINCOF_QUEUES = (BEST_EFFORT, SCHEDULED, STARVED)
 """Fig. 1 (d) of the paper. Number 0 takes what has no label, no class, or a class without a queue."""
+PRIORITIES = 8
+PRIORITY_QUEUES = (QueueClass(0, "best-effort", 0.02, PRIORITIES - 1), *(
+    QueueClass(PRIORITIES - 1 - priority, f"priority-{priority}", 0.02, priority)
+    for priority in range(PRIORITIES - 2, -1, -1)))
+"""For policies that rank flows and give no rates: a class for each priority, served in order. The last priority is
+best effort. The small share keeps TCP alive where a flow has to wait."""
+SLICES: dict[str, tuple[QueueClass, ...]] = {"none": (), "mincof": MINCOF_QUEUES, "priorities": PRIORITY_QUEUES}
+
+
+def class_of_priority(priority: int) -> int:
+    """The traffic class of a priority: 0, which is served first, has the highest."""
+    return PRIORITIES - 1 - min(max(priority, 0), PRIORITIES - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,7 @@ def wanted_settings(classes: Iterable[QueueClass], port_bps: int, mtu_bytes: int
     # two full frames at least: HTB takes a class's whole frame at once
     burst_bits = 8 * max(2 * (mtu_bytes + _ETHERNET_HEADER_BYTES), round(port_bps * _BURST_SECONDS / 8))
     return {each.number: {"min-rate": str(round(each.share * port_bps)), "max-rate": str(port_bps),
-                          "burst": str(burst_bits)} for each in classes}
+                          "burst": str(burst_bits), "priority": str(each.precedence)} for each in classes}
 
 
 def changes(port: PortQueues, classes: tuple[QueueClass, ...], capacity_bps: float) -> list[dict[str, Any]]:

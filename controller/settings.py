@@ -16,6 +16,7 @@ Seconds = Annotated[float, Field(gt=0, le=3600)]
 ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "random", "hdfs",
                         "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
+CoflowPolicy = Literal["mincof"]
 
 
 class Settings(BaseModel):
@@ -46,7 +47,7 @@ class Settings(BaseModel):
     ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
     ovsdb_interval_seconds: Seconds = 30.0
 
-    queues: Literal["none", "mincof"] = "none"
+    queues: Literal["none", "mincof", "priorities"] = "none"
     """Into which queues the ports between switches are sliced: docs/switch-tables.md."""
     coflow_key_file: Path | None = None
     """The key that applications sign their reports with; without one, no coflows are scheduled."""
@@ -60,8 +61,11 @@ class Settings(BaseModel):
     """How long the switches keep to a schedule that nobody renews."""
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
     """Coflows without a transfer larger than this are left to the default paths."""
+    coflow_policy: CoflowPolicy = "mincof"
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
     """How many meters the controller may use at a switch; flows beyond go without."""
+    meter_min_burst_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 10
+    """A meter's burst must hold what a sender's offload hands over at once; less only where nothing is offloaded."""
 
     probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""

@@ -23,6 +23,7 @@ from coflow.errors import InvalidReport, InvalidSetting
 from coflow.report import MAX_DATAGRAM_BYTES, decode
 from coflow.settings import read_key
 from controller.coflow_book import CoflowBook
+from controller.coflow_policies import SCHEDULERS
 from controller.confirm import asked
 from controller.errors import ControllerError, InvalidSettings
 from controller.events import EventHostChanged, EventLinkChanged
@@ -31,9 +32,9 @@ from controller.metered_paths import Wanted
 from controller.network_state import NetworkState
 from controller.openflow import COOKIE_COFLOWS, cookie, flow_stats_request
 from controller.policy.coflow import Assignment, TrafficSet
+from controller.policy.ecmp import ecmp_path
 from controller.policy.five_tuple import FiveTuple
-from controller.policy.mincof import MinCOF
-from controller.queues import BEST_EFFORT, SCHEDULED, STARVED
+from controller.queues import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
 from controller.rest import RestApplication
 from controller.rest.coflows_api import CoflowsApi, UnknownCoflow
 from controller.rest.metrics import CoflowMetrics
@@ -66,8 +67,8 @@ class Coflows(RyuApp):
         except InvalidSetting as error:
             raise InvalidSettings(str(error)) from None
         self._acceptance = Acceptance()
-        self.book = CoflowBook(MinCOF(self._state.network, settings.coflow_threshold_bytes),
-                               settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
+        scheduler = SCHEDULERS[settings.coflow_policy](self._state.network, settings.coflow_threshold_bytes)
+        self.book = CoflowBook(scheduler, settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
         self.metrics = CoflowMetrics(kwargs["rest"].metrics)
         self.metrics.live.set_function(lambda: len(self.book))
         # A restarted controller must not take an entry of its former life for one of its own.
@@ -179,7 +180,8 @@ class Coflows(RyuApp):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        target = {flow: assignment for flow, assignment in self.book.schedule.items() if assignment.path is not None}
+        target = {flow: assignment for flow, assignment in self.book.schedule.items()
+                  if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
         now = time.monotonic()
         renew = now >= self._renew_at
         wanted = {flow: assignment for flow, assignment in target.items()
@@ -191,7 +193,7 @@ class Coflows(RyuApp):
             return
         with self.metrics.placement_seconds.time():
             failures = self.forwarding.metered_paths.apply(
-                [self._wanted(flow, assignment) for flow, assignment in wanted.items()], unwanted)
+                list(filter(None, itertools.starmap(self._wanted, wanted.items()))), unwanted)
         for flow in unwanted:
             self._placed.pop(flow, None)
         for flow, assignment in wanted.items():
@@ -205,13 +207,25 @@ class Coflows(RyuApp):
                 self.logger.warning("a flow of a coflow is not placed: %s", error)
         self.failures = {flow: str(error) for flow, error in failures.items()}
 
-    def _wanted(self, flow: FiveTuple, assignment: Assignment) -> Wanted:
-        settings = self._state.settings
-        assert assignment.path is not None
+    def _wanted(self, flow: FiveTuple, assignment: Assignment) -> Wanted | None:
+        """The entry of a flow; None if it cannot be reached.
+
+        One with a rate but no path keeps to the default paths below its meter. Those push a label without a traffic
+        class, so one with a priority gets the path that ECMP would give it.
+        """
+        lifetime_seconds = self._state.settings.coflow_lifetime_seconds
+        path, traffic_class = assignment.path, TRAFFIC_CLASSES[assignment.traffic_set]
+        if path is None:
+            paths = self._state.network.shortest_paths(flow.source, flow.destination)
+            if not paths:
+                return None
+            path = ecmp_path(paths, flow)
+        if assignment.priority is not None:
+            traffic_class = class_of_priority(assignment.priority)
         number = cookie(COOKIE_COFLOWS, next(self._cookies) & (1 << 48) - 1)
-        return Wanted(ExplicitPath(flow, assignment.path, number, settings.coflow_lifetime_seconds,
-                                   TRAFFIC_CLASSES[assignment.traffic_set],
-                                   lifetime_seconds=settings.coflow_lifetime_seconds), assignment.rate_bps)
+        is_default = assignment.path is None and assignment.priority is None
+        return Wanted(ExplicitPath(flow, path, number, lifetime_seconds, traffic_class, is_default,
+                                   lifetime_seconds=lifetime_seconds), assignment.rate_bps)
 
     # --- time and the network ---
 
@@ -238,7 +252,8 @@ class Coflows(RyuApp):
     def _measure_for_ever(self) -> None:
         while self.is_active:
             hub.sleep(MEASURE_INTERVAL_SECONDS)
-            switches = {assignment.path.nodes[1] for assignment in self._placed.values() if assignment.path}
+            paths = map(self.forwarding.metered_paths.get, list(self._placed))
+            switches = {path.first_switch for path in paths if path is not None}
             hub.joinall([hub.spawn(self._measure, dpid) for dpid in switches])
 
     def _measure(self, dpid: str) -> None:

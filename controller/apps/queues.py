@@ -15,7 +15,7 @@ from controller.errors import ControllerError
 from controller.events import EventLinkChanged, EventSwitchChanged
 from controller.network_state import NetworkState, PortKey
 from controller.ovsdb import DatabaseUnreachable, read_tables, transact
-from controller.queues import MINCOF_QUEUES, QUEUE_TABLES, QueueClass, SwitchQueues, changes, queues_of
+from controller.queues import QUEUE_TABLES, SLICES, QueueClass, SwitchQueues, changes, queues_of
 from controller.rest import RestApplication
 from controller.rest.queues_api import PortState, QueueCounters, QueuesApi
 
@@ -34,7 +34,7 @@ class Queues(RyuApp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state: NetworkState = kwargs["state"]
-        self.classes: tuple[QueueClass, ...] = MINCOF_QUEUES if self._state.settings.queues == "mincof" else ()
+        self.classes: tuple[QueueClass, ...] = SLICES[self._state.settings.queues]
         self.ports: dict[PortKey, PortState] = {}
         self._due: dict[str, float] = {}
         self._loop: Any = None

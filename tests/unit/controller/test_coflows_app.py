@@ -18,7 +18,8 @@ from controller.errors import InvalidSettings
 from controller.events import EventLinkChanged, EventSwitchChanged
 from controller.meters import meter_for
 from controller.network_state import NetworkState
-from controller.openflow import Priority
+from controller.openflow import Priority, ToGroup
+from controller.policy.live_coflows import TableScheduler
 from controller.rest import RestApplication
 from controller.settings import Settings
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
@@ -192,6 +193,46 @@ def test_a_lost_link_moves_flows_and_a_switch_that_comes_back_empty_is_filled(ru
         site.app.switch_changed(EventSwitchChanged(nodes[1], connected=True))
         site.keep_reporting(2, 18 * MB)
         assert switch.meters == before and len(site.entries) == 1
+
+    run(scenario)
+
+
+class Ranking(TableScheduler):
+    """Gives every flow a rate, or a priority, and leaves the path to the switches."""
+
+    priority: int | None = None
+
+    def _place(self, flows: Any, now: float) -> None:
+        pass
+
+    def _decide(self, now: float) -> Any:
+        for flow in self._flows.values():
+            flow.rate_bps, flow.priority = (1e6, None) if self.priority is None else (None, self.priority)
+        return list(self._coflows.values())
+
+
+def test_a_rate_without_a_path_is_enforced_on_the_default_paths(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.coflows.book._scheduler = Ranking(site.state.network)
+        site.keep_reporting(8, 20 * MB)
+        (entry,) = site.entries
+        assert isinstance(entry.actions[0], ToGroup) and entry.meter_id == 1
+        assert len(site.taken()) == len(site.paths())
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("priority", "traffic_class"), [(0, 7), (3, 4), (7, 0)])
+def test_a_priority_is_a_traffic_class_on_a_path_of_the_flows_own(
+        run: Any, priority: int, traffic_class: int) -> None:
+    def scenario(site: Site) -> None:
+        site.coflows.book._scheduler = ranking = Ranking(site.state.network)
+        ranking.priority = priority
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        (entry,) = site.entries
+        assert entry.actions[0].traffic_class == traffic_class and entry.meter_id is None
+        assert len(site.taken()) == 1
 
     run(scenario)
 

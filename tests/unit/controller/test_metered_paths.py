@@ -247,6 +247,11 @@ def test_rates_are_rounded_to_what_a_meter_can_tell_apart() -> None:
     assert meter_for(3, 5_000_400) == Meter(3, 5000, round(5000 * BURST_SECONDS))
 
 
+def test_a_burst_holds_what_an_offload_hands_over_or_what_is_set() -> None:
+    assert meter_for(3, 1000).burst_kbits * 1000 >= 8 * 65536
+    assert meter_for(3, 1000, 9000).burst_kbits == 72
+
+
 @given(st.lists(st.one_of(st.just("take"), st.integers(0, 20), st.sets(st.integers(1, 12))), max_size=60))
 def test_numbers_are_never_given_twice_and_always_given_while_some_are_free(steps: list[Any]) -> None:
     ids = MeterIds(limit=10)

@@ -14,7 +14,15 @@ import pytest
 from controller.network_state import NetworkState
 from controller.openflow import SetQueue, Table, match
 from controller.ovsdb import DatabaseRefused, transact
-from controller.queues import MINCOF_QUEUES, PortQueues, changes, queues_of, wanted_settings
+from controller.queues import (
+    MINCOF_QUEUES,
+    PRIORITY_QUEUES,
+    PortQueues,
+    changes,
+    class_of_priority,
+    queues_of,
+    wanted_settings,
+)
 from controller.rest.queues_api import PortState
 from controller.switch_tables import Planner
 from tests.unit.controller.fake_switch import FakeNetwork
@@ -101,6 +109,14 @@ def test_shares_are_the_papers_and_make_up_the_port() -> None:
     settings = wanted_settings(MINCOF_QUEUES, RATE_BPS, 9100)
     assert sum(int(each["min-rate"]) for each in settings.values()) == RATE_BPS
     assert all(int(each["burst"]) >= 8 * 9100 for each in settings.values())
+
+
+def test_priorities_are_eight_queues_of_which_each_comes_before_the_next() -> None:
+    settings = wanted_settings(PRIORITY_QUEUES, RATE_BPS, 9100)
+    order = [int(settings[class_of_priority(priority)]["priority"]) for priority in range(8)]
+    assert order == list(range(8)) and set(settings) == set(range(8))
+    assert sum(int(each["min-rate"]) for each in settings.values()) < RATE_BPS / 4
+    assert [class_of_priority(priority) for priority in (-1, 0, 7, 99)] == [7, 7, 0, 0]
 
 
 def test_only_the_bridge_in_question_counts() -> None:

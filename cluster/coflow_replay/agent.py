@@ -1,0 +1,111 @@
+"""One host's part in a replay: takes bytes from others, and sends what it is told to.
+
+Its input has an object a line: `{"id", "coflow", "flows": [[ADDRESS, BYTES], ...], "reported"}`, to be sent at once.
+When the last flow has arrived it answers `{"id", "ended"}`, or `{"id", "error"}`; times are of the monotonic clock,
+which all processes of a machine share. At the end of its input it leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from coflow.reporter import FlowProgress, Reporter, flow_of
+from coflow.settings import scheduler
+
+BLOCK = bytes(1 << 16)
+STACK_BYTES = 256 << 10
+CONNECT_SECONDS = 30.0
+
+
+def serve(listening: socket.socket) -> None:
+    """Take whatever comes, and say one byte when a sender is done."""
+    while True:
+        connection, _ = listening.accept()
+        threading.Thread(target=_swallow, args=(connection,), daemon=True).start()
+
+
+def _swallow(connection: socket.socket) -> None:
+    buffer = bytearray(1 << 18)
+    with connection:
+        try:
+            while connection.recv_into(buffer):
+                pass
+            connection.sendall(b"!")
+        except OSError:
+            return      # the sender says that it failed
+
+
+def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[str, Any]:
+    """Send all flows of an order; returns the answer to it."""
+    accounts: list[FlowProgress] = []
+    try:
+        connections = [socket.create_connection((address, port), CONNECT_SECONDS) for address, _ in order["flows"]]
+        for connection in connections:
+            connection.settimeout(None)
+        if reporter is not None and order["reported"]:
+            accounts = reporter.add([(flow_of(connection), size) for connection, (_, size) in
+                                     zip(connections, order["flows"], strict=True)], bytes.fromhex(order["coflow"]))
+        errors: list[OSError] = []
+        threads = [threading.Thread(target=_send_flow, args=(
+            connection, size, accounts[number] if accounts else None, reporter, errors))
+            for number, (connection, (_, size)) in enumerate(zip(connections, order["flows"], strict=True))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+    except OSError as error:
+        return {"id": order["id"], "error": str(error)}
+    return {"id": order["id"], "ended": time.monotonic()}
+
+
+def _send_flow(connection: socket.socket, size: int, account: FlowProgress | None, reporter: Reporter | None,
+               errors: list[OSError]) -> None:
+    left = size
+    try:
+        with connection:
+            while left:
+                count = connection.send(BLOCK[:left])
+                left -= count
+                if account is not None:
+                    account.moved(count)
+            connection.shutdown(socket.SHUT_WR)
+            if not connection.recv(1):
+                raise ConnectionError("the receiver closed the connection")
+    except OSError as error:
+        errors.append(error)
+    finally:
+        if account is not None and reporter is not None:
+            reporter.ended(account)
+
+
+def main(arguments: list[str]) -> None:
+    """Arguments: the port for data, and, for reports, the scheduler's address and the file of its key."""
+    port = int(arguments[0])
+    threading.stack_size(STACK_BYTES)
+    reporter = Reporter(scheduler(arguments[1], Path(arguments[2]))) if len(arguments) > 1 else None
+    listening = socket.create_server(("0.0.0.0", port), backlog=1024)
+    threading.Thread(target=serve, args=(listening,), daemon=True).start()
+    says = threading.Lock()
+
+    def carry_out(order: dict[str, Any]) -> None:
+        answer = json.dumps(send(order, port, reporter))
+        with says:
+            print(answer, flush=True)
+
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        threading.Thread(target=carry_out, args=(json.loads(line),), daemon=True).start()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,212 @@
+"""Plays coflows on an emulated fabric under one policy of the controller, and tells how long each took."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from cluster.errors import ClusterError, StartFailed
+from cluster.fabric import (
+    CONTROLLER_URL,
+    MACHINE,
+    OPENFLOW_PORT,
+    REST_PORT,
+    wait_for_hosts,
+    wait_for_network,
+)
+from cluster.machine import busy_seconds
+from cluster.processes import Command, Processes, program
+from controller.policy.coflow import Coflow
+from topo.emulation import Emulation
+from topo.emulation.processes import in_namespace
+from topo.fabric import Fabric
+
+AGENT_PORT = 7400
+READY_SECONDS = 30.0
+OFFLOADED_BYTES = 3 * 9114
+"""Emulated hosts leave nothing to an offload: a meter's burst must hold some frames only."""
+
+Progress = Callable[[str], None]
+
+
+class ReplayFailed(ClusterError):
+    """A host could not send, or a coflow did not end in time."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of a replay: seconds from arrival to the last byte by coflow, the part of a processor that the
+    busiest switch had, and the part of the machine that was busy. Near 1, they are what was measured."""
+
+    seconds: dict[str, float]
+    busiest_switch: float
+    machine_busy: float
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How a replay is run. `policy` is one that the controller offers for coflows, or None: nobody schedules. Coflows
+    in `unreported` are background traffic. `slowdown` stretches the time between arrivals."""
+
+    fabric: Fabric
+    directory: Path
+    policy: str | None = "mincof"
+    queues: str = "mincof"
+    threshold_bytes: float = 2_500_000.0
+    unreported: Collection[str] = ()
+    slowdown: float = 1.0
+    timeout_seconds: float = 600.0
+    """How long after the last arrival the last coflow may end."""
+
+
+def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
+           progress: Progress = lambda message: None) -> Replayed:
+    """Start a fabric, play all coflows (hosts by name), and stop it. Raises ClusterError or EmulationError."""
+    queues = settings.queues if settings.policy is not None else "none"
+    with ExitStack() as stack:
+        emulation = stack.enter_context(Emulation(
+            settings.fabric, directory=settings.directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
+            queues=queues != "none"))
+        processes = Processes(settings.directory)
+        stack.callback(processes.stop)
+        key_file = settings.directory / "coflow.key"
+        key_file.write_text("only this machine reaches the management network")
+        processes.start_together([_controller(settings, key_file, queues)])
+        wait_for_network(CONTROLLER_URL, settings.fabric)
+        emulation.announce_hosts()
+        wait_for_hosts(CONTROLLER_URL, settings.fabric)
+        reports = [MACHINE, str(key_file)] if settings.policy is not None else []
+        agents = stack.enter_context(Agents(emulation, settings.directory, reports))
+        progress(f"playing {len(coflows)} coflows under {settings.policy or 'no schedule'}")
+        switches, busy, begin = emulation.switch_cpu_seconds(), busy_seconds(), time.monotonic()
+        seconds = _play(coflows, agents, settings, progress)
+        elapsed = time.monotonic() - begin
+        busiest = max(after - switches[name] for name, after in emulation.switch_cpu_seconds().items())
+        return Replayed(seconds, busiest / elapsed, (busy_seconds() - busy) / elapsed / (os.cpu_count() or 1))
+
+
+def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Command:
+    config = settings.directory / "controller.toml"
+    lines = [f'queues = "{queues}"']
+    if settings.policy is not None:
+        lines += [f'coflow_policy = "{settings.policy}"', f'coflow_key_file = "{key_file}"',
+                  f'coflow_host = "{MACHINE}"', f"coflow_threshold_bytes = {float(settings.threshold_bytes)}",
+                  f"meter_min_burst_bytes = {OFFLOADED_BYTES}"]
+    config.write_text("\n".join(lines) + "\n")
+    return Command("controller", [
+        program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",
+        str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)])
+
+
+def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,
+          progress: Progress) -> dict[str, float]:
+    begin = time.monotonic()
+    arrived: dict[str, float] = {}
+    for number, coflow in enumerate(sorted(coflows, key=lambda coflow: coflow.arrived_at)):
+        due = begin + coflow.arrived_at * settings.slowdown
+        time.sleep(max(0.0, due - time.monotonic()))
+        arrived[str(coflow.id)] = time.monotonic()
+        agents.begin(coflow, number, reported=str(coflow.id) not in settings.unreported)
+        progress(f"{number + 1} of {len(coflows)} coflows have arrived, {len(agents.ended)} have ended")
+    agents.wait(len(coflows), settings.timeout_seconds)
+    return {name: agents.ended[name] - at for name, at in arrived.items()}
+
+
+class Agents:
+    """The hosts' agents. `ended` has the time at which each coflow's last flow arrived."""
+
+    def __init__(self, emulation: Emulation, directory: Path, reports: Sequence[str]) -> None:
+        """`reports` are the scheduler's address and key file, or nothing. Raises StartFailed."""
+        self._fabric = emulation.fabric
+        self._heard: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._left: dict[str, int] = {}
+        self._coflow_of: dict[str, str] = {}
+        self.ended: dict[str, float] = {}
+        self._failure: str | None = None
+        self._changed = threading.Condition()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for host in self._fabric.hosts:
+                with (directory / f"agent-{host.name}.log").open("ab") as log:
+                    self._processes[host.name] = subprocess.Popen(
+                        in_namespace(emulation.host_pid(host.name), [
+                            sys.executable, "-m", "cluster.coflow_replay.agent", str(AGENT_PORT), *reports]),
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+                threading.Thread(target=self._hear, args=(host.name,), daemon=True).start()
+            for _ in self._fabric.hosts:
+                if "ready" not in self._heard.get(timeout=READY_SECONDS):
+                    raise StartFailed("an agent of a host did not start; see the logs of the agents")
+        except Empty:
+            self.close()
+            raise StartFailed(f"the hosts' agents did not start within {READY_SECONDS:g} s") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all agents."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def begin(self, coflow: Coflow, number: int, reported: bool) -> None:
+        """Have the hosts send a coflow's flows now. Hosts are named as in the fabric."""
+        by_source: dict[str, list[tuple[str, int]]] = {}
+        for flow in coflow.flows:
+            target = self._fabric.host(flow.destination).ip
+            by_source.setdefault(flow.source, []).append((target, max(1, round(flow.remaining_bytes))))
+        name = str(coflow.id)
+        with self._changed:
+            self._left[name] = len(by_source)
+        for source, flows in by_source.items():
+            order = f"{number}/{source}"
+            self._coflow_of[order] = name
+            stdin = self._processes[source].stdin
+            assert stdin is not None
+            stdin.write(json.dumps({"id": order, "coflow": f"{number + 1:032x}", "flows": flows,
+                                    "reported": reported}).encode() + b"\n")
+            stdin.flush()
+
+    def wait(self, coflows: int, timeout_seconds: float) -> None:
+        """Wait until so many have ended. Raises ReplayFailed."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._failure or len(self.ended) >= coflows, timeout_seconds)
+        if self._failure:
+            raise ReplayFailed(self._failure)
+        if not done:
+            raise ReplayFailed(f"{coflows - len(self.ended)} coflows have not ended {timeout_seconds:g} s after the "
+                               "last arrived")
+
+    def _hear(self, host: str) -> None:
+        stdout = self._processes[host].stdout
+        assert stdout is not None
+        for line in stdout:
+            answer = json.loads(line)
+            if "ready" in answer:
+                self._heard.put(answer)
+                continue
+            with self._changed:
+                if "error" in answer:
+                    self._failure = f"{host} could not send: {answer['error']}"
+                else:
+                    name = self._coflow_of[answer["id"]]
+                    self._left[name] -= 1
+                    if not self._left[name]:
+                        self.ended[name] = answer["ended"]
+                self._changed.notify_all()
