@@ -1,0 +1,137 @@
+"""mayflower-plus on an emulated fabric: reads wait for their turn, and survive what dies under them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from controller.openflow import COOKIE_MASK, COOKIE_READS
+from tests.waiting import wait_until
+from topo.fabric import spine_leaf
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+
+HOST_BPS = 40e6
+FABRIC = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=HOST_BPS, oversubscription=1.0)
+CLIENTS, SERVERS = ("r1h0", "r1h1"), ("r0h0", "r0h1")
+SIZE_BYTES = (6 << 20) + 321
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]:
+    directory = tmp_path_factory.mktemp("plus")
+    cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", replication=2))
+    try:
+        cluster.start()
+        (directory / "source").write_bytes(os.urandom(SIZE_BYTES))
+        for name, hosts in (("/one", SERVERS[:1]), ("/other", SERVERS[1:]), ("/two", SERVERS)):
+            stored = cluster.emulation.run(SERVERS[0], [
+                str(Path(sys.executable).parent / "speedwell"), "put", "--nameserver", NAMESERVER, "--replicas",
+                ",".join(hosts), str(directory / "source"), name], timeout_seconds=60)
+            assert stored.returncode == 0, stored.stderr
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def content(cluster: FabricCluster) -> str:
+    return hashlib.sha256((cluster.settings.directory.parent / "source").read_bytes()).hexdigest()
+
+
+def start_read(cluster: FabricCluster, client: str, path: str, copy: Path,
+               policy: str = "mayflower-plus") -> "subprocess.Popen[bytes]":
+    return run_on_host(cluster.emulation.host_pid(client), [
+        sys.executable, "-m", "cluster.timed_read", path, "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+        "--local-host", FABRIC.host(client).ip, "--replica-policy", policy, "--path-policy", "mayflower",
+        "--copy-to", str(copy)], stdout=subprocess.PIPE)
+
+
+def seconds_of(process: "subprocess.Popen[bytes]", copy: Path, content: str) -> float:
+    """How long a read took, of which every byte was right."""
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    assert result["bytes"] == SIZE_BYTES
+    assert hashlib.sha256(copy.read_bytes()).hexdigest() == content
+    return float(result["seconds"])
+
+
+def ask(path: str) -> Any:
+    answer = requests.get(CONTROLLER_URL + path, timeout=5)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def rest(cluster: FabricCluster) -> None:
+    """Wait until nothing of a read is left, in the controller and in the switches."""
+    wait_until(lambda: ask("/v1/reads") == {"reads": []} and entries(cluster) == [], 10, "something is left")
+    wait_until(lambda: all((link["rate_bps"] or 0) < HOST_BPS / 100 for link in ask("/v1/links")["links"]), 20,
+               "the network does not come to rest")
+
+
+def entries(cluster: FabricCluster) -> list[str]:
+    return [line for switch in FABRIC.switches for line in cluster.emulation.ovs_ofctl(
+        switch.name, "dump-flows", f"cookie={COOKIE_READS:#x}/{COOKIE_MASK:#x}").splitlines() if "cookie=" in line]
+
+
+def test_reads_that_take_turns_end_earlier_on_average_than_reads_that_share(
+        cluster: FabricCluster, content: str, tmp_path: Path) -> None:
+    """Both want the one replica, whose link is as fast as theirs."""
+    means: dict[str, float] = {}
+    for policy in ("mayflower", "mayflower-plus"):
+        rest(cluster)
+        copies = [tmp_path / client for client in CLIENTS]
+        reads = [start_read(cluster, client, "/one", copy, policy)
+                 for client, copy in zip(CLIENTS, copies, strict=True)]
+        both = wait_until(lambda: len(found := ask("/v1/reads")["reads"]) == 2 and found, 10, "two are not asked for")
+        number = [len(read["parts"]) for read in both]
+        if policy == "mayflower-plus":
+            assert sorted(number) == [0, 1], "one of them waits"
+            assert len(entries(cluster)) == 1
+        else:
+            assert number == [1, 1]
+        means[policy] = sum(seconds_of(read, copy, content) for read, copy in zip(reads, copies, strict=True)) / 2
+    assert means["mayflower-plus"] < 0.9 * means["mayflower"], means
+    rest(cluster)
+
+
+def test_a_read_whose_replica_dies_is_finished_from_the_other(
+        cluster: FabricCluster, content: str, tmp_path: Path) -> None:
+    rest(cluster)
+    copy = tmp_path / "copy"
+    read = start_read(cluster, CLIENTS[0], "/two", copy)
+    (flow,) = wait_until(lambda: ask("/v1/flows")["flows"], 10, "the read is not placed")
+    wait_until(lambda: copy.exists() and copy.stat().st_size > 1 << 20, 10, "nothing comes")
+    victim = next(host for host in SERVERS if FABRIC.host(host).ip == flow["source"])
+    kill(cluster, f"dataserver-{victim}")
+    seconds_of(read, copy, content)
+    rest(cluster)
+
+
+def test_reads_are_finished_without_the_controller_also_the_one_that_waits(
+        cluster: FabricCluster, content: str, tmp_path: Path) -> None:
+    rest(cluster)
+    copies = [tmp_path / client for client in CLIENTS]
+    path = "/one" if cluster.processes.find(f"dataserver-{SERVERS[0]}") in cluster.processes.running() else "/other"
+    reads = [start_read(cluster, client, path, copy) for client, copy in zip(CLIENTS, copies, strict=True)]
+    wait_until(lambda: sorted(len(read["parts"]) for read in ask("/v1/reads")["reads"]) == [0, 1], 10, "none waits")
+    wait_until(lambda: any(copy.exists() and copy.stat().st_size > 1 << 20 for copy in copies), 10, "nothing comes")
+    kill(cluster, "controller")
+    for read, copy in zip(reads, copies, strict=True):
+        seconds_of(read, copy, content)
+
+
+def kill(cluster: FabricCluster, name: str) -> None:
+    daemon = cluster.processes.find(name)
+    assert daemon is not None
+    os.kill(daemon.pid, signal.SIGKILL)
