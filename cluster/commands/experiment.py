@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands import plus_experiment
-
 if TYPE_CHECKING:
     from cluster.replay.scale import Scale
     from sim.experiments.mayflower import Task
 
 WITH_HDFS = "mayflower-fig8"
 FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7", WITH_HDFS,
-           "mayflower-readings")
+           "mayflower-readings", "mayflower-plus")
 AGREEMENT = "mayflower-agreement"
 QUICK_SPEEDUP = 4.0
 
@@ -27,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, plus_experiment.NAME]), metavar="EXPERIMENT")
+@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT]), metavar="EXPERIMENT")
 @click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
@@ -59,21 +57,16 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     """
     from sim.errors import SimulationError
 
-    if name == plus_experiment.NAME and not simulate:
-        raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
     emulate = not simulate or name == AGREEMENT
     if quick and slowdown > 1:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
                                click.get_current_context())
     if not emulate and (runs or reads):
         raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
-    if scheduler is not None and (emulate or name == plus_experiment.NAME):
+    if scheduler is not None and emulate:
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
-        if name == plus_experiment.NAME:
-            plus_experiment.run(quick, seed, directory, resume)
-            return
         if not emulate:
             _simulate(name, quick, seed, directory, resume, scheduler)
             return
@@ -103,12 +96,15 @@ def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool, sch
 def _simulator() -> dict[str, object]:
     from dataclasses import asdict
 
+    from controller.policy import mayflower_plus
     from sim.experiments import mayflower, sweep
     from sim.simulation import Delays
     from sim.workload import Workload
 
     return {"host_bps": mayflower.HOST_BPS, "workload": asdict(Workload()), "delays_seconds": asdict(Delays()),
-            "warm_up": sweep.WARM_UP}
+            "warm_up": sweep.WARM_UP, "mayflower_plus": {
+                "free": mayflower_plus.FREE, "patience": mayflower_plus.PATIENCE,
+                "worth_seconds": mayflower_plus.WORTH_SECONDS}}
 
 
 # ------------------------------------------------------------------- emulated
@@ -195,13 +191,16 @@ def _warn_of_saturation(results: list[dict[str, Any]]) -> None:
 
 
 def _manifest(name: str, mode: str, quick: bool, seed: int, tasks: list[Task]) -> dict[str, object]:
+    from dataclasses import asdict
+
     from sim.experiments import mayflower
 
     points = {(task.panel, task.point, task.x, task.rate, task.locality, task.oversubscription,
                task.aggregation_ratio): None for task in tasks}
     return {
         "experiment": name, "mode": mode, "quick": quick, "seed": seed, "runs": len(tasks),
-        "reads": tasks[0].reads, "methods": list(dict.fromkeys(task.method.name for task in tasks)),
+        "reads": tasks[0].reads,
+        "methods": [asdict(method) for method in dict.fromkeys(task.method for task in tasks)],
         "fabric": "three-tier, 4 pods of 4 racks of 4 hosts, 2 aggregation switches in a pod, 2 core switches",
         "chosen_where_the_paper_is_silent": mayflower.CHOSEN,
         "points": [list(point) for point in points],

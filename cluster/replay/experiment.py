@@ -39,7 +39,7 @@ def emulated_tasks(figure: Figure, quick: bool, seed: int, runs: int, reads: int
     the next seed begins, so an interrupted experiment compares what it has.
     """
     chosen = [replace(task, reads=reads) for task in tasks(figure, quick, seed)
-              if task.seed < seed + runs and task.method not in OTHER_METHODS]
+              if task.seed < seed + runs and task.method not in OTHER_METHODS and task.method.is_offered]
     return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
 
 
@@ -98,7 +98,7 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
         return result | {"overloaded": str(error), "machine": {**meter.read(), **system.details()}}
     times = summary(outcomes, scale.host_bps)
     return result | times | {name: times[name] * scale.speedup for name in ("mean_seconds", "p95_seconds",
-                                                                            "bound_seconds")} | {
+                                                                            "bound_seconds", "p95_bound_seconds")} | {
         "machine": {**meter.read(), **_diligence(outcomes), **system.details()},
         "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
     }

@@ -31,15 +31,18 @@ class Layout:
     """How an experiment is shown, and what the paper says of the outcome.
 
     Ratios are to the method `base` at the same point. For points that have one in `base_points`, there is also a
-    ratio to the same method at that point of the same panel. `bound` is a lower bound among a result's values.
+    ratio to the same method at that point of the same panel. `bounds` names a lower bound of a measure among a
+    result's values.
     """
 
     title: str
     x_label: str
     claims: tuple[str, ...]
+    claims_of: str = "Paper"
     base: str = "Mayflower"
     measures: tuple[Measure, ...] = COMPLETION_TIMES
-    bound: str | None = "bound_seconds"
+    bounds: Mapping[str, str] = field(default_factory=lambda: {
+        "mean_seconds": "bound_seconds", "p95_seconds": "p95_bound_seconds"})
     lines: bool = False             # over `x`; else bars in groups by point
     normalised: bool = False        # the bars are the ratios to `base`
     base_points: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +61,7 @@ class Row:
     values: Mapping[str, Estimate]
     ratios: Mapping[str, Estimate]      # to the base method
     growth: Mapping[str, Estimate]      # to the base point
-    bound: float | None
+    bounds: Mapping[str, float]
 
 
 Key = tuple[str, str, str]      # panel, point, method
@@ -79,15 +82,14 @@ def _row(key: Key, groups: dict[Key, Runs], layout: Layout) -> Row:
     runs = groups[key]
     overloaded = sum("overloaded" in run for run in runs)
     values: dict[str, Estimate] = {}
-    bound = None
+    bounds: dict[str, float] = {}
     if not overloaded:
         values = {measure.name: mean_estimate([run[measure.name] for run in runs]) for measure in layout.measures}
-        if layout.bound:
-            bound = sum(run[layout.bound] for run in runs) / len(runs)
+        bounds = {measure: sum(run[name] for run in runs) / len(runs) for measure, name in layout.bounds.items()}
     base_point = layout.base_points.get(point)
     return Row(panel, point, runs[0]["task"]["x"], method, len(runs), overloaded, values,
                _ratios(runs, groups.get((panel, point, layout.base), []), layout),
-               _ratios(runs, groups.get((panel, base_point, method), []), layout) if base_point else {}, bound)
+               _ratios(runs, groups.get((panel, base_point, method), []), layout) if base_point else {}, bounds)
 
 
 def _ratios(runs: Runs, base: Runs, layout: Layout) -> dict[str, Estimate]:
@@ -103,16 +105,15 @@ def _ratios(runs: Runs, base: Runs, layout: Layout) -> dict[str, Estimate]:
 
 
 def table_of(layout: Layout, rows: Sequence[Row]) -> Table:
-    claims = "Paper: " + "; ".join(layout.claims) if layout.claims else None
+    claims = f"{layout.claims_of}: " + "; ".join(layout.claims) if layout.claims else None
     table = Table(title=layout.title, caption=claims, caption_justify="left")
     panels, growth = any(row.panel for row in rows), any(row.growth for row in rows)
     for column in (*["panel"] * panels, "point", "method"):
         table.add_column(column)
     for measure in layout.measures:
-        for column in (measure.label, f"/ {layout.base}", *["/ base point"] * growth):
+        for column in (measure.label, f"/ {layout.base}", *["/ base point"] * growth,
+                       *["no policy below, s"] * (measure.name in layout.bounds)):
             table.add_column(column)
-    if layout.bound:
-        table.add_column("no policy below, s")
     for row in rows:
         cells = [*[row.panel] * panels, row.point, row.method]
         if row.overloaded:
@@ -120,8 +121,9 @@ def table_of(layout: Layout, rows: Sequence[Row]) -> Table:
         for measure in layout.measures if not row.overloaded else ():
             cells += [_text(row.values.get(measure.name)), _text(row.ratios.get(measure.name))]
             cells += [_text(row.growth.get(measure.name))] * growth
-        if row.bound is not None:
-            cells.append(f"{row.bound:.2f}")
+            if measure.name in row.bounds:
+                bound = row.bounds[measure.name]
+                cells.append(f"{bound:.2f} ({row.values[measure.name].value / bound:.2f} of it)")
         table.add_row(*cells)
     return table
 
@@ -132,12 +134,14 @@ def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
         kinds = ("value", "ratio", "growth")
         names = [f"{measure.name}_{kind}_{end}".replace("_value_value", "_value")
                  for measure in layout.measures for kind in kinds for end in ("value", "low", "high")]
-        writer.writerow(["panel", "point", "x", "method", "runs", "overloaded_runs", *names, "bound"])
+        writer.writerow(["panel", "point", "x", "method", "runs", "overloaded_runs", *names,
+                         *[f"{measure}_bound" for measure in layout.bounds]])
         for row in rows:
             estimates = [of.get(measure.name) for measure in layout.measures
                          for of in (row.values, row.ratios, row.growth)]
             numbers = [number for estimate in estimates for number in (estimate or ("", "", ""))]
-            writer.writerow([row.panel, row.point, row.x, row.method, row.runs, row.overloaded, *numbers, row.bound])
+            writer.writerow([row.panel, row.point, row.x, row.method, row.runs, row.overloaded, *numbers,
+                             *[row.bounds.get(measure, "") for measure in layout.bounds]])
 
 
 def _text(estimate: Estimate | None) -> str:

@@ -12,6 +12,7 @@ from sim.errors import Overloaded
 from sim.experiments.engine import run_all
 from sim.experiments.mayflower import Method, Task, fabric_of
 from sim.experiments.results_file import ResultsFile
+from sim.on_time import clairvoyant_percentile_seconds
 from sim.simulation import Simulation
 from sim.workload import Read, Workload, generate
 from topo.fabric import Fabric
@@ -44,7 +45,8 @@ def simulate(fabric: Fabric, workload: Workload, method: Method, reads: int, see
 
     A run that overloads the network has the reason under `overloaded` instead. Raises InvalidWorkload.
     """
-    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(seed), parts=method.parts)
+    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(seed), parts=method.parts,
+                            patience=method.patience, revises=method.revises)
     try:
         outcomes = simulation.run(generate(workload, fabric, Random(f"reads {seed}")), reads)
     except Overloaded as error:
@@ -55,11 +57,12 @@ def simulate(fabric: Fabric, workload: Workload, method: Method, reads: int, see
 def summary(outcomes: Sequence[Finished], host_bps: float) -> dict[str, Any]:
     """What is kept of a run whose reads these are, in order of arrival: times in seconds."""
     counted = outcomes[int(WARM_UP * len(outcomes)):]
-    seconds = [outcome.seconds for outcome in counted]
+    seconds, reads = [outcome.seconds for outcome in counted], [outcome.read for outcome in counted]
     apart = [max(outcome.part_ends) - min(outcome.part_ends) for outcome in counted if len(outcome.part_ends) > 1]
     return {
         "mean_seconds": float(np.mean(seconds)), "p95_seconds": float(np.percentile(seconds, 95)),
-        "bound_seconds": clairvoyant_mean_seconds([outcome.read for outcome in counted], host_bps),
+        "bound_seconds": clairvoyant_mean_seconds(reads, host_bps),
+        "p95_bound_seconds": clairvoyant_percentile_seconds(reads, host_bps),
         "split_reads": len(apart), "parts_apart_seconds": float(np.mean(apart)) if apart else None,
     }
 

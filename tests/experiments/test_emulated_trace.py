@@ -22,7 +22,7 @@ def test_reads_of_a_trace_are_steered_and_take_about_as_long_as_simulated(tmp_pa
     before = left_on_machine()
     figure = FIGURES["mayflower-fig4"]
     first, *_ = tasks = [replace(task, rate=0.03) for task in emulated_tasks(figure, True, 1, 1, 12)
-                         if task.method.name in ("Mayflower", "Nearest ECMP")]
+                         if task.method.name in ("Mayflower", "Nearest ECMP", "mayflower-plus")]
     results_file = ResultsFile(tmp_path / "results.jsonl", resume=False)
     said: list[str] = []
 
