@@ -119,7 +119,7 @@ class FabricCluster:
         self.emulation.announce_hosts()
         wait_for_hosts(CONTROLLER_URL, fabric)
         progress("waiting until the nameserver hears every dataserver")
-        wait_for_dataservers(NAMESERVER, [host.name for host in fabric.hosts])
+        wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)

@@ -16,6 +16,7 @@ from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFail
 from cluster.fabric import read_settings
 from cluster.processes import start_ticks
 from cluster.supervisor import STATE_FILE, down, running, up
+from tests.etcd import requires_etcd
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
 from topo.fabric import three_tier
@@ -26,9 +27,11 @@ SMALL = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_p
 
 
 @pytest.fixture
-def settings(tmp_path):
+def settings(tmp_path, request):
+    """Of a cluster with one nameserver, or with as many as the test asks for."""
     hosts = [host.name for host in SMALL.hosts]
     return read_settings(fabric=SMALL, directory=tmp_path / "cluster", chunk_size_bytes=1 << 20,
+                         nameservers=getattr(request, "param", 1),
                          mounts={hosts[0]: tmp_path / "a", hosts[-1]: tmp_path / "b"})
 
 
@@ -43,7 +46,9 @@ def cluster(settings):
         assert left_on_machine() == before
 
 
+@pytest.mark.parametrize("settings", [pytest.param(3, marks=requires_etcd)], indirect=True)
 def test_a_file_written_on_one_host_is_read_steered_on_another(cluster, tmp_path):
+    assert cluster["nameserver"] == "10.255.0.1:7000,10.255.0.1:7001,10.255.0.1:7002"
     original = Path(sys.executable).resolve()
     first, second = cluster["mounts"].values()
     subprocess.run(["cp", original, f"{first}/python"], check=True)
