@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import secrets
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fs import paths
 from fs.errors import AlreadyExists, InvalidName, IsADirectory, NotADirectory
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -29,6 +30,8 @@ RECORD_MAX_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 
 Progress = Callable[[int], None]
+Place = TypeVar("Place", bytes, Path)
+Job = TypeVar("Job", "Upload", "Download")
 
 
 class Stopped(Exception):
@@ -55,6 +58,16 @@ class Download:
     size_bytes: int
 
 
+@dataclass
+class Tree(Generic[Place, Job]):
+    """What to make of a directory: directories (path, mode) with parents first, files to copy, and symbolic links
+    (path, target)."""
+
+    directories: list[tuple[Place, int]] = field(default_factory=list)
+    files: list[Job] = field(default_factory=list)
+    links: list[tuple[Place, bytes]] = field(default_factory=list)
+
+
 # ------------------------------------------------------------------ planning
 
 
@@ -68,23 +81,24 @@ def lookup_or_none(client: Client, path: bytes) -> Attributes | None:
         return None
 
 
-def destination_in(client: Client, destination: str, name: bytes) -> bytes:
-    """Where a file called `name` goes: into `destination` if that is a directory, else to that path.
+def destination_in(client: Client, destination: str, name: bytes, *, follow: bool = True) -> bytes:
+    """Where a file called `name` goes: into `destination` if that is a directory (or leads to one), else to that
+    path; with `follow` to what a symbolic link there leads to.
 
     Raises NotADirectory if `destination` ends in a slash and is none.
     """
-    path = paths.normalise(destination)
+    path = client.follow(destination)
     there = lookup_or_none(client, path)
     if there is not None and there.type == DIRECTORY:
-        return paths.join(path, name) if name else path
+        return client.follow(paths.join(path, name), last=follow) if name else path
     if destination.endswith("/"):
         raise NotADirectory(f"{paths.display(path)}/ is not a directory")
-    return path
+    return client.follow(destination, last=follow)
 
 
 def require_directory(client: Client, destination: str) -> None:
     """Raises NotADirectory unless `destination` is a directory (several files go there)."""
-    path = paths.normalise(destination)
+    path = client.follow(destination)
     if client.lookup(path, fresh=True).type != DIRECTORY:
         raise NotADirectory(f"{paths.display(path)} is not a directory")
 
@@ -101,44 +115,45 @@ def walk(client: Client, directory: bytes) -> Iterator[tuple[bytes, Attributes]]
                 pending.append(path)
 
 
-def plan_uploads(source: Path, destination: bytes, skipped: Callable[[str], None]
-                 ) -> tuple[list[tuple[bytes, int]], list[Upload]]:
-    """The directories (path, mode) to make and the files to copy for the tree at `source`.
-
-    Symbolic links to files count as the files; links to directories, broken links, sockets, pipes and
-    devices are passed over, with a sentence to `skipped`.
-    """
-    directories: list[tuple[bytes, int]] = []
-    uploads: list[Upload] = []
+def plan_uploads(source: Path, destination: bytes, skipped: Callable[[str], None]) -> Tree[bytes, Upload]:
+    """What to make of the tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
+    `skipped`."""
+    tree: Tree[bytes, Upload] = Tree()
     pending = [(source, destination)]
     while pending:
         here, there = pending.pop()
-        directories.append((there, stat.S_IMODE(here.stat().st_mode) & 0o777))
+        tree.directories.append((there, stat.S_IMODE(here.stat().st_mode) & 0o777))
         for entry in sorted(os.scandir(here), key=lambda entry: entry.name):
             path = Path(entry.path)
             target = paths.join(there, os.fsencode(entry.name))
-            if entry.is_dir(follow_symlinks=False):
+            if entry.is_symlink():
+                tree.links.append((target, os.fsencode(path.readlink())))
+            elif entry.is_dir(follow_symlinks=False):
                 pending.append((path, target))
             elif entry.is_file():
                 status = entry.stat()
-                uploads.append(Upload(path, target, stat.S_IMODE(status.st_mode) & 0o777, status.st_size))
+                tree.files.append(Upload(path, target, stat.S_IMODE(status.st_mode) & 0o777, status.st_size))
             else:
                 skipped(f"{path}: not a regular file or directory, not copied")
-    return directories, uploads
+    return tree
 
 
-def plan_downloads(client: Client, source: bytes, destination: Path
-                   ) -> tuple[list[tuple[Path, int]], list[Download]]:
-    """The directories (path, mode) to make and the files to copy for the stored tree at `source`."""
-    directories = [(destination, client.lookup(source).mode)]
-    downloads: list[Download] = []
+def plan_downloads(client: Client, source: bytes, destination: Path, skipped: Callable[[str], None]
+                   ) -> Tree[Path, Download]:
+    """What to make of the stored tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
+    `skipped`."""
+    tree: Tree[Path, Download] = Tree(directories=[(destination, client.lookup(source).mode)])
     for path, attributes in walk(client, source):
         target = destination / os.fsdecode(path[len(source):].lstrip(b"/"))
         if attributes.type == DIRECTORY:
-            directories.append((target, attributes.mode))
+            tree.directories.append((target, attributes.mode))
+        elif attributes.type == SYMBOLIC_LINK:
+            tree.links.append((target, attributes.target))
+        elif attributes.type == REGULAR:
+            tree.files.append(Download(path, target, attributes.mode, attributes.size))
         else:
-            downloads.append(Download(path, target, attributes.mode, attributes.size))
-    return directories, downloads
+            skipped(f"{paths.display(path)}: not a regular file or directory, not copied")
+    return tree
 
 
 # ------------------------------------------------------------------- copying
@@ -175,25 +190,40 @@ def download(client: Client, job: Download, progress: Progress) -> None:
         raise
 
 
-def upload_tree(client: Client, directories: list[tuple[bytes, int]], uploads: list[Upload],
-                progress: Progress, replicas: Sequence[str] = ()) -> None:
-    """Make the directories, then copy the files. Directories that exist are used as they are."""
-    for path, mode in directories:
+def upload_tree(client: Client, tree: Tree[bytes, Upload], progress: Progress, replicas: Sequence[str] = ()) -> None:
+    """Make the directories, then copy the files, then make the links. Directories that exist are used as they are,
+    files and links are replaced."""
+    for path, mode in tree.directories:
         make_directory(client, path, mode)
     run_all([lambda report, job=job: upload(client, job, report, replicas)  # type: ignore[misc]
-             for job in uploads], progress)
+             for job in tree.files], progress)
+    for path, target in tree.links:
+        hidden = paths.join(paths.parent(path), b".link.%b" % secrets.token_hex(8).encode())
+        client.metadata.make_symbolic_link(hidden, target, os.geteuid(), os.getegid())
+        try:
+            client.rename(hidden, path)
+        except BaseException:
+            client.remove(hidden)
+            raise
 
 
-def download_tree(client: Client, directories: list[tuple[Path, int]], downloads: list[Download],
-                  progress: Progress) -> None:
-    """Make the directories, copy the files, then give the directories their modes."""
+def download_tree(client: Client, tree: Tree[Path, Download], progress: Progress) -> None:
+    """Make the directories, copy the files, make the links, then give the directories their modes."""
     made = []
-    for path, mode in directories:
+    for path, mode in tree.directories:
         if not path.is_dir():
             path.mkdir()
             made.append((path, mode))
-    run_all([lambda report, job=job: download(client, job, report) for job in downloads],  # type: ignore[misc]
+    run_all([lambda report, job=job: download(client, job, report) for job in tree.files],  # type: ignore[misc]
             progress)
+    for path, target in tree.links:
+        hidden = path.with_name(f".link.{secrets.token_hex(8)}")
+        hidden.symlink_to(os.fsdecode(target))
+        try:
+            hidden.replace(path)
+        except BaseException:
+            hidden.unlink()
+            raise
     for path, mode in reversed(made):  # a read-only directory gets its mode after its entries
         path.chmod(mode & 0o777 & ~_umask())
 
@@ -253,7 +283,7 @@ def make_directory(client: Client, path: bytes, mode: int = 0o755) -> None:
     try:
         client.mkdir(path, mode)
     except AlreadyExists:
-        if client.lookup(path, fresh=True).type != DIRECTORY:
+        if client.lookup(client.follow(path), fresh=True).type != DIRECTORY:
             raise NotADirectory(f"{paths.display(path)} is a file") from None
 
 

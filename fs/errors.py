@@ -92,6 +92,12 @@ class CrossesQuota(SpeedwellError):
     errno = errno.EXDEV
 
 
+class TooManySymbolicLinks(SpeedwellError):
+    """A path leads through so many symbolic links that they may lead in a circle."""
+
+    errno = errno.ELOOP
+
+
 class NoSuchAttribute(SpeedwellError):
     """The file has no extended attribute of that name."""
 

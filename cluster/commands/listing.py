@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,8 @@ import click
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import (
     DIRECTORY_TYPE,
+    LINK_TYPE,
+    REGULAR_TYPE,
     attributes_document,
     bytes_for_people,
     echo,
@@ -37,9 +40,12 @@ Entry = tuple[bytes, "Attributes"]
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of all entries.")
 @connection_options
 def ls(paths: tuple[str, ...], long: bool, human: bool, as_json: bool, target: Target) -> None:
-    """List directories; the root by default. A file is listed by its own name."""
+    """List directories; the root by default. A file is listed by its own name.
+
+    A symbolic link to a directory is followed, with -l only if PATH ends in a slash.
+    """
     with target.connect() as client:
-        listings = [(path, _entries(client, path)) for path in paths or ("/",)]
+        listings = [(path, _entries(client, path, follow=not long or path.endswith("/"))) for path in paths or ("/",)]
     if as_json:
         echo_json([{"directory": path, "name": text(name), **attributes_document(attributes)}
                    for path, entries in listings for name, attributes in entries])
@@ -58,7 +64,7 @@ def ls(paths: tuple[str, ...], long: bool, human: bool, as_json: bool, target: T
 def stat(paths: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Show everything about a file, with its replicas, their racks and whether they are alive."""
     with target.connect() as client:
-        found = [(path, client.lookup(path, fresh=True)) for path in paths]
+        found = [(path, client.lookup(client.follow(path, last=False), fresh=True)) for path in paths]
     if as_json:
         echo_json([{"path": path, **attributes_document(attributes)} for path, attributes in found])
         return
@@ -68,11 +74,18 @@ def stat(paths: tuple[str, ...], as_json: bool, target: Target) -> None:
         _print_replicas(attributes)
 
 
-def _entries(client: Client, path: str) -> list[Entry]:
-    attributes = client.lookup(path, fresh=True)
+def _entries(client: Client, path: str, *, follow: bool) -> list[Entry]:
+    from fs.errors import NoSuchFile
+
+    there = client.follow(path, last=False)
+    attributes = client.lookup(there, fresh=True)
+    if follow and attributes.type == LINK_TYPE:
+        with suppress(NoSuchFile):
+            there = client.follow(path)
+            attributes = client.lookup(there, fresh=True)
     if attributes.type != DIRECTORY_TYPE:
         return [(os.fsencode(path), attributes)]
-    return [(entry.name, entry.attributes) for entry in client.list(path)]
+    return [(entry.name, entry.attributes) for entry in client.list(there)]
 
 
 def _short_line(entry: Entry) -> str:
@@ -80,11 +93,15 @@ def _short_line(entry: Entry) -> str:
     return printable(name) + ("/" if attributes.type == DIRECTORY_TYPE else "")
 
 
+def _target(attributes: Attributes) -> str:
+    return f" -> {printable(attributes.target)}" if attributes.type == LINK_TYPE else ""
+
+
 def _long_lines(entries: list[Entry], human: bool) -> list[str]:
     rows = [(mode_string(attributes), str(len(attributes.replicas) or "-"), user_name(attributes.uid),
              group_name(attributes.gid),
              bytes_for_people(attributes.size) if human else str(attributes.size),
-             local_time(attributes.mtime_ns), _short_line((name, attributes)))
+             local_time(attributes.mtime_ns), _short_line((name, attributes)) + _target(attributes))
             for name, attributes in entries]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(6)]
     return [f"{mode} {replicas:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
@@ -99,7 +116,9 @@ def _description(path: str, attributes: Attributes) -> list[tuple[str, Any]]:
              ("owner", f"{user_name(attributes.uid)}:{group_name(attributes.gid)} "
                        f"({attributes.uid}:{attributes.gid})"),
              ("modified", local_time(attributes.mtime_ns)), ("changed", local_time(attributes.ctime_ns))]
-    if attributes.type == DIRECTORY_TYPE:
+    if attributes.type == LINK_TYPE:
+        lines.insert(2, ("target", printable(attributes.target)))
+    if attributes.type != REGULAR_TYPE:
         return lines
     chunks = -(-attributes.size // attributes.chunk_size) if attributes.chunk_size else 0
     lines[2:2] = [("size", f"{attributes.size} bytes ({bytes_for_people(attributes.size)})"),
@@ -109,7 +128,7 @@ def _description(path: str, attributes: Attributes) -> list[tuple[str, Any]]:
 
 
 def _print_replicas(attributes: Attributes) -> None:
-    if attributes.type == DIRECTORY_TYPE:
+    if attributes.type != REGULAR_TYPE:
         return
     for number, replica in enumerate(attributes.replicas):
         role = "primary" if number == 0 else "replica"

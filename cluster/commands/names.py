@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from cluster.commands.connection import Target, connection_options
@@ -19,11 +21,11 @@ def mkdir(paths: tuple[str, ...], parents: bool, target: Target) -> None:
     with target.connect() as client:
         for path in paths:
             if not parents:
-                client.mkdir(path)
+                client.mkdir(client.follow(path, last=False))
                 continue
             directory = b"/"
             for name in components(normalise(path)):
-                directory = join(directory, name)
+                directory = client.follow(join(directory, name))
                 make_directory(client, directory)
 
 
@@ -35,15 +37,16 @@ def mkdir(paths: tuple[str, ...], parents: bool, target: Target) -> None:
 def mv(source: str, destination: str, no_clobber: bool, target: Target) -> None:
     """Rename a file or directory, or move it into a directory.
 
-    A file at the destination is replaced in one step.
+    A file at the destination is replaced in one step. Symbolic links are moved and replaced themselves; one to a
+    directory is one to move into.
     """
     from cluster.transfer import destination_in
-    from fs.paths import name, normalise
+    from fs.paths import name
 
     with target.connect() as client:
-        path = normalise(source)
+        path = client.follow(source, last=False)
         client.lookup(path, fresh=True)
-        client.rename(path, destination_in(client, destination, name(path)), no_replace=no_clobber)
+        client.rename(path, destination_in(client, destination, name(path), follow=False), no_replace=no_clobber)
 
 
 @click.command()
@@ -52,7 +55,10 @@ def mv(source: str, destination: str, no_clobber: bool, target: Target) -> None:
 @click.option("-f", "--force", is_flag=True, help="A path that does not exist is no error.")
 @connection_options
 def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> None:
-    """Remove files, or whole directories with -r."""
+    """Remove files, or whole directories with -r.
+
+    Symbolic links are removed themselves, not what they lead to.
+    """
     from cluster.progress import Meter
     from cluster.transfer import lookup_or_none, remove_tree
     from fs.errors import IsADirectory, NoSuchFile
@@ -61,7 +67,10 @@ def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> 
 
     with target.connect() as client, Meter("removing", None, counts="entries") as meter:
         for path in map(normalise, paths):
-            attributes = lookup_or_none(client, path)
+            attributes = None
+            with suppress(NoSuchFile):
+                path = client.follow(path, last=False)
+                attributes = lookup_or_none(client, path)
             if attributes is None:
                 if not force:
                     raise NoSuchFile(f"{path.decode(errors='backslashreplace')}: no such file or directory")

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from fs.proto.speedwell_pb2 import Attributes, Replica
 
-DIRECTORY_TYPE = 2  # FileType.DIRECTORY of the wire format, which costs an import of protobuf to name
+# FileType of the wire format, which costs an import of protobuf to name
+REGULAR_TYPE, DIRECTORY_TYPE, LINK_TYPE = 1, 2, 3
+_TYPES = {REGULAR_TYPE: ("file", stat.S_IFREG), DIRECTORY_TYPE: ("directory", stat.S_IFDIR),
+          LINK_TYPE: ("symbolic link", stat.S_IFLNK), 4: ("fifo", stat.S_IFIFO), 5: ("socket", stat.S_IFSOCK),
+          6: ("character device", stat.S_IFCHR), 7: ("block device", stat.S_IFBLK)}
 
 
 def text(name: bytes) -> str:
@@ -58,14 +62,13 @@ def local_time(time_ns: int) -> str:
 
 
 def type_name(attributes: Attributes) -> str:
-    """`directory` or `file`."""
-    return "directory" if attributes.type == DIRECTORY_TYPE else "file"
+    """`directory`, `file`, `symbolic link`, ..."""
+    return _TYPES[attributes.type][0]
 
 
 def mode_string(attributes: Attributes) -> str:
     """`-rw-r--r--`."""
-    kind = stat.S_IFDIR if attributes.type == DIRECTORY_TYPE else stat.S_IFREG
-    return stat.filemode(kind | attributes.mode)
+    return stat.filemode(_TYPES[attributes.type][1] | attributes.mode)
 
 
 def user_name(uid: int) -> str:
@@ -96,7 +99,9 @@ def attributes_document(attributes: Attributes) -> dict[str, Any]:
         "link_count": attributes.link_count, "atime_ns": attributes.atime_ns,
         "mtime_ns": attributes.mtime_ns, "ctime_ns": attributes.ctime_ns,
     }
-    if attributes.type != DIRECTORY_TYPE:
+    if attributes.type == LINK_TYPE:
+        document["target"] = text(attributes.target)
+    if attributes.type == REGULAR_TYPE:
         document |= {"file_id": attributes.file_id, "chunk_size": attributes.chunk_size,
                      "replicas": [replica_document(replica) for replica in attributes.replicas]}
     return document

@@ -30,7 +30,8 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, replicas: s
     """Copy files from this machine into the filesystem.
 
     DST is a path in the filesystem: a directory to copy into, or the new file's own path. SRC may be `-`
-    for standard input. A file gets its name only when it is complete.
+    for standard input. A file gets its name only when it is complete. Symbolic links are followed, those inside a
+    directory are copied as links.
     """
     from cluster import transfer
 
@@ -48,9 +49,9 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, replicas: s
             if stat.S_ISDIR(status.st_mode):
                 if not recursive:
                     raise click.ClickException(f"{path} is a directory (-r copies directories)")
-                directories, jobs = transfer.plan_uploads(path, target_path, _warn)
-                with Meter(path.name or str(path), sum(job.size_bytes for job in jobs)) as meter:
-                    transfer.upload_tree(client, directories, jobs, meter.advance, wanted)
+                tree = transfer.plan_uploads(path, target_path, _warn)
+                with Meter(path.name or str(path), sum(job.size_bytes for job in tree.files)) as meter:
+                    transfer.upload_tree(client, tree, meter.advance, wanted)
             else:
                 job = transfer.Upload(path, target_path, stat.S_IMODE(status.st_mode) & 0o777, status.st_size)
                 with Meter(path.name, status.st_size or None) as meter:
@@ -67,14 +68,14 @@ def get(source: str, destination: str, recursive: bool, target: Target) -> None:
     """Copy files from the filesystem to this machine.
 
     DST is a directory to copy into, the new file's own path, or `-` for standard output. A file gets its
-    name only when it is complete.
+    name only when it is complete. A symbolic link is followed, those inside a directory are copied as links.
     """
     from cluster import transfer
     from fs.paths import name, normalise
     from fs.proto.speedwell_pb2 import DIRECTORY
 
     with target.connect() as client:
-        path = normalise(source)
+        path = client.follow(source)
         attributes = client.lookup(path)
         is_directory = attributes.type == DIRECTORY
         if is_directory and not recursive:
@@ -86,14 +87,14 @@ def get(source: str, destination: str, recursive: bool, target: Target) -> None:
             return
         place = Path(destination)
         if place.is_dir():
-            place = place / os.fsdecode(name(path))
+            place = place / os.fsdecode(name(normalise(source)))
         elif destination.endswith("/") and not is_directory:
             raise click.ClickException(f"{destination} is not a directory")
         with Meter(os.fsdecode(name(path)) or "/", None if is_directory else attributes.size) as meter:
             if is_directory:
-                directories, jobs = transfer.plan_downloads(client, path, place)
-                meter.expect(sum(job.size_bytes for job in jobs))
-                transfer.download_tree(client, directories, jobs, meter.advance)
+                tree = transfer.plan_downloads(client, path, place, _warn)
+                meter.expect(sum(job.size_bytes for job in tree.files))
+                transfer.download_tree(client, tree, meter.advance)
             else:
                 transfer.download(client, transfer.Download(path, place, attributes.mode, attributes.size),
                                   meter.advance)
@@ -107,7 +108,7 @@ def cat(paths: tuple[str, ...], target: Target) -> None:
     """Write files to standard output."""
     with target.connect() as client:
         for path in paths:
-            _to_output(client, path, None)
+            _to_output(client, client.follow(path), None)
 
 
 @click.command()
@@ -121,16 +122,15 @@ def append(path: str, source: str, target: Target) -> None:
     atomic record: never torn, never mixed with other writers.
     """
     from cluster import transfer
-    from fs.paths import normalise
 
     with target.connect() as client:
         if source == STANDARD:
             with Meter("standard input", None) as meter:
-                transfer.append(client, normalise(path), sys.stdin.fileno(), meter.advance)
+                transfer.append(client, client.follow(path), sys.stdin.fileno(), meter.advance)
             return
         with Path(source).open("rb") as stream, \
                 Meter(source, os.fstat(stream.fileno()).st_size or None) as meter:
-            transfer.append(client, normalise(path), stream.fileno(), meter.advance)
+            transfer.append(client, client.follow(path), stream.fileno(), meter.advance)
 
 
 def _base_name(source: str) -> bytes:
@@ -140,10 +140,9 @@ def _base_name(source: str) -> bytes:
 
 def _put_input(client: Client, destination: str, replicas: tuple[str, ...]) -> None:
     from cluster import transfer
-    from fs.paths import normalise
     from fs.proto.speedwell_pb2 import DIRECTORY
 
-    path = normalise(destination)
+    path = client.follow(destination)
     there = transfer.lookup_or_none(client, path)
     if destination.endswith("/") or (there is not None and there.type == DIRECTORY):
         raise click.ClickException(f"{destination} is a directory; standard input needs a file name")

@@ -9,12 +9,21 @@ from fs import paths
 from fs.client.appender import Appender
 from fs.client.bulk import receive_file, send_file
 from fs.client.context import DEFAULT_PARTS, ClientContext
+from fs.client.links import follow
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.reader import Reader
 from fs.client.version import Changes, publish_changes
-from fs.errors import FileClosed, InvalidArgument, IsADirectory, NotSupported, SpeedwellError
-from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes, DirectoryEntry, StatisticsReply
+from fs.errors import (
+    FileClosed,
+    InvalidArgument,
+    IsADirectory,
+    NoSuchFile,
+    NotADirectory,
+    NotSupported,
+    SpeedwellError,
+)
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes, DirectoryEntry, StatisticsReply
 
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call."""
@@ -68,6 +77,22 @@ class Client:
         Raises NoSuchFile, NotADirectory, NameserverUnavailable.
         """
         return self._metadata.lookup(path, fresh)
+
+    def follow(self, path: str | bytes, *, last: bool = True) -> bytes:
+        """Where `path` leads: a path without symbolic links; `last`: also where the last name is a link.
+
+        What it leads to need not exist. Raises NoSuchFile (a directory on the way), NotADirectory,
+        TooManySymbolicLinks.
+        """
+        path = paths.normalise(path)
+        try:
+            if self.lookup(path, fresh=True).type != SYMBOLIC_LINK or not last:
+                return path
+        except NoSuchFile:
+            return path
+        except NotADirectory:
+            pass    # a link may be on the way
+        return follow(self._metadata, path, last=last)
 
     def lookup_inode(self, inode: int) -> Attributes:
         """The attributes of a file by its inode, never from a cache. Raises NoSuchFile if it was removed."""

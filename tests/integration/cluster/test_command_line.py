@@ -89,12 +89,17 @@ def test_a_tree_goes_in_and_comes_back_the_same(speedwell, room, tmp_path):
     (tree / "none").write_bytes(b"")
     (tree / "link").symlink_to("none")
     (tree / "broken").symlink_to("nowhere")
+    (tree / "up").symlink_to("a/..")
+    os.mkfifo(tree / "pipe")
     result = speedwell.run("put", "-r", tree, room)
     assert result.returncode == 0
-    assert error_line(result).endswith("broken: not a regular file or directory, not copied")
+    assert error_line(result).endswith("pipe: not a regular file or directory, not copied")
+    speedwell.ok("put", "-r", tree / "a", f"{room}/tree")   # again, over what is there
+    for _ in range(2):
+        speedwell.ok("get", "-r", f"{room}/tree", tmp_path)
     speedwell.ok("get", "-r", f"{room}/tree", tmp_path / "back")
-    (tree / "broken").unlink()
-    assert subprocess.run(["diff", "-r", tree, tmp_path / "back"], check=False).returncode == 0
+    (tree / "pipe").unlink()
+    assert subprocess.run(["diff", "-r", "--no-dereference", tree, tmp_path / "back"], check=False).returncode == 0
     assert (tmp_path / "back" / "a" / "empty").is_dir()
 
 
@@ -299,3 +304,35 @@ def test_what_was_removed_is_listed_restored_and_emptied(speedwell, room, tmp_pa
     speedwell.ok("rm", "-r", f"{room}/tree")
     assert json.loads(speedwell.ok("trash", "list", "--json")) == {"policies": [], "entries": []}
     assert speedwell.run("trash", "on", "--keep", "soon").returncode == 2
+
+
+def test_links_are_followed_or_kept_as_by_the_commands_of_the_machine(speedwell, room, tmp_path):
+    tree = tmp_path / "tree"
+    (tree / "d" / "e").mkdir(parents=True)
+    (tree / "d" / "file").write_text("content")
+    (tree / "to-file").symlink_to("d/file")
+    (tree / "to-d").symlink_to(f"{room}/tree/d")
+    (tree / "around").symlink_to("around")
+    (tree / "nowhere").symlink_to("d/new")
+    speedwell.ok("put", "-r", tree, room)
+    top = f"{room}/tree"
+    assert speedwell.ok("cat", f"{top}/to-file", f"{top}/to-d/file") == "contentcontent"
+    assert speedwell.ok("ls", f"{top}/to-d") == "e/\nfile\n"
+    shown = speedwell.ok("ls", "-l", f"{top}/to-d", f"{top}/nowhere")
+    assert "lrwxrwxrwx" in shown and f"-> {room}/tree/d\n" in shown and "-> d/new\n" in shown
+    assert json.loads(speedwell.ok("stat", "--json", f"{top}/to-file"))[0]["target"] == "d/file"
+
+    speedwell.ok("append", f"{top}/to-file", stdin=b" more")
+    speedwell.ok("put", "-", f"{top}/nowhere", stdin=b"made")
+    assert speedwell.ok("cat", f"{top}/d/file", f"{top}/d/new") == "content moremade"
+    speedwell.ok("mkdir", "-p", f"{top}/to-d/f/g")
+    speedwell.ok("mv", f"{top}/d/new", f"{top}/to-d/f")
+    assert speedwell.ok("ls", f"{top}/d/f") == "g/\nnew\n"
+    speedwell.ok("get", f"{top}/to-file", tmp_path / "got")
+    assert (tmp_path / "got").read_text() == "content more"
+    for refused in (("cat", f"{top}/around"), ("put", "-", f"{top}/around"), ("ls", f"{top}/around/x")):
+        assert "more than 40 symbolic links" in error_line(speedwell.run(*refused))
+    speedwell.ok("rm", "-r", f"{top}/to-d", f"{top}/around")
+    assert speedwell.ok("ls", top) == "d/\nnowhere\nto-file\n"
+    speedwell.ok("mv", f"{top}/nowhere", f"{top}/to-file")
+    assert speedwell.ok("ls", "-l", top).splitlines()[-1].endswith("to-file -> d/new")

@@ -13,7 +13,7 @@ from cluster.commands.sizes import Size
 from cluster.progress import Meter
 
 
-def test_a_tree_is_planned_with_parents_first_and_special_files_passed_over(tmp_path):
+def test_a_tree_is_planned_with_parents_first_links_kept_and_special_files_passed_over(tmp_path):
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "file").write_bytes(b"12345")
     (tmp_path / "tree" / "script").write_bytes(b"#!")
@@ -23,17 +23,18 @@ def test_a_tree_is_planned_with_parents_first_and_special_files_passed_over(tmp_
     (tmp_path / "tree" / "broken").symlink_to("nowhere")
     os.mkfifo(tmp_path / "tree" / "pipe")
     skipped: list[str] = []
-    directories, uploads = transfer.plan_uploads(tmp_path / "tree", b"/t", skipped.append)
-    assert [path for path, _ in directories] == [b"/t", b"/t/sub"]
-    assert {job.destination: (job.mode, job.size_bytes) for job in uploads} == {
-        b"/t/link": (0o750, 2), b"/t/script": (0o750, 2), b"/t/sub/file": (0o644, 5)}
-    assert sorted(line.split(":")[0].rpartition("/")[2] for line in skipped) == ["broken", "loop", "pipe"]
+    tree = transfer.plan_uploads(tmp_path / "tree", b"/t", skipped.append)
+    assert [path for path, _ in tree.directories] == [b"/t", b"/t/sub"]
+    assert {job.destination: (job.mode, job.size_bytes) for job in tree.files} == {
+        b"/t/script": (0o750, 2), b"/t/sub/file": (0o644, 5)}
+    assert tree.links == [(b"/t/broken", b"nowhere"), (b"/t/link", b"script"), (b"/t/loop", b".")]
+    assert [line.split(":")[0].rpartition("/")[2] for line in skipped] == ["pipe"]
 
 
 def test_names_that_are_not_utf8_are_planned_as_their_bytes(tmp_path):
     (tmp_path / os.fsdecode(b"caf\xe9")).write_bytes(b"")
-    _, uploads = transfer.plan_uploads(tmp_path, b"/", lambda line: None)
-    assert [job.destination for job in uploads] == [b"/caf\xe9"]
+    tree = transfer.plan_uploads(tmp_path, b"/", lambda line: None)
+    assert [job.destination for job in tree.files] == [b"/caf\xe9"]
 
 
 def test_the_first_failure_stops_the_others_and_is_the_one_raised():
