@@ -1,0 +1,62 @@
+"""Which processes several nameservers need."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import InvalidSetting
+from cluster.nameservers import (
+    ETCD_READY,
+    EtcdMember,
+    etcd_commands,
+    etcd_names,
+    free_ports,
+    nameserver_commands,
+    nameserver_names,
+    require_etcd,
+)
+
+MEMBERS = [EtcdMember(1000 + number, 2000 + number) for number in range(3)]
+
+
+@pytest.mark.parametrize(("nameservers", "members"), [(1, 0), (2, 1), (3, 3), (4, 3), (5, 5), (7, 7)])
+def test_an_etcd_has_an_odd_number_of_members_and_one_nameserver_needs_none(nameservers: int, members: int) -> None:
+    assert len(etcd_names(nameservers)) == members
+    assert len(set(nameserver_names(nameservers))) == nameservers
+
+
+def test_members_of_an_etcd_know_each_other_and_keep_apart() -> None:
+    commands = etcd_commands(Path("/c"), "127.0.0.1", MEMBERS)
+    assert [command.name for command in commands] == etcd_names(3)
+    clusters = {command.argv[command.argv.index("--initial-cluster") + 1] for command in commands}
+    assert clusters == {"etcd-0=http://127.0.0.1:2000,etcd-1=http://127.0.0.1:2001,etcd-2=http://127.0.0.1:2002"}
+    assert len({command.argv[command.argv.index("--data-dir") + 1] for command in commands}) == 3
+
+
+def test_every_nameserver_is_told_all_members() -> None:
+    commands = nameserver_commands(Path("/c"), ["h:1", "h:2", "h:3"], ["--replication", "2"], "h", MEMBERS)
+    assert [command.name for command in commands] == nameserver_names(3)
+    for command in commands:
+        assert command.argv[-2:] == ["--etcd", "h:1000,h:1001,h:1002"]
+        assert str(Path("/c") / command.name) in command.argv
+    alone, = nameserver_commands(Path("/c"), ["h:1"], [], "h", [])
+    assert "--etcd" not in alone.argv and alone.name == "nameserver"
+
+
+def test_an_etcd_is_ready_when_it_serves_clients() -> None:
+    log = (b'{"level":"info","msg":"serving peer traffic","address":"127.0.0.1:2000"}\n'
+           b'{"level":"info","msg":"serving client traffic insecurely; this is strongly discouraged!",'
+           b'"address":"127.0.0.1:1000"}\n')
+    found = ETCD_READY.search(log)
+    assert found is not None and found.group(1) == b"127.0.0.1:1000"
+    assert ETCD_READY.search(log.splitlines()[0]) is None
+
+
+def test_without_etcd_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InvalidSetting, match="etcd-server"):
+        require_etcd()
+
+
+def test_free_ports_are_different() -> None:
+    assert len(set(free_ports("127.0.0.1", 20))) == 20
