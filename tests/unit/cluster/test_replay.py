@@ -1,5 +1,6 @@
 """Traces at scale, and their replay against a system that answers as it is told."""
 
+import math
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.replay.agents import ReaderAgents, ReadingFailed
-from cluster.replay.agreement import wire_factor
+from cluster.replay.agreement import agreement_of, wire_factor
 from cluster.replay.experiment import emulated_tasks, parameters, run_emulated, saturated
 from cluster.replay.replay import replay
 from cluster.replay.scale import Scale, StoredFile, file_of, files_of
@@ -238,3 +239,19 @@ def test_reads_fail_with_the_log_when_the_reading_program_ends(agents: ReaderAge
         agents.read("a", "/crash", 10).result(5)
     with pytest.raises(ReadingFailed, match="out of memory"):
         agents.read("a", "/f", 10).result(5)
+
+
+def test_an_agreement_has_an_interval_from_batches_of_the_same_reads() -> None:
+    emulated = [2.0, 4.0] * 30
+    simulated = [seconds * 0.9 for seconds in emulated]
+    exact = agreement_of("Mayflower", emulated, [simulated, simulated])
+    assert (exact.reads, exact.emulated) == (60, 3.0)
+    assert exact.ratio == pytest.approx((0.9, 0.9, 0.9)), "the ratio is the same in every batch"
+    simulated[:20] = [seconds * 2 for seconds in simulated[:20]]
+    uneven = agreement_of("Mayflower", emulated, [simulated, simulated])
+    assert uneven.difference == pytest.approx(0.2)
+    assert uneven.ratio.low < 0.9 and uneven.ratio.high > 1.8
+
+
+def test_few_reads_have_no_interval() -> None:
+    assert math.isnan(agreement_of("Mayflower", [1.0] * 30, [[1.0] * 30]).ratio.low)
