@@ -20,7 +20,7 @@ FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7
            "mayflower-readings", "mayflower-plus")
 AGREEMENT = "mayflower-agreement"
 QUICK_SPEEDUP = 4.0
-AGREEMENT_SLOWDOWN = 4.0
+AGREEMENT_SLOWDOWN = 2.0
 """With fewer frames to a file, TCP's way to a fair share is a part of the time that is compared."""
 
 Say = Callable[[str], None]
