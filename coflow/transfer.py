@@ -68,8 +68,11 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
         raise TransferFailed(f"cannot send {path} to {host}:{port}: {error.strerror or error}") from None
     accounts: list[FlowProgress | None] = [None] * len(parts)
     if reporter is not None:
-        accounts = list(reporter.add([(flow_of(connection), part.size)
-                                      for connection, part in zip(connections, parts, strict=True)]))
+        added = reporter.add([(flow_of(connection), part.size)
+                              for connection, part in zip(connections, parts, strict=True)])
+        for account, connection in zip(added, connections, strict=True):
+            account.connection = connection
+        accounts = list(added)
     failures: list[Exception] = []
 
     def run(part: Part, connection: socket.socket, account: FlowProgress | None) -> None:
