@@ -7,7 +7,7 @@ are carried out again.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fs.errors import DatabaseDamaged, StorageFailed
 from fs.store.interface import Batch
@@ -20,6 +20,8 @@ HIDDEN_END = b"\x01"
 
 STATE_KEY = b"\x00state"
 _STATE = struct.Struct(">16sQQQQ")
+_BEFORE, _BEHIND = 24, 32
+"""Where the sequence number lies in it: the rest stays the same from batch to batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class JournaledStore:
         self._store = store
         self.journal = journal
         self._doubtful = False
-        self.position = self._stored_position()
+        self._state, self._sequence = b"", 0
+        self._take(self._stored_position())
         self._catch_up()
 
     @classmethod
@@ -77,6 +80,11 @@ class JournaledStore:
         store.write(batch)
         return cls(store, journal)
 
+    @property
+    def position(self) -> Position:
+        """Up to which batch the store is."""
+        return replace(Position.decode(self._state), sequence=self._sequence)
+
     def get(self, key: bytes) -> bytes | None:
         return self._store.get(key)
 
@@ -86,28 +94,26 @@ class JournaledStore:
     def write(self, batch: Batch) -> None:
         if self._doubtful and not self._store.write_failed:
             self._settle()
-        before = self.position
-        position = Position(before.namespace, before.timeline, before.sequence + 1, before.parent,
-                            before.forked_after)
-        batch.changes[STATE_KEY] = position.encode()
+        sequence = self._sequence + 1
+        batch.changes[STATE_KEY] = self._state[:_BEFORE] + sequence.to_bytes(8, "big") + self._state[_BEHIND:]
         if not self._doubtful:
             self.journal.append(encode_changes(batch.changes.items()))
         try:
             self._store.write(batch)
         except DatabaseDamaged:
-            self.journal.take_back(before.sequence)   # the batch is not to come back when the store is made anew
+            self.journal.take_back(self._sequence)   # the batch is not to come back when the store is made anew
             raise
         except StorageFailed:
             self._doubtful = True
             raise
-        self.position = position
+        self._sequence = sequence
 
     def fork(self, position: Position) -> None:
         """Begin a new timeline with the next batch. Raises StorageFailed."""
         batch = Batch()
         batch.put(STATE_KEY, position.encode())
         self._store.write(batch)
-        self.position = position
+        self._take(position)
 
     @property
     def settled(self) -> bool:
@@ -126,29 +132,32 @@ class JournaledStore:
             raise DatabaseDamaged("the record with the database's position is missing")
         return Position.decode(value)
 
+    def _take(self, position: Position) -> None:
+        self._state, self._sequence = position.encode(), position.sequence
+
     def _settle(self) -> None:
         """After a failed write the database was opened anew, with that batch or without."""
-        self.position = self._stored_position()
-        self.journal.take_back(self.position.sequence)
+        self._take(self._stored_position())
+        self.journal.take_back(self._sequence)
         self._doubtful = False
 
     def _catch_up(self) -> None:
-        behind = self.journal.last - self.position.sequence
+        behind = self.journal.last - self._sequence
         if behind < 0:
-            self.journal.start_anew(self.position.sequence)   # it lost its end
+            self.journal.start_anew(self._sequence)   # it lost its end
             return
         if not behind:
             return
-        if self.journal.first > self.position.sequence + 1:
-            raise DatabaseDamaged(f"the database ends with batch {self.position.sequence}, the journal begins with "
+        if self.journal.first > self._sequence + 1:
+            raise DatabaseDamaged(f"the database ends with batch {self._sequence}, the journal begins with "
                                   f"batch {self.journal.first}")
         try:
-            for _, changes in self.journal.records(self.position.sequence):
+            for _, changes in self.journal.records(self._sequence):
                 batch = Batch()
                 batch.changes.update(decode_changes(changes))
                 self._store.write(batch)
         except MalformedRecord as error:
             raise DatabaseDamaged(f"the journal is damaged: {error}") from None
-        self.position = self._stored_position()
-        if self.position.sequence != self.journal.last:
+        self._take(self._stored_position())
+        if self._sequence != self.journal.last:
             raise DatabaseDamaged("the journal is not the database's")

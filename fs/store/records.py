@@ -25,14 +25,9 @@ class MalformedRecord(ValueError):
 
 def encode_changes(changes: Iterable[Change]) -> bytes:
     """Changes of keys; a value of None deletes."""
-    parts: list[bytes] = []
     pack = _CHANGE.pack
-    for key, value in changes:
-        if value is None:
-            parts += (pack(len(key), _DELETED), key)
-        else:
-            parts += (pack(len(key), len(value)), key, value)
-    return b"".join(parts)
+    return b"".join([pack(len(key), _DELETED) + key if value is None else pack(len(key), len(value)) + key + value
+                     for key, value in changes])
 
 
 def decode_changes(data: bytes) -> Iterator[Change]:
@@ -52,8 +47,7 @@ def decode_changes(data: bytes) -> Iterator[Change]:
 
 def encode_record(sequence: int, changes: bytes) -> bytes:
     """`changes` as `encode_changes` makes them."""
-    rest = _SEQUENCE.pack(sequence) + changes
-    return _HEAD.pack(len(changes), crc32c(rest), sequence) + changes
+    return _HEAD.pack(len(changes), crc32c(changes, crc32c(_SEQUENCE.pack(sequence))), sequence) + changes
 
 
 def record_head(data: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -79,6 +73,6 @@ def decode_records(data: bytes) -> Iterator[tuple[int, bytes]]:
         if position > len(data):
             raise MalformedRecord(f"record {sequence} is cut off")
         changes = data[start:position]
-        if crc32c(_SEQUENCE.pack(sequence) + changes) != crc:
+        if crc32c(changes, crc32c(_SEQUENCE.pack(sequence))) != crc:
             raise MalformedRecord(f"record {sequence} does not match its checksum")
         yield sequence, changes
