@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,9 +19,13 @@ from fs.proto.speedwell_pb2 import (
     Finding,
     InventoryOperation,
     Replica,
+    VerifyOperation,
 )
 
 PAGE = 1000
+VERIFY_TIMEOUT_SECONDS = 300.0
+"""For one answer: the largest file of a dataserver is read in that time."""
+
 Inventory = Mapping[str, FileReport]
 
 
@@ -28,13 +33,15 @@ Inventory = Mapping[str, FileReport]
 class Problem:
     """One thing that is wrong. `kind` is missing (no live replica holds the content), under-replicated (fewer good
     replicas than wanted), lost-replica (a dataserver of the set does not hold it), short-replica (it has less than
-    the file), orphaned (a dataserver holds a content of no file, or is not in the set)."""
+    the file), corrupt (bytes there differ from their sums, or it cannot be read), orphaned (a dataserver holds a
+    content of no file, or is not in the set)."""
 
     kind: str
     inode: int
     file_id: str
     detail: str
     dataserver_id: str = ""
+    unreadable: bool = False
 
 
 @dataclass
@@ -59,31 +66,53 @@ class Check:
                 for problem in self.problems if problem.kind in kinds]
 
 
-def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda count: None) -> Check:
-    """Look at every file and every dataserver. Raises NameserverUnavailable.
+def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda count: None, *,
+          verify: bool = False) -> Check:
+    """Look at every file and every dataserver; with `verify` all bytes there are compared with their sums, otherwise
+    only what dataservers have found damaged so far is told. Raises NameserverUnavailable.
 
     The inventories are taken before the files are listed, and what looks wrong then is looked at again: files
     change meanwhile.
     """
-    found = _check_once(metadata, progress)
+    found = _check_once(metadata, progress, VerifyOperation() if verify else None)
     if not found.problems:
         return found
-    again = _check_once(metadata, lambda count: None)
+    corrupt = [problem.file_id for problem in found.problems if problem.kind == "corrupt"]
+    again = _check_once(metadata, lambda count: None, VerifyOperation(file_ids=corrupt) if corrupt else None)
     before = {(problem.kind, problem.file_id, problem.dataserver_id) for problem in found.problems}
     again.problems = [problem for problem in again.problems
                       if (problem.kind, problem.file_id, problem.dataserver_id) in before]
     return again
 
 
-def _check_once(metadata: MetadataClient, progress: Callable[[int], None]) -> Check:
+def repair(metadata: MetadataClient, found: Check) -> None:
+    """Have put right what a check found; it takes a while. Damaged blocks are fetched from other replicas at once; a
+    replica of which that cannot be done, as it cannot even be read, is made anew. Raises NameserverUnavailable."""
+    servers = {status.server.dataserver_id: status.server for status in metadata.statistics().dataservers}
+    unreadable = []
+    for problem in found.problems:
+        server = servers.get(problem.dataserver_id)
+        if problem.kind != "corrupt" or server is None or not server.alive:
+            continue
+        with contextlib.suppress(ConnectionLost, MalformedFrame):
+            left = verified(server, VerifyOperation(file_ids=[problem.file_id], repair=True))
+            if problem.file_id in left and problem.unreadable:
+                unreadable.append(Finding(inode=problem.inode, file_id=problem.file_id,
+                                          dataserver_id=problem.dataserver_id))
+    metadata.repair([*found.of_kind("lost-replica", "short-replica"), *unreadable], found.of_kind("orphaned"))
+
+
+def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verify: VerifyOperation | None) -> Check:
     result = Check()
-    inventories: dict[str, Inventory] = {}
+    inventories: dict[str, dict[str, FileReport]] = {}
     surplus = metadata.surplus()
     statistics = metadata.statistics()
     for status in statistics.dataservers:
         name = status.server.dataserver_id
         try:
             inventories[name] = inventory_of(status.server) if status.server.alive else {}
+            if verify is not None and status.server.alive:
+                _add_damage(inventories[name], verified(status.server, verify))
         except (ConnectionLost, MalformedFrame):
             inventories[name] = {}
             result.unreachable.append(name)
@@ -100,7 +129,31 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None]) -> Ch
     return result
 
 
-def inventory_of(server: Replica) -> Inventory:
+def _add_damage(inventory: dict[str, FileReport], damage: Mapping[str, str]) -> None:
+    for file_id, report in inventory.items():
+        report.damage = damage.get(file_id, "" if report.inode else report.damage)
+
+
+def verified(server: Replica, operation: VerifyOperation) -> dict[str, str]:
+    """What is wrong with the files that the dataserver compares with their sums. Raises ConnectionLost,
+    MalformedFrame."""
+    damage: dict[str, str] = {}
+    channel = connect(server.host, server.port, stall_timeout_seconds=VERIFY_TIMEOUT_SECONDS)
+    try:
+        while True:
+            channel.send(DataRequest(verify=operation))
+            reply = channel.expect(DataReply)
+            if reply.status != OK:
+                raise ConnectionLost(reply.message)
+            damage.update((report.file_id, report.damage) for report in reply.contents)
+            if not reply.after:
+                return damage
+            operation = VerifyOperation(after=reply.after, repair=operation.repair)
+    finally:
+        channel.close()
+
+
+def inventory_of(server: Replica) -> dict[str, FileReport]:
     """All contents on a dataserver by file id. Raises ConnectionLost, MalformedFrame."""
     contents: dict[str, FileReport] = {}
     channel = connect(server.host, server.port)
@@ -144,7 +197,10 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
         if name in unreachable:
             continue
         report = inventories.get(name, {}).get(file_id)
-        if size and report is None:
+        if report is not None and report.damage:
+            problems.append(Problem("corrupt", entry.inode, file_id, report.damage, name,
+                                    unreadable=not report.inode))
+        elif size and report is None:
             problems.append(Problem("lost-replica", entry.inode, file_id, "it is not there", name))
         elif report is not None and report.size < size:
             problems.append(Problem("short-replica", entry.inode, file_id,

@@ -5,11 +5,8 @@ One way, one UDP socket, no answer awaited: a scheduler that is away costs a tra
 
 from __future__ import annotations
 
-import fcntl
 import secrets
 import socket
-import sys
-import termios
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -29,24 +26,13 @@ LAST_REPORTS_PAUSE_SECONDS = 0.02
 
 
 class FlowProgress:
-    """One flow's account: `moved` is called as its bytes go, from any thread.
-
-    A sender's bytes go into its kernel's buffer first, which may hold all of a flow: with `connection`, its socket,
-    what lies there counts as left.
-    """
+    """One flow's account: `moved` is called as its bytes go, from any thread."""
 
     def __init__(self, flow: Flow, size_bytes: int, coflow_id: bytes) -> None:
         self.flow = flow
         self.coflow_id = coflow_id
         self.remaining_bytes = size_bytes
-        self.connection: socket.socket | None = None
         self.ends_told = 0
-
-    def left(self) -> int:
-        """What is to be reported."""
-        if self.remaining_bytes == 0 or self.connection is None:
-            return self.remaining_bytes
-        return self.remaining_bytes + unacknowledged(self.connection)
 
     def moved(self, count: int) -> None:
         """So many more bytes went. The end is told by `Reporter.ended` alone, so 1 byte stays until then."""
@@ -110,7 +96,7 @@ class Reporter:
             by_coflow: dict[bytes, list[FlowReport]] = {}
             for each in list(self._flows.values()):
                 if coflow_id in (None, each.coflow_id):
-                    by_coflow.setdefault(each.coflow_id, []).append(FlowReport(each.flow, each.left()))
+                    by_coflow.setdefault(each.coflow_id, []).append(FlowReport(each.flow, each.remaining_bytes))
                     each.ends_told += each.remaining_bytes == 0
                     if each.ends_told >= LAST_REPORTS:
                         del self._flows[each.flow]
@@ -153,16 +139,6 @@ def configured_reporter(coflow_id: bytes | None = None) -> Reporter | None:
     """A reporter to the scheduler that the environment names, or None. Raises InvalidSetting."""
     found = from_environment()
     return Reporter(found, coflow_id) if found else None
-
-
-def unacknowledged(connection: socket.socket) -> int:
-    """Bytes that a TCP socket was given and the other end has not acknowledged; 0 where the system does not say."""
-    answer = bytearray(4)
-    try:
-        fcntl.ioctl(connection, termios.TIOCOUTQ, answer)      # Linux names it SIOCOUTQ for sockets
-    except (OSError, ValueError):
-        return 0
-    return int.from_bytes(answer, sys.byteorder)
 
 
 def flow_of(connection: socket.socket, outgoing: bool = True) -> Flow:

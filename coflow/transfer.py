@@ -68,11 +68,8 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
         raise TransferFailed(f"cannot send {path} to {host}:{port}: {error.strerror or error}") from None
     accounts: list[FlowProgress | None] = [None] * len(parts)
     if reporter is not None:
-        added = reporter.add([(flow_of(connection), part.size)
-                              for connection, part in zip(connections, parts, strict=True)])
-        for account, connection in zip(added, connections, strict=True):
-            account.connection = connection
-        accounts = list(added)
+        accounts = list(reporter.add([(flow_of(connection), part.size)
+                                      for connection, part in zip(connections, parts, strict=True)]))
     failures: list[Exception] = []
 
     def run(part: Part, connection: socket.socket, account: FlowProgress | None) -> None:

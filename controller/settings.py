@@ -62,10 +62,6 @@ class Settings(BaseModel):
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
     """Coflows without a transfer larger than this are left to the default paths."""
     coflow_policy: CoflowPolicy = "mincof"
-    coflow_min_rate_bps: Annotated[float, Field(ge=1000)] = 200_000.0
-    """No flow is metered below this: what it has left may be more than it says, and TCP would stand still."""
-    coflow_rate_margin: Annotated[float, Field(ge=1, le=2)] = 1.1
-    """Meters pass so much more than scheduled: TCP gets 90 to 100 % of a meter, and a meter counts headers too."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
     """How many meters the controller may use at a switch; flows beyond go without."""
     meter_min_burst_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 10

@@ -36,11 +36,6 @@ class Account:
         self._reporter = reporter
         self._progress: FlowProgress | None = progress
 
-    def sends_by(self, connection: socket.socket) -> None:
-        """We are the sender: what lies in the socket has not gone."""
-        if self._progress is not None:
-            self._progress.connection = connection
-
     def moved(self, count: int) -> None:
         """So many more bytes went."""
         progress = self._progress
@@ -78,7 +73,6 @@ class Coflows:
         except OSError:     # the connection broke meanwhile, which is for others to find
             return None
         [account] = self.flows(number, [(*ends, size_bytes)])
-        account.sends_by(connection)
         return account
 
 

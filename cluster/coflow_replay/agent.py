@@ -52,8 +52,6 @@ def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[st
         if reporter is not None and order["reported"]:
             accounts = reporter.add([(flow_of(connection), size) for connection, (_, size) in
                                      zip(connections, order["flows"], strict=True)], bytes.fromhex(order["coflow"]))
-            for account, connection in zip(accounts, connections, strict=True):
-                account.connection = connection
         errors: list[OSError] = []
         threads = [threading.Thread(target=_send_flow, args=(
             connection, size, accounts[number] if accounts else None, reporter, errors))

@@ -87,27 +87,30 @@ def balance(target: Target) -> None:
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
+@click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
+              "damage is told that dataservers have found and could not repair.")
 @click.option("--timeout", "timeout_seconds", type=float, default=300.0, show_default=True, metavar="SECONDS",
               help="How long a repair may take.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @connection_options
 @click.pass_context
-def fsck(context: click.Context, repair: bool, timeout_seconds: float, as_json: bool, target: Target) -> None:
+def fsck(context: click.Context, repair: bool, verify: bool, timeout_seconds: float, as_json: bool,
+         target: Target) -> None:
     """Check that every file's content lies where it should.
 
     Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong.
     """
-    from cluster.fsck import check
+    from cluster import fsck as checking
 
     with target.connect() as client:
-        result = check(client.metadata)
+        result = checking.check(client.metadata, verify=verify)
         first = result
         deadline = time.monotonic() + timeout_seconds
         if repair and not result.clean:
             while not result.clean and time.monotonic() < deadline:
-                client.metadata.repair(result.of_kind("lost-replica", "short-replica"), result.of_kind("orphaned"))
+                checking.repair(client.metadata, result)
                 time.sleep(POLL_SECONDS)
-                result = check(client.metadata)
+                result = checking.check(client.metadata)
                 if not result.problems:
                     break  # servers that are away are nothing to repair
     if as_json:

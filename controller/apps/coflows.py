@@ -225,13 +225,7 @@ class Coflows(RyuApp):
         number = cookie(COOKIE_COFLOWS, next(self._cookies) & (1 << 48) - 1)
         is_default = assignment.path is None and assignment.priority is None
         return Wanted(ExplicitPath(flow, path, number, lifetime_seconds, traffic_class, is_default,
-                                   lifetime_seconds=lifetime_seconds), self._rate_bps(assignment))
-
-    def _rate_bps(self, assignment: Assignment) -> float | None:
-        if assignment.rate_bps is None:
-            return None
-        settings = self._state.settings
-        return max(assignment.rate_bps * settings.coflow_rate_margin, settings.coflow_min_rate_bps)
+                                   lifetime_seconds=lifetime_seconds), assignment.rate_bps)
 
     # --- time and the network ---
 

@@ -3,8 +3,8 @@
 A client that sends an append again, to the same primary or to its successor, is answered with the offset at
 which it lies. Of each writer only the last append is kept, as it has no more than one under way.
 
-`appends` has a head of 32 bytes (magic, flags, epoch) and slots of 32 bytes (writer, sequence, offset,
-length). A slot is written with one system call before the append becomes part of the file, so what a killed
+`appends` has a head of 32 bytes (magic, flags, epoch, CRC) and slots of 40 bytes (writer, sequence, offset,
+length, CRC). A slot is written with one system call before the append becomes part of the file, so what a killed
 process left is told by its end: an append that ends beyond the file's length never happened.
 """
 
@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from fs.errors import StorageFailed
 from fs.proto.speedwell_pb2 import AppendRecord
 
@@ -22,8 +24,10 @@ MAX_WRITERS = 1024
 
 NAME = "appends"
 _MAGIC = b"SPWL"
-_HEAD = struct.Struct(">4sIQ16x")
+_HEAD = struct.Struct(">4sIQ")
+_HEAD_BYTES = 32
 _SLOT = struct.Struct(">QQQQ")
+_SLOT_BYTES = 40
 _FORGOT = 1
 
 
@@ -130,9 +134,11 @@ class AppendLog:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if head:
-                _pwrite(descriptor, _HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), 0)
+                _pwrite(descriptor, _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch),
+                                            _HEAD_BYTES), 0)
             for slot, record in slots:
-                _pwrite(descriptor, _SLOT.pack(*(record or (0, 0, 0, 0))), _HEAD.size + slot * _SLOT.size)
+                _pwrite(descriptor, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES),
+                        _HEAD_BYTES + slot * _SLOT_BYTES)
             if sync:
                 os.fsync(descriptor)
         finally:
@@ -146,15 +152,18 @@ class AppendLog:
         except OSError as error:
             raise StorageFailed(f"{self._path}: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as stream:
-            data = stream.read(_HEAD.size + MAX_WRITERS * _SLOT.size)
-        if len(data) < _HEAD.size:
+            data = stream.read(_HEAD_BYTES + MAX_WRITERS * _SLOT_BYTES)
+        if len(data) < _HEAD_BYTES:
             return  # a crash while it was made
-        magic, flags, self.epoch = _HEAD.unpack_from(data)
-        if magic != _MAGIC:
+        magic, flags, epoch = _HEAD.unpack_from(data)
+        if magic != _MAGIC or not _is_sealed(data[:_HEAD_BYTES], _HEAD.size):
             raise StorageFailed(f"{self._path} is damaged")
+        self.epoch = epoch
         self.forgot = bool(flags & _FORGOT)
-        for slot, start in enumerate(range(_HEAD.size, len(data) - _SLOT.size + 1, _SLOT.size)):
-            record = Record(*_SLOT.unpack_from(data, start))
+        for start in range(_HEAD_BYTES, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES):
+            slot, record = len(self._slots), Record(*_SLOT.unpack_from(data, start))
+            if not _is_sealed(data[start:start + _SLOT_BYTES], _SLOT.size):
+                record, self.forgot = Record(0, 0, 0, 0), True   # nobody knows whose it was
             self._slots.append(record if record.writer else None)
             if record.writer:
                 self._slot_of[record.writer] = slot
@@ -162,6 +171,16 @@ class AppendLog:
             self.cut(length)
         except OSError as error:
             raise StorageFailed(f"{self._path}: {error.strerror}") from None
+
+
+def _sealed(data: bytes, size: int) -> bytes:
+    """`data` with its CRC behind it, filled up to `size` bytes."""
+    return (data + crc32c(data).to_bytes(4, "big")).ljust(size, b"\0")
+
+
+def _is_sealed(data: bytes, size: int) -> bool:
+    """Whether the first `size` bytes match the CRC behind them."""
+    return crc32c(data[:size]) == int.from_bytes(data[size:size + 4], "big")
 
 
 def _pwrite(descriptor: int, data: bytes, offset: int) -> None:

@@ -3,12 +3,13 @@
 import logging
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
+from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
-from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import FileReport
+from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
+from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,9 @@ PAUSE_SECONDS = 10.0
 """Between two reports of everything."""
 
 MAX_INVENTORY = 2000
+VERIFIED_FILES = 100
+VERIFY_SECONDS = 2.0
+"""After so long a request to verify is answered with what was read so far, so that nobody takes it for lost."""
 
 
 class Contents:
@@ -43,6 +47,9 @@ class Contents:
                                                    epoch=file.ordering.log(file.length).epoch))
                     if self._first:
                         self._store.note_growth(file)
+            except StorageFailed as error:
+                log.error("%s", error)
+                self.reports.append(FileReport(file_id=file_id, damage=str(error)))
             except SpeedwellError as error:
                 log.warning("%s", error)
         if len(ids) < FILES_PER_SCAN:
@@ -60,24 +67,58 @@ class Contents:
             if report.file_id in copying:
                 continue
             try:
-                with self._store.opened(report.file_id) as file:
-                    newer = report.epoch and file.ordering.log(file.length).epoch > report.epoch
+                newer = self._is_newer(report)
                 if not newer:
                     log.info("%s is dropped: it is no replica of a file", report.file_id)
                     self._store.begin_anew(report.file_id)
+            except NoSuchFile:
+                continue
             except SpeedwellError as error:
                 log.warning("%s cannot be dropped: %s", report.file_id, error)
 
+    def _is_newer(self, report: FileReport) -> bool:
+        """Whether this server knows of a newer epoch, if it can read the content at all. Raises NoSuchFile."""
+        try:
+            with self._store.opened(report.file_id) as file:
+                return bool(report.epoch) and file.ordering.log(file.length).epoch > report.epoch
+        except StorageFailed:
+            return False
+
     def _holds(self, report: FileReport) -> bool:
         try:
-            with self._store.opened(report.file_id):
+            with self._store.opened(report.file_id) as file:
+                file.ordering.log(file.length)
                 return True
         except SpeedwellError:
             return False
 
 
-def inventory(store: FileStore, after: str, limit: int) -> list[FileReport]:
-    """The next contents in the order of their ids. Raises OSError."""
+def verify(store: FileStore, scrubber: Scrubber, operation: VerifyOperation) -> tuple[list[FileReport], str]:
+    """The damaged ones of the next files, and the id up to which all were read; empty: there are no more.
+    Raises OSError, InvalidArgument."""
+    found: list[FileReport] = []
+    end = time.monotonic() + VERIFY_SECONDS
+    after, ids = operation.after, list(operation.file_ids)
+    while ids or not operation.file_ids:
+        if not ids:
+            ids = [report.file_id for report in inventory(store, after, VERIFIED_FILES)]
+        for file_id in ids:
+            if operation.repair:
+                scrubber.check(file_id)
+            if damage := scrubber.find(file_id):
+                found.append(FileReport(file_id=file_id, damage=damage))
+            after = file_id
+            if time.monotonic() > end and not operation.file_ids:
+                return found, after
+        if operation.file_ids or len(ids) < VERIFIED_FILES:
+            return found, ""
+        ids = []
+    return found, ""
+
+
+def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, str] | None = None) -> list[FileReport]:
+    """The next contents in the order of their ids; `damaged` says what is known to be wrong with some. Raises
+    OSError."""
     found: list[FileReport] = []
     for prefix in (f"{number:02x}" for number in range(256)):
         directory = store.directory / prefix
@@ -89,9 +130,12 @@ def inventory(store: FileStore, after: str, limit: int) -> list[FileReport]:
             try:
                 with store.opened(file_id) as file:
                     found.append(FileReport(file_id=file_id, inode=file.inode, size=file.length,
-                                            epoch=file.ordering.log(file.length).epoch))
-            except SpeedwellError as error:
+                                            epoch=file.ordering.log(file.length).epoch,
+                                            damage=(damaged or {}).get(file_id, "")))
+            except (NoSuchFile, InvalidArgument) as error:
                 log.warning("%s", error)
+            except SpeedwellError as error:
+                found.append(FileReport(file_id=file_id, damage=str(error)))
             if len(found) == limit:
                 return found
     return found

@@ -13,7 +13,7 @@ from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.store import FileStore, check_file_id, disk_error
 from fs.dataserver.stored_file import StoredFile
-from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
+from fs.errors import SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import (
     NOT_FOUND,
     OK,
@@ -148,8 +148,8 @@ class Copies:
         try:
             with self._store.opened(copy.file_id) as file:
                 return file.ordering.log(file.length).epoch > copy.epoch
-        except NoSuchFile:
-            return False
+        except SpeedwellError:
+            return False   # it is not here, or of no use
 
     def _pull(self, copy: Copy, file: StoredFile, length: int) -> None:
         attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,

@@ -43,6 +43,7 @@ class Scrubber:
     def __init__(self, store: FileStore, dataserver_id: str, look_up: LookUp, connections: ConnectionPool, *,
                  rate_bytes: float) -> None:
         self.repaired = 0       # blocks, since the start
+        self.damaged: dict[str, str] = {}   # what is wrong with files that could not be repaired
         self._store = store
         self._dataserver_id = dataserver_id
         self._look_up = look_up
@@ -79,7 +80,7 @@ class Scrubber:
 
         At most `rate_bytes` are read per second (0: no limit).
         """
-        failures, began, read = 0, time.monotonic(), 0
+        failures, why, began, read = 0, "", time.monotonic(), 0
         try:
             with self._store.opened(file_id) as file:
                 committed = file.committed
@@ -89,13 +90,36 @@ class Scrubber:
                     try:
                         file.verified_block(block, committed)
                     except StorageFailed as error:
-                        failures += not self._repair(file, block, error)
+                        if not self._repair(file, block, error):
+                            failures, why = failures + 1, str(error)
                     read += BLOCK_BYTES
                     if rate_bytes:
                         self._sleep(began + read / rate_bytes - time.monotonic())
-        except SpeedwellError as error:
+        except NoSuchFile as error:
             log.debug("scrub: %s", error)  # deleted meanwhile
+            failures = 0
+        except SpeedwellError as error:
+            log.error("scrub: %s", error)
+            failures, why = failures + 1, str(error)
+        if failures and (len(self.damaged) < MAX_REPORTED or file_id in self.damaged):
+            self.damaged[file_id] = why
+        elif not failures:
+            self.damaged.pop(file_id, None)
         return failures
+
+    def find(self, file_id: str) -> str:
+        """What is wrong with a file, empty if nothing is. Nothing is repaired."""
+        try:
+            with self._store.opened(file_id) as file:
+                committed = file.committed
+                file.ordering.log(committed[0])
+                for block in range(blocks_of(committed[0])):
+                    file.verified_block(block, committed)
+        except NoSuchFile:
+            return ""
+        except SpeedwellError as error:
+            return str(error)
+        return ""
 
     # ------------------------------------------------------------------ private
 

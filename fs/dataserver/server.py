@@ -9,7 +9,7 @@ from fs.channel import Channel, ConnectionLost
 from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
-from fs.dataserver.contents import MAX_INVENTORY, inventory
+from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
 from fs.dataserver.primary import Authority
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
@@ -30,6 +30,7 @@ from fs.proto.speedwell_pb2 import (
     InventoryOperation,
     LengthOperation,
     ReadOperation,
+    VerifyOperation,
 )
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class DataServer(FrameServer):
             channel.send(self._appends.join(channel, request.join))
         elif operation == "inventory":
             channel.send(self._inventory(request.inventory))
+        elif operation == "verify":
+            channel.send(self._verify(request.verify))
         else:
             raise InvalidArgument("operation: the request has none")
 
@@ -147,7 +150,17 @@ class DataServer(FrameServer):
     def _inventory(self, operation: InventoryOperation) -> DataReply:
         limit = min(operation.limit or MAX_INVENTORY, MAX_INVENTORY)
         try:
-            return DataReply(status=OK, contents=inventory(self._store, operation.after, limit))
+            damaged = self._scrubber.damaged if self._scrubber is not None else None
+            return DataReply(status=OK, contents=inventory(self._store, operation.after, limit, damaged))
+        except OSError as error:
+            return DataReply(status=IO_ERROR, message=str(error))
+
+    def _verify(self, operation: VerifyOperation) -> DataReply:
+        if self._scrubber is None:
+            return DataReply(status=IO_ERROR, message="this dataserver does not check its blocks")
+        try:
+            damaged, after = verify(self._store, self._scrubber, operation)
+            return DataReply(status=OK, contents=damaged, after=after)
         except OSError as error:
             return DataReply(status=IO_ERROR, message=str(error))
 

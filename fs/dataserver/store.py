@@ -18,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
+from crc32c import crc32c
+
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSpace, NoSuchFile, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
@@ -197,12 +199,19 @@ class FileStore:
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StorageFailed(f"another dataserver is running on {self.directory}") from None
-        owner = os.pread(self._owner, 256, 0).decode("utf-8", "replace").strip()
-        if owner and owner != dataserver_id:
-            raise StorageFailed(f"{self.directory} belongs to the dataserver {owner!r}, not {dataserver_id!r}")
-        if not owner:
+        written = os.pread(self._owner, 256, 0)
+        owner, _, total = written.strip().rpartition(b" ")
+        own = dataserver_id.encode()
+        intact = total == b"%08x" % crc32c(owner)
+        if intact and owner != own:
+            raise StorageFailed(f"{self.directory} belongs to the dataserver {owner.decode()!r}, not "
+                                f"{dataserver_id!r}")
+        if not intact:
+            if written:
+                log.error("%s is damaged: taken for the dataserver %s", self.directory / "dataserver", dataserver_id)
             try:
-                os.pwrite(self._owner, f"{dataserver_id}\n".encode(), 0)
+                os.truncate(self._owner, 0)
+                os.pwrite(self._owner, own + b" %08x\n" % crc32c(own), 0)
             except OSError as error:
                 raise StorageFailed(f"cannot write to {self.directory}: {error.strerror}") from None
 

@@ -2,10 +2,10 @@
 
 Its directory holds `meta`, the chunk files, and, as far as there is something to say, `sums` (the sums of all
 blocks but the last) and `map` (where the blocks of a version made from another one lie: `layout`). `meta`
-begins with the committed length as 20 digits and the sum of the last block as 8, overwritten in place by one
-write when an append commits; so data, sums and length agree whenever a process dies. Bytes and sums beyond the
-committed length are leftovers of an append that did not commit: nobody reads them, the next append overwrites
-them.
+begins with the committed length as 20 digits, the sum of the last block as 8 and the CRC of both, overwritten in
+place by one write when an append commits; so data, sums and length agree whenever a process dies. The rest of it
+has a CRC too. Bytes and sums beyond the committed length are leftovers of an append that did not commit: nobody
+reads them, the next append overwrites them.
 """
 
 import json
@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from crc32c import crc32c
+
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.dataserver import layout
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
@@ -21,7 +23,8 @@ from fs.dataserver.ordering import Ordering
 from fs.errors import NoSuchFile, StorageFailed
 
 LENGTH_DIGITS = 20
-HEAD_BYTES = LENGTH_DIGITS + 10
+SEALED_BYTES = LENGTH_DIGITS + 10    # of the head, before its CRC
+HEAD_BYTES = SEALED_BYTES + 9
 ZEROS_BYTES = 1 << 20
 
 Piece = tuple[str, int, int]
@@ -197,7 +200,8 @@ class StoredFile:
         """The content of `meta`."""
         rest = {"file_id": self.file_id, "inode": self.inode, "path": os.fsdecode(self.path),
                 "chunk_size": self.chunk_size, "generation": self.generation, "mapped": bool(self.runs)}
-        return head(*self.committed) + f"{json.dumps(rest)}\n".encode("ascii")
+        text = json.dumps(rest).encode("ascii")
+        return head(*self.committed) + text + b" %08x\n" % crc32c(text)
 
     # ------------------------------------------------------------------ private
 
@@ -228,8 +232,11 @@ def load(file_id: str, directory: str) -> StoredFile:
     if not text:
         raise NoSuchFile(f"this dataserver has no file {file_id}")  # a crash while the file was made
     try:
-        committed = int(text[:LENGTH_DIGITS]), int(text[LENGTH_DIGITS:HEAD_BYTES], 16)
-        rest = json.loads(text[HEAD_BYTES:])
+        committed = int(text[:LENGTH_DIGITS]), int(text[LENGTH_DIGITS:SEALED_BYTES], 16)
+        described, _, total = text[HEAD_BYTES:].strip().rpartition(" ")
+        if head(*committed) != text[:HEAD_BYTES].encode() or crc32c(described.encode()) != int(total, 16):
+            raise ValueError("it does not match its checksum")
+        rest = json.loads(described)
         file = StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]), int(rest["chunk_size"]),
                           int(rest["generation"]), committed=committed)
         if rest["mapped"]:
@@ -241,7 +248,8 @@ def load(file_id: str, directory: str) -> StoredFile:
 
 def head(length: int, tail: int) -> bytes:
     """The first bytes of `meta`, which change with every commit."""
-    return b"%020d %08x\n" % (length, tail)
+    start = b"%020d %08x " % (length, tail)
+    return start + b"%08x\n" % crc32c(start)
 
 
 def chunk_name(number: int, generation: int) -> str:

@@ -127,8 +127,7 @@ class Recovery:
                   now_seconds: float) -> None:
         """Take in what a heartbeat says of copies and contents, look at some files, add orders to the reply."""
         for report in request.lost:
-            self._each(lambda report=report: self.lost(  # type: ignore[misc]
-                report.inode, requests.file_id(report.file_id), server.number, now_seconds))
+            self._each(lambda report=report: self._lost(server, report, reply, now_seconds))  # type: ignore[misc]
         for report in request.reports:
             self._each(lambda report=report: self._reported(server, report, reply, now_seconds))  # type: ignore[misc]
         for file_id in request.copying:
@@ -151,11 +150,21 @@ class Recovery:
         except InvalidArgument as error:
             log.warning("a dataserver reports what makes no sense: %s", error)
 
+    def _lost(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply, now_seconds: float) -> None:
+        """Take the replica out of the set; what is left of it and cannot be read is deleted then."""
+        file_id = requests.file_id(report.file_id)
+        self.lost(report.inode, file_id, server.number, now_seconds)
+        content = self._content(report.inode)
+        if content is None or content.file_id != file_id or server.number not in content.replicas:
+            reply.drop.add(file_id=report.file_id, inode=report.inode)
+
     def _reported(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply,
                   now_seconds: float) -> None:
         """Have `server` drop a content that no file has, or not on this server, once it has been so for long."""
         file_id = requests.file_id(report.file_id)
         key = server.number, report.file_id
+        if not report.inode and key not in self._orphans:
+            return   # it cannot be read: not known to be an orphan unless a check found it so
         content = self._content(report.inode)
         order = self._orders.get(report.file_id)
         member = content is not None and content.file_id == file_id and server.number in content.replicas

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from coflow import Flow, InvalidSetting, Report, Reporter, configured_reporter, decode
 from coflow.report import MAX_FLOWS
-from coflow.reporter import unacknowledged
 from coflow.settings import ADDRESS_VARIABLE, DEFAULT_PORT, KEY_FILE_VARIABLE, SchedulerAddress, scheduler
 
 KEY = b"k" * 32
@@ -120,23 +118,3 @@ def test_a_key_that_is_missing_or_short_is_refused_with_the_remedy(tmp_path: Pat
     (tmp_path / "key").write_bytes(b"short\n")
     with pytest.raises(InvalidSetting, match="openssl"):
         scheduler("h", tmp_path / "key")
-
-
-def test_what_lies_in_a_senders_socket_has_not_gone(heard: socket.socket) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, \
-            socket.create_connection(server.getsockname()) as sending, reporter(heard) as sender:
-        receiving, _ = server.accept()
-        (progress,) = sender.add([(FLOWS[0][0], 100_000_000)])
-        hear(heard)
-        progress.connection = sending
-        sending.setblocking(False)
-        given = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                given += sending.send(bytes(1 << 16))
-        progress.moved(given)
-        sender.report()
-        left = hear(heard).flows[0].remaining_bytes
-        assert 100_000_000 - given < left <= 100_000_000
-        receiving.close()
-    assert unacknowledged(sending) == 0

@@ -92,7 +92,7 @@ def test_a_report_puts_its_flows_on_metered_paths_in_the_scheduled_queue(run: An
         assert len(site.entries) == 2
         assert {entry.actions[0].traffic_class for entry in site.entries} == {1}
         assert {meter.rate_kbps for meter in site.meters} == {
-            meter_for(1, 1.1 * (assignment.rate_bps or 0)).rate_kbps for assignment in schedule.values()}
+            meter_for(1, assignment.rate_bps or 0).rate_kbps for assignment in schedule.values()}
         assert all(entry.hard_timeout_seconds == LIFETIME_SECONDS for entry in site.entries)
 
     run(scenario)
