@@ -98,7 +98,7 @@ def madd(order: Integers, first: Integers, count: Integers, flows: Integers, lin
 @compiled
 def scaled(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
            free: Reals, whole: Reals, load: Reals, rates: Reals) -> None:
-    """In order, each flow gets that part of its rate in an empty network which its own links still have free.
+    """In order, each flow gets in addition that part of its rate in an empty network which its links still have free.
 
     This is MADD as Varys' scheduler has it in its code: a coflow that finds a link full goes on with its other flows.
     """
@@ -117,11 +117,12 @@ def scaled(order: Integers, first: Integers, count: Integers, flows: Integers, l
                     break
                 part = min(part, free[link] / whole[link])
             if part > FULL:
-                rates[f] = part * left[f] / seconds
+                more = part * left[f] / seconds
+                rates[f] += more
                 for position in range(links.shape[1]):
                     if links[f, position] < 0:
                         break
-                    used[links[f, position]] += rates[f]
+                    used[links[f, position]] += more
         for i in range(first[c], first[c] + count[c]):
             f = flows[i]
             for position in range(links.shape[1]):
@@ -223,3 +224,86 @@ def bssi(coflows: Integers, weights: Reals, first: Integers, count: Integers, fl
         for row in range(begin[last], begin[last + 1]):
             total[row_link[row]] = max(total[row_link[row]] - row_seconds[row], 0.0)
     return ranked
+
+
+@compiled
+def route(order: Integers, first: Integers, count: Integers, flows: Integers, left: Reals, ends: Integers,
+          pair: Integers, pair_first: Integers, pair_paths: Integers, inner: Integers, whole: Reals, worth: float,
+          chosen: Integers, load: Reals) -> int:
+    """Give the flows of each coflow, in order, paths on which what was placed before and they themselves end soonest.
+
+    Flow f leaves and enters by the links `ends[f]`; between, it may take the paths numbered from
+    `pair_first[pair[f]]`, `pair_paths[pair[f]]` of them, with the links in `inner`. `chosen[f]` is one of these
+    numbers, -1 for a flow that is new. A coflow whose flows all have a path keeps them, unless the new ones let it
+    end sooner by the part `worth`. `load` is scratch: zeros before, what links have to send afterwards. Returns how
+    many flows were moved, new ones not counted.
+    """
+    moved = 0
+    width = inner.shape[1]
+    candidate = np.empty(len(chosen), np.int64)
+    for c in order:
+        begin, end = first[c], first[c] + count[c]
+        is_new = False
+        before, after = 0.0, 0.0
+        for i in range(begin, end):
+            f = flows[i]
+            load[ends[f, 0]] += left[f]
+            load[ends[f, 1]] += left[f]
+            if chosen[f] < 0:
+                is_new = True
+            else:
+                for position in range(width):
+                    if inner[chosen[f], position] >= 0:
+                        load[inner[chosen[f], position]] += left[f]
+        for i in range(begin, end):
+            f = flows[i]
+            before = max(before, load[ends[f, 0]] / whole[ends[f, 0]], load[ends[f, 1]] / whole[ends[f, 1]])
+        fabric = 0.0
+        for i in range(begin, end):
+            f = flows[i]
+            if chosen[f] >= 0:
+                for position in range(width):
+                    link = inner[chosen[f], position]
+                    if link >= 0:
+                        fabric = max(fabric, load[link] / whole[link])
+        if not is_new and fabric <= before * (1 + worth):
+            continue                    # its hosts hold it up: no path can help
+        for i in range(begin, end):
+            f = flows[i]
+            if chosen[f] >= 0:
+                for position in range(width):
+                    if inner[chosen[f], position] >= 0:
+                        load[inner[chosen[f], position]] -= left[f]
+        after = 0.0
+        largest_first = np.argsort(-left[flows[begin:end]])
+        for k in largest_first:
+            f = flows[begin + k]
+            best, least = -1, np.inf
+            for path in range(pair_first[pair[f]], pair_first[pair[f]] + pair_paths[pair[f]]):
+                seconds = 0.0
+                for position in range(width):
+                    if inner[path, position] >= 0:
+                        seconds = max(seconds, (load[inner[path, position]] + left[f]) / whole[inner[path, position]])
+                if seconds < least or (seconds == least and path == chosen[f]):
+                    best, least = path, seconds
+            candidate[f] = best
+            if best >= 0:
+                after = max(after, least)
+                for position in range(width):
+                    if inner[best, position] >= 0:
+                        load[inner[best, position]] += left[f]
+        keep = not is_new and max(after, before) > max(fabric, before) * (1 - worth)
+        for i in range(begin, end):
+            f = flows[i]
+            if keep:
+                for position in range(width):
+                    if candidate[f] >= 0 and inner[candidate[f], position] >= 0:
+                        load[inner[candidate[f], position]] -= left[f]
+                for position in range(width):
+                    if inner[chosen[f], position] >= 0:
+                        load[inner[chosen[f], position]] += left[f]
+            elif candidate[f] >= 0:
+                if chosen[f] >= 0 and chosen[f] != candidate[f]:
+                    moved += 1
+                chosen[f] = candidate[f]
+    return moved
