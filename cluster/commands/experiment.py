@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.commands import mincof_experiment
+
 if TYPE_CHECKING:
     from cluster.replay.scale import Scale
     from sim.experiments.mayflower import Task
@@ -27,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT]), metavar="EXPERIMENT")
+@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, *mincof_experiment.NAMES]), metavar="EXPERIMENT")
 @click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
@@ -50,15 +52,18 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
-    7), or mayflower-plus (what goes beyond the paper). Prints a table with 95 % confidence intervals (of ratios by
-    Fieller's theorem), and leaves results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep
-    keeps what has finished.
+    7), mayflower-plus (what goes beyond the paper), or of MinCOF's figures 6 to 9: mincof-width, mincof-size,
+    mincof-blocking and mincof-background. Prints a table with 95 % confidence intervals (of ratios by Fieller's
+    theorem), and leaves results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep keeps what
+    has finished.
 
     mayflower-fig8 compares with HDFS: in the simulator a policy, with --emulate a real one, which takes Java.
     mayflower-agreement replays figure 4's reads on an emulated fabric, simulates the same, and compares.
     """
     from sim.errors import SimulationError
 
+    if name in mincof_experiment.NAMES and not simulate:
+        raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
     emulate = not simulate or name == AGREEMENT
     if quick and slowdown is not None:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
@@ -69,6 +74,9 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
+        if name in mincof_experiment.NAMES:
+            mincof_experiment.run(name, quick, seed, directory, resume, scheduler)
+            return
         if not emulate:
             _simulate(name, quick, seed, directory, resume, scheduler)
             return

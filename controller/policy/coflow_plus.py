@@ -254,8 +254,8 @@ class CoflowPlus(CoflowScheduler):
         return self._flows[flow_id]
 
     def _enter(self, flow: CoflowFlow, row: int) -> None:
-        self._rows.links[row] = self._fabric.ends(flow.source, flow.destination)
         self._rows.pair[row] = self._fabric.pair(flow.source, flow.destination)
+        self._rows.links[row] = self._fabric.ends(flow.source, flow.destination)
         self._rows.chosen[row] = -1
 
     def _follow_network(self) -> None:

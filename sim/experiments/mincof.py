@@ -3,7 +3,8 @@
 4 spines, 4 leaves, 16 hosts, 100 Mbit/s links, 64 coflows, everything as a ratio to Varys with ECMP.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
@@ -81,6 +82,7 @@ class CoflowFigure(Layout):
     quick_points: tuple[int, ...]
     methods: tuple[CoflowMethod, ...] = METHODS
     runs: int = 5
+    bounds: Mapping[str, str] = field(default_factory=lambda: {"mean_seconds": "bound_seconds"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""coflow-plus: order, routes and priorities in one, and reads whose replicas are free."""
+
+from itertools import permutations
+from random import Random
+
+import numpy as np
+import pytest
+
+from controller.policy import coflow_kernels as kernels
+from controller.policy.coflow import Coflow, CoflowFlow
+from controller.policy.coflow_plus import CoflowPlus
+from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
+from tests.unit.policy.networks import join, part
+from tests.unit.policy.test_mincof import MBIT, coflow, fabric
+
+
+def test_the_order_is_within_four_times_the_best_of_all_orders() -> None:
+    """Sum of completion times on ports that serve one coflow after the other: Sincronia's bound is 4."""
+    random = Random(5)
+    for _ in range(40):
+        loads = np.array([[random.choice([0, random.randint(1, 9)]) for _ in range(3)] for _ in range(5)], float)
+        loads[:, 0] += 1
+        number, ports = loads.shape
+        links = np.tile(np.arange(ports), number).reshape(-1, 1)
+        order = kernels.bssi(np.arange(number), np.ones(number), np.arange(number) * ports, np.full(number, ports),
+                             np.arange(number * ports), links, loads.flatten(), np.ones(ports), np.zeros(ports))
+
+        def cost(order: object, loads: np.ndarray = loads) -> float:
+            return float(loads[list(order)].cumsum(axis=0).max(axis=1).sum())      # type: ignore[call-overload]
+
+        best = min(cost(each) for each in permutations(range(number)))
+        assert sorted(order) == list(range(number))
+        assert cost(order) <= 4 * best
+
+
+def test_on_one_link_the_shortest_goes_first() -> None:
+    scheduler = CoflowPlus(fabric(spines=1))
+    for name, size in (("long", 9), ("short", 1), ("middle", 4)):
+        schedule = scheduler.coflow_arrived(coflow(name, ("h00", "h10", size)), 0)
+
+    assert schedule.order == ("short", "middle", "long")
+    assert [schedule.assignments[f"{name}.1"].priority for name in schedule.order] == [0, 1, 2]
+
+
+def test_flows_are_spread_and_a_coflow_is_moved_only_when_that_pays() -> None:
+    network = fabric(spines=2, hosts=4)
+    part(network, "l0", "s1")
+    scheduler = CoflowPlus(network)
+    before = scheduler.coflow_arrived(coflow("A", *((f"h0{n}", f"h1{n}", 4) for n in range(4))), 0)
+    join(network, "l0", "s1", MBIT)
+    after = scheduler.network_changed(0)
+    again = scheduler.coflow_arrived(coflow("B", ("h03", "h10", 0.1)), 0)
+
+    spines = [own.path.nodes[2] for own in after.assignments.values() if own.path]
+    assert {own.path.nodes[2] for own in before.assignments.values() if own.path} == {"s0"}
+    assert (spines.count("s0"), spines.count("s1")) == (2, 2)
+    assert [own for own in again.changes_since(after).moved if own.coflow_id == "A"] == []
+
+
+def test_a_failed_path_is_left_and_a_flow_without_any_waits() -> None:
+    network = fabric(spines=2, hosts=2)
+    scheduler = CoflowPlus(network)
+    schedule = scheduler.coflow_arrived(coflow("A", ("h00", "h10", 1), ("h00", "h01", 1)), 0)
+    spine = schedule.assignments["A.1"].path.nodes[2]       # type: ignore[union-attr]
+    part(network, "l0", spine)
+    moved = scheduler.network_changed(0)
+    assert moved.assignments["A.1"].path.nodes[2] != spine      # type: ignore[union-attr]
+    part(network, "l0", moved.assignments["A.1"].path.nodes[2])     # type: ignore[union-attr]
+    cut = scheduler.network_changed(0)
+    assert cut.assignments["A.1"].path is None
+    assert cut.assignments["A.2"].path is not None
+    join(network, "l0", spine, MBIT)
+    assert scheduler.network_changed(0).assignments["A.1"].path is not None
+
+
+def test_a_read_takes_parts_from_the_least_loaded_replicas_that_end_together() -> None:
+    network = fabric(leaves=4, spines=2, hosts=2, uplink_bps=8 * MBIT)
+    join(network, "h00", "l0", 4 * MBIT)
+    scheduler = CoflowPlus(network)
+    scheduler.coflow_arrived(coflow("busy", ("h10", "h30", 6)), 0)
+
+    read = scheduler.choose_replicas("r", "h00", ["h10", "h20", "h21"], 4 * 125_000, 2, 0)
+    late = scheduler.choose_replicas("r", "h00", ["h10", "h20"], 10 * 125_000, 2, 0)
+
+    assert [(flow.source, flow.remaining_bytes) for flow in read.flows] == [("h20", 250_000), ("h21", 250_000)]
+    assert {flow.source: flow.remaining_bytes / 125_000 for flow in late.flows} == pytest.approx({"h20": 8, "h10": 2})
+    assert scheduler.coflow_arrived(read, 0).order[0] == "r"
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    network = fabric()
+    network.add_host("alone")
+    scheduler = CoflowPlus(network)
+    scheduler.coflow_arrived(coflow("A", ("h00", "h10", 1)), 0)
+    with pytest.raises(DuplicateFlow):
+        scheduler.coflow_arrived(Coflow("B", (CoflowFlow("A.1", "h00", "h10", 1),), 0), 0)
+    with pytest.raises(UnknownNode):
+        scheduler.coflow_arrived(coflow("B", ("h00", "nobody", 1)), 0)
+    with pytest.raises(InvalidRequest):
+        scheduler.coflow_arrived(coflow("B", ("h00", "l1", 1)), 0)
+    with pytest.raises(NoPath):
+        scheduler.coflow_arrived(coflow("B", ("h00", "alone", 1)), 0)
+    with pytest.raises(UnknownFlow):
+        scheduler.progress("B.1", 1, 0)
+    with pytest.raises(UnknownCoflow):
+        scheduler.coflow_gone("B", 0)
+    with pytest.raises(InvalidRequest):
+        scheduler.choose_replicas("r", "h00", ["h00"], 1, 1, 0)
+    assert list(scheduler.schedule.assignments) == ["A.1"]
+    assert scheduler.flow_finished("A.1", 1).order == ()        # type: ignore[union-attr]
