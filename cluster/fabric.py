@@ -26,6 +26,7 @@ from cluster.nameservers import (
     nameserver_commands,
     nameserver_names,
     require_etcd,
+    stop_etcd,
 )
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
@@ -130,7 +131,12 @@ class FabricCluster:
         with contextlib.ExitStack() as steps:     # runs all of them, the last pushed first
             steps.callback(self._remove_data)
             steps.callback(self.emulation.stop)
-            steps.callback(self.processes.stop)
+            steps.callback(self._stop_processes)
+
+    def _stop_processes(self) -> None:
+        etcd = etcd_names(self.settings.nameservers)
+        self.processes.stop(names=[record.name for record in self.processes.records if record.name not in etcd])
+        stop_etcd(self.processes, etcd)
 
     def description(self) -> dict[str, Any]:
         """What a user needs to find the parts: addresses, mount points, hosts with the pid to enter them.

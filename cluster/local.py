@@ -23,6 +23,7 @@ from cluster.nameservers import (
     nameserver_commands,
     nameserver_names,
     require_etcd,
+    stop_etcd,
 )
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
@@ -365,5 +366,6 @@ def _stop(processes: Processes, names: list[str], force: bool,
     number = processes.settings["nameservers"]
     last = [nameserver_names(number), etcd_names(number)]
     first = [name for name in names if name not in ("mount", *last[0], *last[1])]
-    for group in (first, *last):
+    for group in (first, last[0]):
         processes.stop(names=[name for name in names if name in group])
+    stop_etcd(processes, [name for name in names if name in last[1]])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import InvalidSetting
-from cluster.processes import Command, program
+from cluster.processes import Command, Processes, program
 
 MAX_NAMESERVERS = 7
 ETCD_READY = re.compile(rb'"serving client traffic insecurely[^\n]*"address":"([^"\n]+)"')
@@ -77,6 +77,13 @@ def etcd_commands(directory: Path, host: str, members: Sequence[EtcdMember]) -> 
             "--max-txn-ops", str(LARGEST_TRANSACTION), "--quota-backend-bytes", str(LARGEST_DATABASE_BYTES)],
             ready_line=ETCD_READY))
     return commands
+
+
+def stop_etcd(processes: Processes, names: Sequence[str]) -> None:
+    """Stop members one after the other: the leader of an etcd waits for seconds for one to hand over to when all
+    are told to stop at the same time."""
+    for name in names:
+        processes.stop(names=[name])
 
 
 def nameserver_commands(directory: Path, listen: Sequence[str], options: Sequence[str], host: str,
