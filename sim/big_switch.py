@@ -1,7 +1,8 @@
 """Coflow policies on a trace, event by event, where only the racks' ports limit flows.
 
 The very kernels that the controller's policies decide with (`controller/policy/coflow_kernels.py`) are called at each
-arrival of a coflow and when its last flow ends; between, every flow has the rate that it was given then.
+arrival of a coflow, when its last flow ends, and if wanted at an interval beside; between, every flow has the rate
+that it was given then.
 """
 
 from collections.abc import Callable
@@ -60,11 +61,26 @@ def varys(switch: Switch, active: Integers) -> None:
     kernels.backfill(order, s.first, s.count, s.rows, s.links, free, s.whole, s.rates)
 
 
-POLICIES: dict[str, Decide] = {"varys": varys}
+def sincronia(switch: Switch, active: Integers) -> None:
+    """The order of `kernels.bssi`; rates as for Varys."""
+    s, free = switch, switch.whole.copy()
+    order = active
+    if len(active):
+        order = kernels.bssi(active, np.ones(len(active)), s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
+    kernels.scaled(order, s.first, s.count, s.rows, s.links, s.left, free, s.whole, s.load, s.rates)
+    kernels.backfill(order, s.first, s.count, s.rows, s.links, free, s.whole, s.rates)
 
 
-def run(trace: CoflowTrace, port_bps: float, policy: str) -> dict[int, float]:
-    """Completion times in seconds by coflow number. Raises InvalidSetting for a policy that is not in `POLICIES`."""
+POLICIES: dict[str, Decide] = {"varys": varys, "sincronia": sincronia}
+
+
+def run(trace: CoflowTrace, port_bps: float, policy: str, interval_seconds: float = np.inf) -> dict[int, float]:
+    """Completion times in seconds by coflow number, of decisions at most `interval_seconds` apart.
+
+    Raises InvalidSetting for a policy that is not in `POLICIES`, or an interval that is not positive.
+    """
+    if not interval_seconds > 0:
+        raise InvalidSetting(f"interval_seconds: must be positive, not {interval_seconds!r}")
     if policy not in POLICIES:
         raise InvalidSetting(f"policy: {policy!r} is not one of {', '.join(POLICIES)}")
     decide, switch = POLICIES[policy], Switch.of(trace, port_bps)
@@ -74,6 +90,8 @@ def run(trace: CoflowTrace, port_bps: float, policy: str) -> dict[int, float]:
     come, now = 0, 0.0
     while come < len(arrivals) or len(active):
         until = now + _next_end(active, switch.first, switch.count, switch.rows, switch.left, switch.rates)
+        if len(active):
+            until = min(until, now + interval_seconds)
         if come < len(arrivals):
             until = min(until, arrivals[come])
         _move(active, switch.first, switch.count, switch.rows, switch.left, switch.rates, until - now)

@@ -31,11 +31,12 @@ WAIT_BPS = 1e-3         # a meter of less lets nothing pass
 
 @dataclass(frozen=True)
 class Enforcement:
-    """Seconds, and what meters do. `sliced`: links between switches have the three queues."""
+    """Seconds, and what meters do. `sliced`: links between switches have queues; `hosts_sliced`: hosts' as well."""
 
     decision: float = 0.005         # from an event to the switches' doing what was decided
     report_interval: float = 1.0
     sliced: bool = True
+    hosts_sliced: bool = False
     meter_part: float = 1.0         # of a metered rate that TCP gets
     move_round_trips: float | None = None       # D of Eq. 2 to 4; None: what the flow still takes
 
@@ -64,8 +65,9 @@ class CoflowSimulation:
         self._capacities = np.array(network.capacities_bps())
         self._sliced = np.zeros(len(self._capacities), np.bool_)
         for link in network.links:
-            if not (network.is_host(link[0]) or network.is_host(link[1])):
-                self._sliced[network.link_index(link)] = self._enforcement.sliced
+            of_host = network.is_host(link[0]) or network.is_host(link[1])
+            self._sliced[network.link_index(link)] = (self._enforcement.hosts_sliced if of_host
+                                                      else self._enforcement.sliced)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._running: dict[Hashable, _Running] = {}

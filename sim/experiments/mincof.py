@@ -37,6 +37,7 @@ CHOSEN = {
     "queues": "with MinCOF alone: the others are not described as having any",
     "Varys": "rates are enforced at the hosts at once, without the overhead that the paper's testbed had",
     "meters": "TCP gets all of a metered rate; the paper's imitation with tc did not",
+    "priorities": "coflow-plus and Sincronia: on hosts' own links as well as on switches'",
     "Tailor": "a decision for each live coflow at each arrival and completion",
 }
 """Where the paper is silent: what is taken here."""
@@ -44,14 +45,19 @@ CHOSEN = {
 
 @dataclass(frozen=True)
 class CoflowMethod:
-    """A way to schedule coflows, under the name that tables give it. `sliced`: its switches have the three queues."""
+    """A way to schedule coflows, under the name that tables give it.
+
+    `sliced`: links between switches have the three queues; `hosts_sliced`: those of hosts have them as well.
+    """
 
     name: str
     policy: str
     sliced: bool = False
+    hosts_sliced: bool = False
 
 
 METHODS = (CoflowMethod(BASE, "varys"), CoflowMethod("Tailor", "tailor"), CoflowMethod("MinCOF", "mincof", True),
+           CoflowMethod("MinCOF, queues at hosts too", "mincof", True, True),
            CoflowMethod("coflow-plus", "coflow-plus"), CoflowMethod("Rapier", "rapier"),
            CoflowMethod("Sincronia + ECMP", "sincronia"), CoflowMethod("Aalo + ECMP", "aalo"),
            CoflowMethod("fair sharing + ECMP", "fair"))
@@ -162,7 +168,7 @@ def run_task(task: CoflowTask) -> dict[str, Any]:
     background = frozenset(coflow.id for coflow in coflows if draw.random() < task.point.background)
     counted = [coflow for coflow in coflows if coflow.id not in background] or coflows
     simulation = CoflowSimulation(network, _scheduler(task.method.policy, network),
-                                  Enforcement(sliced=task.method.sliced))
+                                  Enforcement(sliced=task.method.sliced, hosts_sliced=task.method.hosts_sliced))
     times = simulation.run(coflows, background)
     seconds = [times[coflow.id] for coflow in counted]
     return {"task": task.parameters(), "mean_seconds": float(np.mean(seconds)),

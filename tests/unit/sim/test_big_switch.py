@@ -19,6 +19,8 @@ def test_the_shorter_of_two_coflows_goes_first_and_the_other_takes_what_is_left(
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="varys"):
         run(CoflowTrace(1, ()), 1e9, "nothing")
+    with pytest.raises(InvalidSetting, match="interval"):
+        run(CoflowTrace(1, ()), 1e9, "varys", 0)
 
 
 def test_varys_event_by_event_comes_within_two_percent_of_another_simulator() -> None:
@@ -26,3 +28,11 @@ def test_varys_event_by_event_comes_within_two_percent_of_another_simulator() ->
     trace = read_coflows(reference_file("FB2010-1Hr-150-0.txt"))
 
     assert fmean(run(trace, 1e9, "varys").values()) == pytest.approx(23.185, rel=0.02)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("policy", "seconds"), [("varys", 22.6), ("sincronia", 23.9)])
+def test_deciding_every_second_too_takes_less(policy: str, seconds: float) -> None:
+    trace = read_coflows(reference_file("FB2010-1Hr-150-0.txt"))
+
+    assert fmean(run(trace, 1e9, policy, 1.0).values()) < seconds
