@@ -16,7 +16,7 @@ Seconds = Annotated[float, Field(gt=0, le=3600)]
 ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "random", "hdfs",
                         "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
-CoflowPolicy = Literal["mincof"]
+CoflowPolicy = Literal["mincof", "coflow-plus", "varys", "tailor", "rapier", "sincronia", "aalo", "fair"]
 
 
 class Settings(BaseModel):

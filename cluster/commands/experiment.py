@@ -62,8 +62,8 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     """
     from sim.errors import SimulationError
 
-    if name in mincof_experiment.NAMES and not simulate:
-        raise click.ClickException(f"{name} is not available on the emulated fabric: use --simulate")
+    if name in mincof_experiment.NAMES and not simulate and (reads or slowdown):
+        raise click.UsageError("--reads and --slowdown are of no use to coflows", click.get_current_context())
     emulate = not simulate or name == AGREEMENT
     if quick and slowdown is not None:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
@@ -74,6 +74,9 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
+        if name in mincof_experiment.NAMES and not simulate:
+            mincof_experiment.emulate(name, quick, seed, runs or 1, host_mbps, directory, resume)
+            return
         if name in mincof_experiment.NAMES:
             mincof_experiment.run(name, quick, seed, directory, resume, scheduler)
             return

@@ -1,8 +1,10 @@
-"""speedwell experiment mincof-width, -size, -blocking and -background: coflows in the simulator."""
+"""speedwell experiment mincof-width, -size, -blocking and -background: coflows, simulated or emulated."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import click
 
 NAMES = ("mincof-width", "mincof-size", "mincof-blocking", "mincof-background")
 
@@ -21,3 +23,30 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
     with progress_bar(name, len(tasks), output) as (finished, _):
         results = run_all(tasks, mincof.run_task, results_file, finished, scheduler)
     finish(figure, results, output)
+
+
+def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
+    """The same on an emulated fabric, with files as much smaller as its links are slower."""
+    from cluster.coflow_replay.experiment import MOST_BUSY, emulated_tasks, run_emulated
+    from cluster.commands.sweeping import finish, progress_bar, write_manifest
+    from cluster.errors import ClusterError
+    from sim.experiments import mincof
+    from sim.experiments.results_file import ResultsFile
+    from topo.emulation import EmulationError
+
+    figure, host_bps = mincof.FIGURES[name], host_mbps * 1e6
+    tasks = emulated_tasks(figure, quick, seed, runs)
+    results_file = ResultsFile(output / "results.jsonl", resume)
+    write_manifest(output, mincof.manifest(name, quick, seed, tasks) | {"mode": "emulate", "link_bps": host_bps})
+    try:
+        with progress_bar(name, len(tasks), output) as (finished, say):
+            results = run_emulated(tasks, host_bps, results_file, finished, say)
+    except (ClusterError, EmulationError) as error:
+        raise click.ClickException(str(error)) from None
+    finish(figure, results, output)
+    busy = max(result["machine_busy"] for result in results)
+    click.echo(f"The machine was at most {busy:.0%} busy in a run, the busiest switch "
+               f"{max(result['busiest_switch'] for result in results):.0%} of a processor.")
+    if busy > MOST_BUSY:
+        click.echo(f"speedwell: runs above {MOST_BUSY:.0%} measure the machine. Repeat with a lower --host-mbps.",
+                   err=True)

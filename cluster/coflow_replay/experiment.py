@@ -1,0 +1,79 @@
+"""MinCOF's figures on the emulated fabric: the simulated experiments' tasks, played instead."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from cluster.coflow_replay.replay import ReplaySettings, replay
+from controller.policy.coflow import Coflow
+from controller.policy.mincof import THRESHOLD_BYTES
+from sim.coflow_workload import generate, least_mean_seconds
+from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, tasks
+from sim.experiments.results_file import ResultsFile
+from sim.fabric_network import network_of
+from topo.fabric import Fabric, spine_leaf
+
+EMULATED = ("varys", "tailor", "mincof", "coflow-plus")
+QUEUES = {"mincof": "mincof", "coflow-plus": "priorities"}
+MOST_BUSY = 0.9
+"""A run in which the machine is busier measured the machine."""
+
+
+def emulated_tasks(figure: CoflowFigure, quick: bool, seed: int, runs: int) -> list[CoflowTask]:
+    """The runs of a figure for the methods that are played."""
+    methods = tuple(method for method in METHODS if method.policy in EMULATED)
+    chosen = tasks(replace(figure, methods=methods, runs=runs), quick, seed)
+    return [task for task in chosen if task.seed < seed + runs]
+
+
+def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: ResultsFile,
+                 finished: Callable[[int], None], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Play what `results` does not have. Raises ClusterError or EmulationError; what has ended is kept."""
+    for done, task in enumerate(chosen):
+        finished(done)
+        if results.get(_parameters(task, host_bps)) is None:
+            results.add(_run(task, host_bps, say))
+    finished(len(chosen))
+    return [result for task in chosen if (result := results.get(_parameters(task, host_bps))) is not None]
+
+
+def _parameters(task: CoflowTask, host_bps: float) -> dict[str, Any]:
+    return task.parameters() | {"host_bps": host_bps}
+
+
+def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """As the simulator's, with the part of the machine that was busy. Files shrink with the links, so times stay."""
+    fabric, scale = _slower(fabric_of(task.point.spines), task.point.spines, host_bps), host_bps / LINK_BPS
+    paper = generate(task.point.workload, network_of(fabric_of(task.point.spines)), Random(f"coflows {task.seed}"))
+    draw = Random(f"background {task.seed}")
+    background = {str(coflow.id) for coflow in paper if draw.random() < task.point.background}
+    coflows = [_scaled(coflow, scale) for coflow in paper]
+    policy = task.method.policy
+    with tempfile.TemporaryDirectory(prefix="speedwell-coflows-") as name:
+        played = replay(coflows, ReplaySettings(
+            fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale, background), say)
+    counted = [coflow for coflow in coflows if str(coflow.id) not in background] or coflows
+    seconds = [played.seconds[str(coflow.id)] for coflow in counted]
+    return {"task": _parameters(task, host_bps), "mean_seconds": fmean(seconds),
+            "p95_seconds": float(np.percentile(seconds, 95)),
+            "bound_seconds": least_mean_seconds(counted, network_of(fabric)), "counted": len(counted),
+            "busiest_switch": played.busiest_switch, "machine_busy": played.machine_busy}
+
+
+def _slower(fabric: Fabric, spines: int, host_bps: float) -> Fabric:
+    leaves = len({switch.name for switch in fabric.switches if switch.tier == "edge"})
+    return spine_leaf(leaves=leaves, spines=spines, hosts_per_leaf=len(fabric.hosts) // leaves, host_bps=host_bps,
+                      oversubscription=4 / spines)
+
+
+def _scaled(coflow: Coflow, scale: float) -> Coflow:
+    return replace(coflow, flows=tuple(replace(flow, remaining_bytes=flow.remaining_bytes * scale)
+                                       for flow in coflow.flows))
