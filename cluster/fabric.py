@@ -31,6 +31,7 @@ from cluster.nameservers import (
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from cluster.waiting import wait_for
+from controller.settings import PathPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
@@ -61,8 +62,8 @@ class FabricSettings(BaseModel):
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
-    replica_policy: str = "mayflower"
-    path_policy: str = "mayflower"
+    replica_policy: ReplicaPolicy = "mayflower"
+    path_policy: PathPolicy = "mayflower"
     shaped: bool = True
     coflows: bool = False
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)

@@ -29,6 +29,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               f"{MOUNT_ROOT}/HOST. May be repeated.")
 @click.option("--coflows", is_flag=True, help="With --fabric: slice links into queues, and schedule the transfers of "
               "the filesystem as coflows.")
+@click.option("--replica-policy", metavar="NAME", help="With --fabric: how the controller picks replicas where a "
+              "read does not say [default: mayflower].")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
@@ -36,8 +38,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       coflows: bool, dataservers: int | None, nameservers: int | None, replication: int | None,
-       chunk_size: int | None, as_json: bool) -> None:
+       coflows: bool, replica_policy: str | None, dataservers: int | None, nameservers: int | None,
+       replication: int | None, chunk_size: int | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -50,10 +52,11 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, {"coflows": coflows or None, "nameservers": nameservers,
-                                      "replication": replication, "chunk_size_bytes": chunk_size}, as_json)
+        _on_fabric(fabric, mount_on, {"coflows": coflows or None, "replica_policy": replica_policy,
+                                      "nameservers": nameservers, "replication": replication,
+                                      "chunk_size_bytes": chunk_size}, as_json)
         return
-    for name, used in (("--mount-on", mount_on), ("--coflows", coflows)):
+    for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:
@@ -83,7 +86,7 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
 
 
-def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | None], as_json: bool) -> None:
+def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | str | None], as_json: bool) -> None:
     from cluster import supervisor
     from cluster.fabric import read_settings
     from cluster.fabric_spec import parse_fabric

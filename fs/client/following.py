@@ -141,6 +141,8 @@ class FollowedReceiver(Receiver):
                 waited = not self._streams
             if waited:
                 self._place_again()
+        except BaseException as error:
+            self._fail(error)       # the reader must not wait for a thread that is gone
 
     # ------------------------------------------------------------------ bytes come
 

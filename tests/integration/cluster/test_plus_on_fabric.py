@@ -29,7 +29,8 @@ SIZE_BYTES = (6 << 20) + 321
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]:
     directory = tmp_path_factory.mktemp("plus")
-    cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", replication=2))
+    cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", replication=2,
+                                          replica_policy="mayflower-plus", mounts={CLIENTS[0]: directory / "mount"}))
     try:
         cluster.start()
         (directory / "source").write_bytes(os.urandom(SIZE_BYTES))
@@ -103,6 +104,26 @@ def test_reads_that_take_turns_end_earlier_on_average_than_reads_that_share(
         means[policy] = sum(seconds_of(read, copy, content) for read, copy in zip(reads, copies, strict=True)) / 2
     assert means["mayflower-plus"] < 0.9 * means["mayflower"], means
     rest(cluster)
+
+
+def test_the_mount_waits_for_its_turn_where_the_policy_is_the_controllers_default(
+        cluster: FabricCluster, content: str, tmp_path: Path) -> None:
+    rest(cluster)
+    copy = tmp_path / "copy"
+    before = waited()
+    first = start_read(cluster, CLIENTS[1], "/one", copy)
+    wait_until(lambda: ask("/v1/flows")["flows"], 10, "the read is not placed")
+    mounted = subprocess.run(["sha256sum", cluster.settings.directory.parent / "mount" / "one"], capture_output=True,
+                             check=True, timeout=60)
+    assert mounted.stdout.split()[0].decode() == content
+    seconds_of(first, copy, content)
+    assert waited() == before + 1
+    rest(cluster)
+
+
+def waited() -> int:
+    lines = requests.get(CONTROLLER_URL + "/metrics", timeout=5).text.splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("speedwell_reads_waited_total"))
 
 
 def test_a_read_whose_replica_dies_is_finished_from_the_other(
