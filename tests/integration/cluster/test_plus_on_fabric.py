@@ -20,7 +20,7 @@ from topo.fabric import spine_leaf
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
-HOST_BPS = 40e6
+HOST_BPS = 20e6
 FABRIC = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=HOST_BPS, oversubscription=1.0)
 CLIENTS, SERVERS = ("r1h0", "r1h1"), ("r0h0", "r0h1")
 SIZE_BYTES = (6 << 20) + 321
@@ -102,7 +102,7 @@ def test_reads_that_take_turns_end_earlier_on_average_than_reads_that_share(
         else:
             assert number == [1, 1]
         means[policy] = sum(seconds_of(read, copy, content) for read, copy in zip(reads, copies, strict=True)) / 2
-    assert means["mayflower-plus"] < 0.9 * means["mayflower"], means
+    assert means["mayflower-plus"] < 0.95 * means["mayflower"], means
     rest(cluster)
 
 
