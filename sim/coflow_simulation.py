@@ -38,7 +38,6 @@ class Enforcement:
     sliced: bool = True
     hosts_sliced: bool = False
     meter_part: float = 1.0         # of a metered rate that TCP gets
-    move_round_trips: float | None = None       # D of Eq. 2 to 4; None: what the flow still takes
 
     def __post_init__(self) -> None:
         """Raises InvalidSetting."""
@@ -73,7 +72,6 @@ class CoflowSimulation:
         self._running: dict[Hashable, _Running] = {}
         self._alive: dict[Hashable, int] = {}
         self._hidden: set[Hashable] = set()
-        self._schedule = Schedule()
         self._reports_due = False
         self.now = 0.0
         self.moves = 0
@@ -186,7 +184,6 @@ class CoflowSimulation:
                 links = tuple(self._network.link_index(link) for link in own.path.links)
                 if links != tuple(self._links[row, : len(links)]):
                     self._move(row, links)
-        self._schedule = schedule
 
     def _move(self, row: int, links: tuple[int, ...]) -> None:
         """A flow that runs loses part of its window; one that has just begun has nothing to lose."""
@@ -194,8 +191,7 @@ class CoflowSimulation:
         self._route(row, links)
         if rate > 0:
             self.moves += 1
-            seconds = self._left[row] / rate
-            round_trips = self._enforcement.move_round_trips or self._tcp.round_trips(seconds)
+            round_trips = self._tcp.round_trips(self._left[row] / rate)
             self._left[row] += self._tcp.bits(loss(round_trips, self._tcp.window(rate)))
 
     # --- links and rates ---

@@ -40,11 +40,8 @@ def add_load(c: int, first: Integers, count: Integers, flows: Integers, links: I
 
 @compiled
 def drain(c: int, first: Integers, count: Integers, flows: Integers, links: Integers, free: Reals, whole: Reals,
-          load: Reals, used: float) -> float:
-    """Gamma of the coflow whose load this is, infinite if it needs a full link; `load` is zero again afterwards.
-
-    With `used` above 0, that part of the load is taken from `free`.
-    """
+          load: Reals) -> float:
+    """Gamma of the coflow whose load this is, infinite if it needs a full link; `load` is zero again afterwards."""
     longest = 0.0
     for i in range(first[c], first[c] + count[c]):
         f = flows[i]
@@ -53,12 +50,8 @@ def drain(c: int, first: Integers, count: Integers, flows: Integers, links: Inte
             if link < 0:
                 break
             if load[link] > 0:
-                if used > 0:
-                    free[link] -= load[link] * used
-                elif free[link] <= FULL * whole[link]:
-                    longest = np.inf
-                else:
-                    longest = max(longest, load[link] / free[link])
+                is_full = free[link] <= FULL * whole[link]
+                longest = max(longest, np.inf if is_full else load[link] / free[link])
                 load[link] = 0.0
     return longest
 
@@ -70,29 +63,7 @@ def gammas(coflows: Integers, first: Integers, count: Integers, flows: Integers,
     for number in range(len(coflows)):
         c = coflows[number]
         add_load(c, first, count, flows, links, left, load)
-        out[number] = drain(c, first, count, flows, links, free, whole, load, 0.0)
-
-
-@compiled
-def madd(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
-         free: Reals, whole: Reals, load: Reals, rates: Reals, skipped: Integers) -> int:
-    """Minimum allocation for the desired duration (Varys, section 5.2): in order, each coflow's flows end together.
-
-    A coflow that needs a full link gets nothing and stands in `skipped`; returns how many.
-    """
-    number = 0
-    for c in order:
-        add_load(c, first, count, flows, links, left, load)
-        seconds = drain(c, first, count, flows, links, free, whole, load, 0.0)
-        if seconds == np.inf or seconds == 0.0:
-            skipped[number] = c
-            number += 1
-            continue
-        add_load(c, first, count, flows, links, left, load)
-        drain(c, first, count, flows, links, free, whole, load, 1.0 / seconds)
-        for i in range(first[c], first[c] + count[c]):
-            rates[flows[i]] = left[flows[i]] / seconds
-    return number
+        out[number] = drain(c, first, count, flows, links, free, whole, load)
 
 
 @compiled
@@ -105,7 +76,7 @@ def scaled(order: Integers, first: Integers, count: Integers, flows: Integers, l
     used = np.zeros(len(free))
     for c in order:
         add_load(c, first, count, flows, links, left, load)
-        seconds = drain(c, first, count, flows, links, whole, whole, load, 0.0)
+        seconds = drain(c, first, count, flows, links, whole, whole, load)
         if seconds == 0.0:
             continue
         for i in range(first[c], first[c] + count[c]):
