@@ -1,0 +1,191 @@
+"""The filesystems that bench-mount compares, each as a context that gives its mountpoint."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from cluster import local
+from cluster.waiting import wait_for
+
+GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
+GLUSTER_PORT = 24007
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+PASS_THROUGH = Path(__file__).with_name("pass_through.py")
+
+
+class BenchError(Exception):
+    """The measurement cannot be made; the message says why."""
+
+
+def install_glusterfs(progress: Callable[[str], None]) -> None:
+    """Take GlusterFS from Debian where it is missing. Raises BenchError."""
+    if shutil.which("glusterd") and shutil.which("glusterfs"):
+        return
+    progress("installing the Debian package glusterfs-server")
+    done = subprocess.run(["apt-get", "-q", "-y", "install", "--no-install-recommends", "glusterfs-server"],
+                          env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError("glusterfs-server cannot be installed (choose other systems with --system): "
+                         f"{(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
+
+
+# ------------------------------------------------------------------ Speedwell
+
+
+@contextmanager
+def speedwell(place: Path, replicas: int = 1) -> Iterator[Path]:
+    """A nameserver, a dataserver per replica, and a mount."""
+    mountpoint = place / "mount"
+    mountpoint.mkdir(parents=True)
+    installation = place / "installation"
+    settings = local.LocalSettings(installation, mount=mountpoint, dataservers=replicas, replication=replicas)
+    with state_kept_in(place):
+        local.up(settings)
+        try:
+            yield mountpoint
+        finally:
+            local.down(installation, force=True)
+
+
+@contextmanager
+def state_kept_in(place: Path) -> Iterator[None]:
+    """Do not become the installation that the `speedwell` command talks to by default."""
+    name = "SPEEDWELL_STATE_DIRECTORY"
+    before = os.environ.get(name)
+    os.environ[name] = str(place / "state")
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+# ------------------------------------------------------------------ the disk itself
+
+
+@contextmanager
+def local_disk(place: Path) -> Iterator[Path]:
+    """A directory of the local filesystem, without any mount."""
+    place.mkdir(parents=True)
+    yield place
+
+
+@contextmanager
+def pass_through(place: Path) -> Iterator[Path]:
+    """A mount in Python that hands every call on to a local directory."""
+    mountpoint, content = place / "mount", place / "content"
+    mountpoint.mkdir(parents=True)
+    content.mkdir()
+    with ExitStack() as stack:
+        stack.callback(lambda: subprocess.run(["umount", "--lazy", mountpoint], capture_output=True, check=False))
+        stack.enter_context(running([sys.executable, PASS_THROUGH, content, mountpoint]))
+        if not wait_for(mountpoint.is_mount, START_SECONDS):
+            raise BenchError("the pass-through did not mount")
+        yield mountpoint
+
+
+# ------------------------------------------------------------------ GlusterFS
+
+
+@contextmanager
+def glusterfs(place: Path, replicas: int = 1) -> Iterator[Path]:
+    """A volume of one brick per replica, in its default settings, on a glusterd of our own."""
+    mountpoint, state, logs = (place / name for name in ("mount", "state", "logs"))
+    bricks = [place / f"brick{number}" for number in range(replicas)]
+    for directory in (mountpoint, *bricks, logs, state / "run"):
+        directory.mkdir(parents=True)
+    socket, log = state / "glusterd.socket", logs / "glusterd.log"
+    (state / "glusterd.vol").write_text(_volfile(state, socket))
+    with ExitStack() as stack:
+        stack.callback(_end_bricks, state)
+        daemon = stack.enter_context(running(
+            ["glusterd", "--no-daemon", "--volfile", state / "glusterd.vol", "--log-file", log,
+             "--pid-file", state / "glusterd.pid"]))
+        wait_for(lambda: daemon.poll() is not None or _answers(socket), START_SECONDS)
+        if not _answers(socket):
+            lines = log.read_text().splitlines()
+            raise BenchError("glusterd did not start (does another one run on this machine?); its log ends with: "
+                             + (lines[-1] if lines else "nothing"))
+        kind = ["replica", str(replicas)] if replicas > 1 else []
+        _gluster(socket, "volume", "create", "bench", *kind, *(f"{GLUSTER_HOST}:{brick}" for brick in bricks),
+                 "force")
+        stack.callback(_stop_volume, socket)
+        _gluster(socket, "volume", "start", "bench")
+        stack.enter_context(running(
+            ["glusterfs", "--no-daemon", f"--volfile-server={GLUSTER_HOST}", "--volfile-id=bench",
+             "--log-file", logs / "client.log", mountpoint]))
+        stack.callback(lambda: subprocess.run(["umount", "--lazy", mountpoint], capture_output=True, check=False))
+        if not wait_for(mountpoint.is_mount, START_SECONDS):
+            raise BenchError("GlusterFS did not mount")
+        yield mountpoint
+
+
+def _volfile(state: Path, socket: Path) -> str:
+    return f"""volume management
+    type mgmt/glusterd
+    option working-directory {state}
+    option run-directory {state / "run"}
+    option glusterd-sockfile {socket}
+    option transport-type socket
+    option transport.socket.listen-port {GLUSTER_PORT}
+    option transport.socket.bind-address {GLUSTER_HOST}
+    option transport.address-family inet
+    option ping-timeout 0
+end-volume
+"""
+
+
+def _answers(socket: Path) -> bool:
+    try:
+        _gluster(socket, "volume", "list")
+    except BenchError:
+        return False
+    return True
+
+
+def _stop_volume(socket: Path) -> None:
+    with suppress(BenchError):
+        _gluster(socket, "volume", "stop", "bench", "force")
+
+
+def _gluster(socket: Path, *words: str) -> None:
+    done = subprocess.run(["gluster", "--mode=script", f"--glusterd-sock={socket}", *words], capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"gluster {' '.join(words)}: {(done.stderr.strip() or done.stdout.strip())}")
+
+
+def _end_bricks(state: Path) -> None:
+    """Bricks and the repair daemon are not our children: end those that `volume stop` left."""
+    for path in (state / "run").rglob("*.pid"):
+        words = path.read_text().split()
+        command = Path(f"/proc/{words[0]}/comm") if words else None
+        if command is not None and command.exists() and "gluster" in command.read_text():
+            os.kill(int(words[0]), signal.SIGKILL)
+
+
+@contextmanager
+def running(command: list[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives as long as the `with`. Raises BenchError if there is no such program."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise BenchError(f"{command[0]} is not there") from None
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
