@@ -31,6 +31,9 @@ _TIMEVAL = struct.Struct("ll")
 _DISCARD_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
 _IOV_LIMIT = 512
+# Plain numbers: to combine the flags of an enum takes longer than the system call.
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
+_WAITALL = int(socket.MSG_WAITALL)
 
 M = TypeVar("M", bound=Message)
 
@@ -192,7 +195,7 @@ class Channel:
         """Fill `view`."""
         while view:
             try:
-                received = self.socket.recv_into(view, 0, socket.MSG_WAITALL)
+                received = self.socket.recv_into(view, 0, _WAITALL)
             except OSError as error:
                 raise self._lost(error) from None
             if not received:
@@ -216,7 +219,7 @@ class Channel:
     def is_idle(self) -> bool:
         """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""
         try:
-            self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self.socket.recv(1, _PEEK)
         except BlockingIOError:
             return True
         except OSError:
@@ -238,7 +241,7 @@ class Channel:
         missing = count
         while missing:
             try:
-                part = self.socket.recv(missing, socket.MSG_WAITALL)
+                part = self.socket.recv(missing, _WAITALL)
             except OSError as error:
                 raise self._lost(error) from None
             if not part:
