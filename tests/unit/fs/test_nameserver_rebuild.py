@@ -135,20 +135,23 @@ def test_an_operator_can_give_up_a_holder_which_then_is_not_believed(tmp_path: P
 
 
 def test_a_nameserver_killed_while_it_rebuilds_does_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "PART_BYTES", 500)
+    monkeypatch.setattr(mirror, "PART_BYTES", 100)
     with MirroredNameserver(tmp_path, NAMES) as installation:
+        make_directories(installation, *(f"/d{number}" for number in range(20)))
         expected = changed(installation, 100)
         installation.settle()
+        assert all(len(list(holder.mirror.parts())) > 10 for holder in installation.holders.values())
         installation.lose()
         for parts in (0, 1, 3):
             installation.start()
 
-            def some_sent(parts: int = parts) -> bool:
+            def asked_for(parts: int = parts) -> bool:
                 for holder in installation.holders.values():
                     holder.beat(installation.requests, parts)
                 return (installation.place / "rebuilding").exists()
 
-            wait_until(some_sent, 5, "no copy is asked for")
+            wait_until(asked_for, 5, "no copy is asked for")
+            asked_for()
             assert not installation.serves
             installation.crash()
         installation.rebuild()
