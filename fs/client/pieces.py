@@ -5,7 +5,7 @@ import heapq
 from fs.checksums import BLOCK_BYTES
 
 WINDOW_BYTES = 8 << 20
-"""How far ahead of its reader a range is fetched, and so how much of it is kept."""
+"""How far ahead of its reader a piece may begin; so a range keeps at most a piece more than this."""
 PIECE_BYTES = 1 << 20
 """The longest piece; towards the end they become shorter, down to a block, so that all connections end together."""
 PIECES_LEFT = 4

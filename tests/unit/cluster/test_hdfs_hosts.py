@@ -13,8 +13,10 @@ for line in sys.stdin:
     request = json.loads(line)
     if request["path"] == "/end":
         sys.exit(3)
-    print(json.dumps({"id": request["id"], "started": 1.0, "finished": 2.0, "bytes": request["size_bytes"],
-                      "sources": [sys.argv[1]], "steered": request.get("steered", False)}), flush=True)
+    answer = {"id": request["id"], "started": 1.0, "finished": 2.0, "bytes": request["size_bytes"],
+              "sources": [sys.argv[1]], "steered": request.get("steered", False)}
+    sys.stdout.write(json.dumps(answer) + "\\n")      # at once: the others write to the same pipe
+    sys.stdout.flush()
 """
 
 
