@@ -86,7 +86,8 @@ class FollowedReceiver(Receiver):
                     raise self._error
                 self._changed.wait()
             self.position = self._pieces.position
-            self._choice.delivered()
+            if self._streams:       # else these bytes came before the last connection broke
+                self._choice.delivered()
             if self._idle:
                 self._changed.notify_all()      # the window has moved
         self._context.metrics.add(bytes_read=count)
