@@ -28,10 +28,6 @@ class ReplicaChoice:
         """Raises StopIteration if the file has none there."""
         return next(replica for replica in self._replicas if replica.dataserver_id == dataserver_id)
 
-    def is_excluded(self, dataserver_id: str) -> bool:
-        """Whether it has failed since bytes were last delivered in order."""
-        return dataserver_id in self._excluded
-
     def failed(self, replica: Replica, reason: str, position: int) -> None:
         """A replica did not serve, or stopped in the middle, at `position` of the file."""
         log.warning("%s at %d: dataserver %s %s", self._attributes.file_id, position, replica.dataserver_id, reason)

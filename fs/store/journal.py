@@ -124,11 +124,6 @@ class Journal:
                 yield number, changes
                 after = number
 
-    def drop_before(self, number: int) -> None:
-        """Records before `number` are not needed any more; the last segments stay."""
-        while len(self._starts) > 1 and self._starts[1] <= number:
-            self._drop_first()
-
     def start_anew(self, last: int) -> None:
         """Forget everything; the next record is `last` + 1. Raises StorageFailed."""
         self._close_segment()
