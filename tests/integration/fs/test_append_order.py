@@ -33,12 +33,6 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClust
 
 
 @pytest.fixture
-def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield one_cluster
-    one_cluster.revive()
-
-
-@pytest.fixture
 def client(cluster: LocalCluster) -> Client:
     return cluster.client()
 

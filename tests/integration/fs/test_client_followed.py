@@ -64,20 +64,6 @@ class Following(ScriptedController):
             "estimated_bps": 8e9, "ended": False})
 
 
-@pytest.fixture(scope="module")
-def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=3) as cluster:
-        cluster.client().create("/f")
-        cluster.client().append("/f", DATA)
-        yield cluster
-
-
-@pytest.fixture
-def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield one_cluster
-    one_cluster.revive()
-
-
 @pytest.fixture
 def controller(cluster: LocalCluster) -> Iterator[Following]:
     controller = Following(cluster)

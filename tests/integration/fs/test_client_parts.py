@@ -27,20 +27,6 @@ def controller() -> Iterator[ScriptedController]:
     controller.stop()
 
 
-@pytest.fixture(scope="module")
-def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=3) as cluster:
-        cluster.client().create("/f")
-        cluster.client().append("/f", DATA)
-        yield cluster
-
-
-@pytest.fixture
-def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield one_cluster
-    one_cluster.revive()
-
-
 @pytest.fixture
 def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
     controller.answer = place_on(cluster, "d0", "d1", weights=(2, 1))

@@ -22,20 +22,6 @@ def controller() -> Iterator[ScriptedController]:
     controller.stop()
 
 
-@pytest.fixture(scope="module")
-def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=3) as cluster:
-        cluster.client().create("/f")
-        cluster.client().append("/f", DATA)
-        yield cluster
-
-
-@pytest.fixture
-def cluster(one_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield one_cluster
-    one_cluster.revive()
-
-
 @pytest.fixture
 def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
     return cluster.client(controller=controller.url, local_host="127.0.0.1", path_policy="ecmp")

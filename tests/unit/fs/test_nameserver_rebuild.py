@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def changed(installation: MirroredNameserver, count: int, seed: int = 1) -> dict
     installation.beat()
     NamespaceHistory(lambda: installation.service, random.Random(seed)).run(count)
     return installation.contents()
+
+
+def put_back(installation: MirroredNameserver, end: Callable[[], None]) -> dict[bytes, bytes]:
+    """Go on, end the nameserver with `end`, and put an earlier state of its directory there; what was lost so."""
+    earlier = installation.place.with_name("earlier")
+    changed(installation, 60)
+    installation.settle()
+    installation.crash()
+    shutil.copytree(installation.place, earlier)
+    installation.start()
+    expected = changed(installation, 40, seed=2)
+    installation.settle()
+    end()
+    shutil.rmtree(installation.place)
+    earlier.rename(installation.place)
+    return expected
 
 
 def make_directories(installation: MirroredNameserver, *paths: str) -> None:
@@ -160,16 +177,7 @@ def test_a_nameserver_killed_while_it_rebuilds_does_it_again(tmp_path: Path, mon
 
 def test_a_machine_that_lost_power_takes_what_it_lost_from_the_copies(tmp_path: Path) -> None:
     with MirroredNameserver(tmp_path, NAMES) as installation:
-        changed(installation, 60)
-        installation.settle()
-        installation.crash()
-        shutil.copytree(installation.place, tmp_path / "earlier")
-        installation.start()
-        expected = changed(installation, 40, seed=2)
-        installation.settle()
-        installation.crash()
-        shutil.rmtree(installation.place)
-        (tmp_path / "earlier").rename(installation.place)
+        expected = put_back(installation, installation.crash)
         _pretend_another_boot(installation.place)
         installation.start()
         assert "the machine was started again" in installation.refusal()
@@ -202,16 +210,7 @@ def test_with_sync_a_machine_that_lost_power_serves_at_once(tmp_path: Path) -> N
 def test_a_nameserver_that_is_behind_its_copies_stops_serving(tmp_path: Path) -> None:
     """For example a directory that came from a backup."""
     with MirroredNameserver(tmp_path, NAMES) as installation:
-        changed(installation, 60)
-        installation.settle()
-        installation.crash()
-        shutil.copytree(installation.place, tmp_path / "earlier")
-        installation.start()
-        expected = changed(installation, 40, seed=2)
-        installation.settle()
-        installation.stop()
-        shutil.rmtree(installation.place)
-        (tmp_path / "earlier").rename(installation.place)
+        expected = put_back(installation, installation.stop)
         installation.start()
         assert installation.serves
         installation.beat()
