@@ -97,6 +97,7 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
     except Overloaded as error:
         return result | {"overloaded": str(error), "machine": {**meter.read(), **system.details()}}
     times = summary(outcomes, scale.host_bps)
+    times["split_reads"] = sum(len(outcome.report.sources) > 1 for outcome in outcomes)
     return result | times | {name: times[name] * scale.speedup for name in ("mean_seconds", "p95_seconds",
                                                                             "bound_seconds", "p95_bound_seconds")} | {
         "machine": {**meter.read(), **_diligence(outcomes), **system.details()},

@@ -12,8 +12,8 @@ from fs.channel import Channel
 from fs.client.appender import Appender
 from fs.client.context import ClientContext
 from fs.client.plan import Source
+from fs.client.ranges import plan_parts, receiver_of
 from fs.client.receiver import RangeReceiver, Receiver
-from fs.client.striping import plan_parts, receiver_of
 from fs.proto.speedwell_pb2 import Attributes
 
 Progress = Callable[[int], None]

@@ -4,10 +4,10 @@ import threading
 from types import TracebackType
 
 from fs.client.context import ClientContext
+from fs.client.ranges import open_range
 from fs.client.receiver import RangeReceiver
 from fs.client.steering import SteeredRead
 from fs.client.stream import AHEAD_BYTES, ReadAhead
-from fs.client.striping import open_range
 from fs.client.strong import strong_length
 from fs.errors import FileClosed, InvalidArgument
 from fs.proto.speedwell_pb2 import Attributes

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame, connect
 from fs.checksums import BLOCK_BYTES, MAX_SUMS
@@ -76,24 +76,17 @@ class RangeReceiver(Receiver):
     With `short` the range may end early, at the end that the replica knows; otherwise a replica that holds
     less is out of date, and another one is taken.
 
-    `source` serves the range if its place is decided already. Then `extents` may say that only pieces of the
-    range are meant, (start, stop) each, as many bytes in all as the source was placed for.
+    `source` serves the range if its place is decided already.
     """
 
     def __init__(self, context: ClientContext, attributes: Attributes, offset: int, stop: int, *,
-                 steer: bool = False, short: bool = False, source: Source | None = None,
-                 extents: Iterable[tuple[int, int]] | None = None) -> None:
+                 steer: bool = False, short: bool = False, source: Source | None = None) -> None:
         self.position = offset
         self.stop = stop
-        self._left = stop - offset
-        self._extents = iter(_cut(offset, stop) if extents is None else extents)
+        self._extents = _cut(offset, stop)
         self._pending: deque[tuple[int, int]] = deque()
         self._asked = 0  # how many of `_pending` this connection was asked for
         self._answered = False  # whether the bytes of the first of them are next on the connection
-        if extents is not None and source is not None:
-            self._left = source.read.size_bytes
-            self._pending.append(next(self._extents))
-            self.position = self._pending[0][0]
         self._blocks = NO_BLOCKS   # what the answer under way delivers
         self._verified = memoryview(b"")   # bytes from `position` on that did not fit where they were wanted
         self._file_size = attributes.size
@@ -121,11 +114,6 @@ class RangeReceiver(Receiver):
     def file_size(self) -> int:
         return self._file_size
 
-    def begin(self) -> None:
-        """Have a replica send, without waiting for its first byte."""
-        if self._left > 0 and self._channel is None and not self._closed:
-            self._open()
-
     def receive_into(self, view: memoryview) -> int:
         while view:
             if self._verified:
@@ -152,6 +140,10 @@ class RangeReceiver(Receiver):
         self._drop()
 
     # ------------------------------------------------------------------ private
+
+    @property
+    def _left(self) -> int:
+        return self.stop - self.position
 
     @property
     def _available(self) -> int:
@@ -199,7 +191,6 @@ class RangeReceiver(Receiver):
     def _advance(self, count: int) -> None:
         """Note that `count` bytes were given out."""
         self.position += count
-        self._left -= count
         if self._source is not None:
             self._source.moved(count)
         self._context.metrics.add(bytes_read=count)
@@ -276,7 +267,6 @@ class RangeReceiver(Receiver):
 
     def _end_after(self, count: int) -> None:
         self.stop = self.position + count
-        self._left = count
         self._pending[0] = (self._pending[0][0], self.stop)
 
     def _next_extent(self) -> None:

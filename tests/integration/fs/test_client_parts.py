@@ -47,7 +47,7 @@ def test_a_stream_comes_from_both_replicas_at_once_and_in_order(
         pieces = [reader.read(0, BLOCK)]
         assert remote_ports(controller) == {cluster.dataserver(name).port for name in ("d0", "d1")}
         pieces += [reader.read(offset, BLOCK) for offset in range(BLOCK, len(DATA), BLOCK)]
-        assert [source.replica_id for source in reader.last_sources] == ["d0", "d1"]
+        assert sorted(source.replica_id for source in reader.last_sources) == ["d0", "d1"]
     assert b"".join(pieces) == DATA
     (post,) = controller.posts
     assert len(set(post["client_ports"])) == 3 and post["most_parts"] == 2
@@ -80,22 +80,32 @@ def test_three_parts_are_read_if_the_client_allows_them(
 
 
 @pytest.mark.parametrize("victim", ["d0", "d1"])
-def test_a_part_whose_replica_dies_goes_on_from_another_and_the_other_is_not_disturbed(
+def test_the_part_that_is_left_brings_what_one_whose_replica_died_did_not(
         cluster: LocalCluster, controller: ScriptedController, client: Client, victim: str) -> None:
-    survivor = "d1" if victim == "d0" else "d0"
     with client.open_read("/f") as reader:
         pieces = [reader.read(0, BLOCK)]
-        kept = next(source for source in reader.last_sources if source.replica_id == survivor)
-        controller.answer = place_on(cluster, "d2")
         cluster.dataserver(victim).kill()
         for offset in range(BLOCK, len(DATA) - BLOCK, BLOCK):
             pieces.append(reader.read(offset, BLOCK))
-        assert [source.replica_id for source in reader.last_sources] == ["d0", "d1", "d2"] or \
-            [source.replica_id for source in reader.last_sources] == ["d0", "d2", "d1"]
-        assert established(kept.client_port) == {cluster.dataserver(survivor).port}
+        assert sorted(source.replica_id for source in reader.last_sources) == ["d0", "d1"]
         pieces.append(reader.read(len(pieces) * BLOCK, len(DATA)))
     assert b"".join(pieces) == DATA
-    assert len(controller.posts) == 2 and controller.posts[1]["size_bytes"] < len(DATA) * 0.7
+    assert len(controller.posts) == 1 and client.metrics.replica_failures == 1
+    all_ended(controller)
+
+
+def test_when_all_parts_have_broken_the_rest_is_placed_anew(
+        cluster: LocalCluster, controller: ScriptedController, client: Client) -> None:
+    with client.open_read("/f") as reader:
+        pieces = [reader.read(0, BLOCK)]
+        controller.answer = place_on(cluster, "d2")
+        cluster.dataserver("d0").kill()
+        cluster.dataserver("d1").kill()
+        for offset in range(BLOCK, len(DATA), BLOCK):
+            pieces.append(reader.read(offset, BLOCK))
+        assert reader.last_sources[-1].replica_id == "d2"
+    assert b"".join(pieces) == DATA
+    assert len(controller.posts) == 2 and controller.posts[1]["size_bytes"] < len(DATA)
     all_ended(controller)
 
 

@@ -1,8 +1,9 @@
-"""A stream whose parts the controller opens as it goes on (mayflower-plus): it may wait, and may get more of them.
+"""One stream of bytes in order, from several replicas at once.
 
 The range is cut into pieces. Each connection takes the next one whenever it has room, so however fast each turns out
-to be, all end together, and a connection that is given later finds its work. The controller hears of an end only: how
-much each part carries it sees in the switches.
+to be, all end together. What the controller reckoned with for each part (Mayflower, section 4.3: sizes in proportion
+to bandwidth, for the same end) is an estimate; how much a part does carry it sees in the switches. It may also open
+parts as the read goes on (mayflower-plus): then a read may wait, and a connection that is given later finds its work.
 
 A connection that breaks gives its pieces back to the others. When the last one has broken, the rest is placed anew.
 If the controller dies, what runs runs on, and a read that waited takes the nearest replica.
@@ -35,24 +36,28 @@ MOST_SECONDS = 3.0
 """What a connection that has brought nothing yet is given."""
 
 
-class FollowedReceiver(Receiver):
-    """Pieces come in threads, one for each connection, and are kept until it is their turn."""
+class SideBySideReceiver(Receiver):
+    """Pieces come in threads, one for each connection, and are kept until it is their turn.
 
-    def __init__(self, context: ClientContext, attributes: Attributes, followed: Followed, offset: int,
-                 stop: int) -> None:
+    No connection waits for its turn at the reader: a socket's buffer grows only as it is read from, so one that
+    waited would soon stand still, and the slowest would hold up all.
+    """
+
+    def __init__(self, context: ClientContext, attributes: Attributes, plan: Followed | Sequence[Source],
+                 offset: int, stop: int) -> None:
         self.position = offset
         self.stop = stop
         self._context = context
         self._attributes = attributes
         self._pieces = Pieces(offset, stop)
         self._choice = ReplicaChoice(context, attributes)
-        self._followed: Followed | None = followed
+        self._followed: Followed | None = None
+        self._plan: Followed | Sequence[Source] | None = plan     # until it has begun
         self._streams: list[PieceStream] = []
         self._sources: list[SteeredRead] = []
         self._file_size = attributes.size
         self._changed = threading.Condition()
         self._idle = 0                  # connections that wait for a piece
-        self._begun = False
         self._closed = False
         self._error: BaseException | None = None
 
@@ -70,10 +75,9 @@ class FollowedReceiver(Receiver):
 
     def receive_into(self, view: memoryview) -> int:
         with self._changed:
-            if not self._begun and not self._closed:
-                self._begun = True
-                assert self._followed is not None
-                self._begin(self._followed)
+            if self._plan is not None and not self._closed:
+                self._begin(self._plan)
+                self._plan = None
             while True:
                 if self._closed:
                     raise FileClosed("the reader is closed")
@@ -96,7 +100,10 @@ class FollowedReceiver(Receiver):
     def close(self) -> None:
         with self._changed:
             self._closed = True
+            plan, self._plan = self._plan, None
             self._changed.notify_all()
+        if plan is not None:
+            _give_up(plan)
         self._end_following()
         with self._changed:
             for stream in self._streams:
@@ -263,8 +270,7 @@ class FollowedReceiver(Receiver):
             if not over:
                 self._begin(plan)
         if over:
-            for ended in [plan] if isinstance(plan, Followed) else plan:
-                ended.ended()
+            _give_up(plan)
 
     def _end_following(self) -> None:
         with self._changed:
@@ -279,6 +285,11 @@ class FollowedReceiver(Receiver):
                 stream.stop()
             self._changed.notify_all()
         self._end_following()
+
+
+def _give_up(plan: Followed | Sequence[Source]) -> None:
+    for unused in [plan] if isinstance(plan, Followed) else plan:
+        unused.ended()
 
 
 def _seconds_left(stream: PieceStream) -> float:
