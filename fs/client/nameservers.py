@@ -5,8 +5,9 @@ import threading
 import time
 from typing import Any
 
+from fs.addresses import parse_address
 from fs.client.calls import CallFailed, Calls, NotSent
-from fs.errors import InvalidArgument, NameserverUnavailable, NamespaceRebuilding, NotLeader
+from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotLeader
 from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
@@ -25,9 +26,7 @@ def parse_addresses(nameserver: str) -> tuple[str, ...]:
     """The addresses in `HOST:PORT[,HOST:PORT...]`. Raises InvalidArgument."""
     addresses = tuple(nameserver.split(","))
     for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not separator or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-            raise InvalidArgument(f"nameserver: {address!r} is not HOST:PORT")
+        parse_address(address, "nameserver")
     return addresses
 
 

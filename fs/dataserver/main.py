@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from fs.addresses import parse_address
 from fs.coflows import configured
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
@@ -25,16 +26,6 @@ from fs.proto.speedwell_pb2 import Replica
 
 STACK_BYTES = 256 * 1024
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
-
-
-def parse_address(text: str, field: str, port_zero: bool = False) -> tuple[str, int]:
-    """("host", port) of "host:port" or "[v6 address]:port". Raises InvalidArgument with `field` in it."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    lowest = 0 if port_zero else 1
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not lowest <= int(port) <= 65535:
-        raise InvalidArgument(f"{field}: {text!r} is not HOST:PORT with a port in {lowest}..65535")
-    return host, int(port)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -81,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(flags: argparse.Namespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
-    host, port = parse_address(flags.listen, "--listen", port_zero=True)
+    host, port = parse_address(flags.listen, "--listen", lowest_port=0)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
     if not 0 <= flags.scrub_rate <= 1 << 20:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from fs.addresses import parse_address
 from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
 from fs.nameserver.directory import NameserverDirectory
@@ -30,16 +31,6 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_SECONDS = 0.2
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` or `[IPV6]:PORT`. Raises InvalidArgument."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidArgument(f"--listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return host, int(port)
-
-
 def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
@@ -48,7 +39,7 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: 
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    host, port = parse_address(address)
+    host, port = parse_address(address, "--listen", lowest_port=0)
     check_address(host, port)  # before anything is made on the disk
     with ExitStack() as cleanup:
         listener = cleanup.enter_context(listen(host))

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from fs.addresses import parse_address
 from fs.errors import InvalidArgument, StorageFailed
 from fs.proto import etcd_pb2 as pb
 from fs.proto import etcd_pb2_grpc as pb_grpc
@@ -143,11 +144,9 @@ def _target(endpoints: Sequence[str]) -> str:
 
 
 def _numeric(endpoint: str) -> str:
-    host, separator, port = endpoint.rpartition(":")
-    if not separator or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise InvalidArgument(f"etcd: {endpoint!r} is not HOST:PORT")
+    host, port = parse_address(endpoint, "etcd")
     try:
-        address = str(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0])
+        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise InvalidArgument(f"etcd: {endpoint}: {error.strerror}") from None
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
