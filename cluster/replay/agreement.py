@@ -17,11 +17,14 @@ from rich.table import Table
 
 from cluster.replay.experiment import parameters
 from cluster.replay.scale import Scale
+from controller.policy.selection import PLUS
 from sim.experiments.mayflower import Task
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.statistics import Estimate, ratio_estimate
 from sim.experiments.sweep import WARM_UP
+from sim.given_paths import completion_seconds
 from sim.simulation import Delays, Simulation
+from sim.workload import Read
 from topo.emulation.settings import Settings
 
 ETHERNET_HEADER_BYTES = 14
@@ -41,6 +44,9 @@ class Agreement:
     """One method: mean completion times in seconds, of all runs together.
 
     `ratio` is the simulated mean over the emulated one, with the interval that the same batches of reads give.
+    `same_paths` is the mean in a network of fluid flows over the paths that the emulation's reads took: it differs
+    from `emulated` by what TCP, the switches and hosts do, and from `simulated` by what was chosen. None where the
+    paths are not known, or changed under way.
     """
 
     method: str
@@ -50,6 +56,7 @@ class Agreement:
     simulated_low: float
     simulated_high: float
     ratio: Estimate
+    same_paths: float | None = None
 
     @property
     def difference(self) -> float:
@@ -78,6 +85,7 @@ def compare(tasks: Sequence[Task], scale: Scale, results: ResultsFile, delays: D
     for method in dict.fromkeys(task.method for task in tasks):
         emulated: list[float] = []
         simulated: list[list[float]] = [[] for _ in range(SIMULATIONS)]
+        same_paths: list[float] = []
         for task in [task for task in tasks if task.method == method]:
             result = results.get(parameters(task, scale))
             if result is None or "seconds" not in result:
@@ -85,8 +93,11 @@ def compare(tasks: Sequence[Task], scale: Scale, results: ResultsFile, delays: D
             emulated += _counted(result["seconds"])
             for number, means in enumerate(simulated):
                 means += _counted(simulate(task, scale, delays, number))
+            if result.get("paths") and method.replica_policy != PLUS:
+                same_paths += _counted(on_paths(task, scale, delays, result["paths"]))
         if emulated:
-            rows.append(agreement_of(method.name, emulated, simulated))
+            row = agreement_of(method.name, emulated, simulated)
+            rows.append(replace(row, same_paths=fmean(same_paths) if len(same_paths) == len(emulated) else None))
     return rows
 
 
@@ -105,24 +116,36 @@ def simulate(task: Task, scale: Scale, delays: Delays, number: int) -> list[floa
     """
     fabric = scale.fabric(task.oversubscription)
     method = task.method
-    reads = [replace(read, size_bits=read.size_bits * wire_factor()) for read in scale.trace(task)]
+    reads = _reads(task, scale)
     simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(f"{task.seed} {number}"),
                             delays, parts=method.parts)
     return [outcome.seconds * scale.speedup for outcome in simulation.run(iter(reads), len(reads))]
+
+
+def on_paths(task: Task, scale: Scale, delays: Delays, paths: Sequence[Sequence[Sequence[str]]]) -> list[float]:
+    """Completion times of a task's reads as fluid flows over these paths, at the scale, in order of arrival."""
+    seconds = completion_seconds(scale.fabric(task.oversubscription), _reads(task, scale), paths, delays.decision)
+    return [each * scale.speedup for each in seconds]
+
+
+def _reads(task: Task, scale: Scale) -> list[Read]:
+    return [replace(read, size_bits=read.size_bits * wire_factor()) for read in scale.trace(task)]
 
 
 def table_of(rows: Sequence[Agreement]) -> Table:
     table = Table(title="Mean completion times, emulated and simulated",
                   caption=f"Aim: at most {AIM:.0%} apart. In brackets the lowest and highest of {SIMULATIONS} "
                           "simulations with other client ports and random choices; of the difference the 95 % "
-                          f"confidence interval by Fieller's theorem over batches of {BATCH_READS} reads.",
+                          f"confidence interval by Fieller's theorem over batches of {BATCH_READS} reads. Last the "
+                          "mean of fluid flows over the very paths that the emulation's reads took.",
                   caption_justify="left")
-    for column in ("method", "reads", "emulated s", "simulated s", "difference"):
+    for column in ("method", "reads", "emulated s", "simulated s", "difference", "same paths s"):
         table.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         table.add_row(row.method, str(row.reads), f"{row.emulated:.3f}",
                       f"{row.simulated:.3f} [{row.simulated_low:.3f}, {row.simulated_high:.3f}]",
-                      f"{row.difference:+.1%} [{row.ratio.low - 1:+.1%}, {row.ratio.high - 1:+.1%}]")
+                      f"{row.difference:+.1%} [{row.ratio.low - 1:+.1%}, {row.ratio.high - 1:+.1%}]",
+                      "" if row.same_paths is None else f"{row.same_paths:.3f}")
     return table
 
 

@@ -24,6 +24,7 @@ from sim.experiments.mayflower import OTHER_METHODS, Figure, Task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.sweep import summary
 from topo.emulation.settings import Settings
+from topo.fabric import Fabric
 
 MOST_SWITCH_SHARE = 0.6
 """Of the machine's processors. Above it a run measures the processors, not the network."""
@@ -84,7 +85,8 @@ def speedwell(scale: Scale, oversubscription: float, progress: Progress,
 def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progress) -> dict[str, Any]:
     """One run as a JSON object, as the simulator's, in seconds of the paper's time.
 
-    Under `machine` stands what the machine spent, under `seconds` every read's completion time in order of arrival.
+    Under `machine` stands what the machine spent, under `seconds` every read's completion time in order of arrival,
+    under `paths` the nodes that each of its parts crossed; nothing where the system does not say.
     """
     trace = scale.trace(task)
     system.prepare(files_of(trace), progress)
@@ -102,7 +104,17 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
                                                                             "bound_seconds", "p95_bound_seconds")} | {
         "machine": {**meter.read(), **_diligence(outcomes), **system.details()},
         "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
+        "paths": _paths(outcomes, scale.fabric(task.oversubscription)),
     }
+
+
+def _paths(outcomes: Sequence[Replayed], fabric: Fabric) -> list[list[list[str]]] | None:
+    """Of each read, by the fabric's names. A part from a replica on the reader's own host crosses nothing."""
+    if not all(outcome.report.paths for outcome in outcomes):
+        return None
+    names = {host.ip: host.name for host in fabric.hosts}
+    return [[[names.get(node, node) for node in path] or [outcome.read.client] for path in outcome.report.paths]
+            for outcome in outcomes]
 
 
 def saturated(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

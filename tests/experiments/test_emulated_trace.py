@@ -39,3 +39,4 @@ def test_reads_of_a_trace_are_steered_and_take_about_as_long_as_simulated(tmp_pa
     rows = agreement.compare([first], SMALL, results_file, agreement.delays_at(SMALL))
     assert [row.method for row in rows] == ["Mayflower"]
     assert abs(rows[0].difference) < 0.5, "a dozen reads on a busy machine; the experiment itself aims at 15 %"
+    assert rows[0].same_paths is not None and abs(rows[0].same_paths / rows[0].emulated - 1) < 0.5

@@ -17,7 +17,7 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
 
 @pytest.mark.parametrize("text", ["", "host", ":9000", "host:", "host:0", "host:65536", "host:-1", "host:٣", "[]:1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="--listen: .* is not HOST:PORT"):
+    with pytest.raises(InvalidArgument, match=r"--listen: .* is not HOST:PORT"):
         parse_address(text, "--listen")
 
 
