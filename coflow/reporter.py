@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -23,20 +24,57 @@ REPORT_INTERVAL_SECONDS = 0.5
 LAST_REPORTS = 3
 """How often an end is told: datagrams get lost."""
 LAST_REPORTS_PAUSE_SECONDS = 0.02
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_OFFSET = 120
+_TCP_INFO_BYTES = _BYTES_ACKED_OFFSET + _BYTES_ACKED.size
+"""`tcpi_bytes_acked` of Linux' `struct tcp_info` (linux/tcp.h): RFC 4898's tcpEStatsAppHCThruOctetsAcked."""
 
 
 class FlowProgress:
-    """One flow's account: `moved` is called as its bytes go, from any thread."""
+    """One flow's account: what it has left, by what its connection says (`follow`) or by calls to `moved`."""
 
     def __init__(self, flow: Flow, size_bytes: int, coflow_id: bytes) -> None:
         self.flow = flow
         self.coflow_id = coflow_id
-        self.remaining_bytes = size_bytes
         self.ends_told = 0
+        self._left_bytes = size_bytes
+        self._size_bytes = size_bytes
+        self._connection: socket.socket | None = None
+        self._acknowledged_before = 0
+        self._has_ended = False
+
+    @property
+    def remaining_bytes(self) -> int:
+        """0 once the flow has ended. The end is told by `Reporter.ended` alone, so 1 byte stays until then."""
+        if self._has_ended:
+            return 0
+        if self._connection is not None and (acknowledged := _acknowledged_bytes(self._connection)) is not None:
+            self._left_bytes = max(1, self._size_bytes - (acknowledged - self._acknowledged_before))
+        return self._left_bytes
 
     def moved(self, count: int) -> None:
-        """So many more bytes went. The end is told by `Reporter.ended` alone, so 1 byte stays until then."""
-        self.remaining_bytes = max(1, self.remaining_bytes - count)
+        """So many more bytes went, from any thread. Receivers know that; senders do not: see `follow`."""
+        self._left_bytes = max(1, self._left_bytes - count)
+
+    def follow(self, connection: socket.socket) -> None:
+        """Count what the other end acknowledges from now on. What a sender has handed over may wait in its socket
+        for seconds yet, and a schedule that takes it for sent gives the flow next to nothing for it."""
+        acknowledged = _acknowledged_bytes(connection)
+        if acknowledged is not None:
+            self._connection, self._acknowledged_before = connection, acknowledged
+
+    def end(self) -> None:
+        """Nothing more goes, whatever is left."""
+        self._has_ended, self._connection = True, None
+
+
+def _acknowledged_bytes(connection: socket.socket) -> int | None:
+    """What the other end of a TCP connection has acknowledged so far; None if the socket does not tell (any more)."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    return None if len(info) < _TCP_INFO_BYTES else int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0])
 
 
 class Reporter:
@@ -87,7 +125,7 @@ class Reporter:
 
     def ended(self, progress: FlowProgress) -> None:
         """A flow has ended, at whatever it had left."""
-        progress.remaining_bytes = 0
+        progress.end()
         self.report(progress.coflow_id)
 
     def report(self, coflow_id: bytes | None = None) -> None:
@@ -96,8 +134,9 @@ class Reporter:
             by_coflow: dict[bytes, list[FlowReport]] = {}
             for each in list(self._flows.values()):
                 if coflow_id in (None, each.coflow_id):
-                    by_coflow.setdefault(each.coflow_id, []).append(FlowReport(each.flow, each.remaining_bytes))
-                    each.ends_told += each.remaining_bytes == 0
+                    left_bytes = each.remaining_bytes
+                    by_coflow.setdefault(each.coflow_id, []).append(FlowReport(each.flow, left_bytes))
+                    each.ends_told += left_bytes == 0
                     if each.ends_told >= LAST_REPORTS:
                         del self._flows[each.flow]
             for number, flows in by_coflow.items():
@@ -112,7 +151,7 @@ class Reporter:
         self._closed.set()
         with self._lock:
             for each in self._flows.values():
-                each.remaining_bytes = 0
+                each.end()
         while self._flows:
             self.report()
             if self._flows:

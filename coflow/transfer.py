@@ -66,22 +66,19 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
         connections = [_connect(host, port) for _ in parts]
     except OSError as error:
         raise TransferFailed(f"cannot send {path} to {host}:{port}: {error.strerror or error}") from None
-    accounts: list[FlowProgress | None] = [None] * len(parts)
+    accounts: list[FlowProgress] = []
     if reporter is not None:
-        accounts = list(reporter.add([(flow_of(connection), part.size)
-                                      for connection, part in zip(connections, parts, strict=True)]))
+        accounts = reporter.add([(flow_of(connection), part.size)
+                                 for connection, part in zip(connections, parts, strict=True)])
+        for account, connection in zip(accounts, connections, strict=True):
+            account.follow(connection)
     failures: list[Exception] = []
 
-    def run(part: Part, connection: socket.socket, account: FlowProgress | None) -> None:
-        def moved(count: int) -> None:
-            advance(count)
-            if account is not None:
-                account.moved(count)
-
+    def run(part: Part, connection: socket.socket) -> None:
         try:
-            _send_part(path, part, connection, moved)
-            if reporter is not None and account is not None:
-                reporter.ended(account)
+            _send_part(path, part, connection, advance)
+            if reporter is not None:
+                reporter.ended(accounts[part.part])
             _expect(connection, b"ok\n")
         except (OSError, TransferFailed) as error:
             failures.append(error)
@@ -89,7 +86,7 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
-    threads = [threading.Thread(target=run, args=each) for each in zip(parts, connections, accounts, strict=True)]
+    threads = [threading.Thread(target=run, args=each) for each in zip(parts, connections, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -37,10 +37,15 @@ class Account:
         self._progress: FlowProgress | None = progress
 
     def moved(self, count: int) -> None:
-        """So many more bytes went."""
+        """So many more bytes came."""
         progress = self._progress
         if progress is not None:
             progress.moved(count)
+
+    def follow(self, connection: socket.socket) -> None:
+        """Let the connection that the bytes go out on say what has arrived, from now on."""
+        if self._progress is not None:
+            self._progress.follow(connection)
 
     def ended(self) -> None:
         """Nothing more goes."""
@@ -73,6 +78,7 @@ class Coflows:
         except OSError:     # the connection broke meanwhile, which is for others to find
             return None
         [account] = self.flows(number, [(*ends, size_bytes)])
+        account.follow(connection)
         return account
 
 

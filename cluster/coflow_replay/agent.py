@@ -52,6 +52,8 @@ def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[st
         if reporter is not None and order["reported"]:
             accounts = reporter.add([(flow_of(connection), size) for connection, (_, size) in
                                      zip(connections, order["flows"], strict=True)], bytes.fromhex(order["coflow"]))
+            for account, connection in zip(accounts, connections, strict=True):
+                account.follow(connection)
         errors: list[OSError] = []
         threads = [threading.Thread(target=_send_flow, args=(
             connection, size, accounts[number] if accounts else None, reporter, errors))
@@ -73,10 +75,7 @@ def _send_flow(connection: socket.socket, size: int, account: FlowProgress | Non
     try:
         with connection:
             while left:
-                count = connection.send(BLOCK[:left])
-                left -= count
-                if account is not None:
-                    account.moved(count)
+                left -= connection.send(BLOCK[:left])
             connection.shutdown(socket.SHUT_WR)
             if not connection.recv(1):
                 raise ConnectionError("the receiver closed the connection")

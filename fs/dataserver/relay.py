@@ -61,8 +61,6 @@ class Relay:
             return
         try:
             self._channel.send_bytes([piece])
-            if self._account is not None:
-                self._account.moved(len(piece))
         except ConnectionLost as error:
             self._lose_head(str(error))
 

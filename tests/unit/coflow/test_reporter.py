@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
+import struct
+import termios
+import threading
 from collections.abc import Callable, Iterator
+from fcntl import ioctl
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from coflow import Flow, InvalidSetting, Report, Reporter, configured_reporter, decode
 from coflow.report import MAX_FLOWS
 from coflow.settings import ADDRESS_VARIABLE, DEFAULT_PORT, KEY_FILE_VARIABLE, SchedulerAddress, scheduler
+from tests.waiting import wait_until
 
 KEY = b"k" * 32
 FLOWS = [(Flow("10.0.0.1", "10.0.1.1", 7100, 40000 + number), 1000) for number in range(3)]
@@ -67,6 +72,63 @@ def test_a_flow_that_moved_all_its_bytes_has_not_ended_until_it_says_so(heard: s
         progress.moved(1000)
         sender.report()
         assert [hear(heard).flows[0].remaining_bytes for _ in range(2)] == [1000, 1]
+
+
+def test_what_waits_in_a_senders_socket_is_left_to_send(heard: socket.socket) -> None:
+    size_bytes = 4 << 20
+    with socket.create_server(("127.0.0.1", 0)) as listening, reporter(heard) as sender, \
+            socket.create_connection(listening.getsockname()) as connection:
+        there, _ = listening.accept()
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
+        (progress,) = sender.add([(FLOWS[0][0], size_bytes)])
+        progress.follow(connection)
+        handed_over = _fill(connection)
+        waiting_bytes = struct.unpack("i", ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
+        assert waiting_bytes > 0 and progress.remaining_bytes == size_bytes - handed_over + waiting_bytes
+        _drain(there, handed_over)
+        wait_until(lambda: progress.remaining_bytes == size_bytes - handed_over, 5, "acknowledged bytes do not count")
+        rest = threading.Thread(target=connection.sendall, args=(bytes(size_bytes - handed_over + 32),))
+        rest.start()
+        _drain(there, size_bytes - handed_over + 32)
+        rest.join()
+        wait_until(lambda: progress.remaining_bytes == 1, 5, "more than was announced does not count as all of it")
+        connection.close()
+        assert progress.remaining_bytes == 1, "a closed connection has not ended the flow"
+        sender.ended(progress)
+        assert progress.remaining_bytes == 0
+        there.close()
+
+
+def test_an_earlier_transfer_of_a_connection_does_not_count(heard: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, reporter(heard) as sender, \
+            socket.create_connection(listening.getsockname()) as connection:
+        there, _ = listening.accept()
+        connection.sendall(bytes(5000))
+        _drain(there, 5000)
+        there.sendall(b"!")
+        connection.recv(1)
+        (progress,) = sender.add([(FLOWS[0][0], 1000)])
+        progress.follow(connection)
+        assert progress.remaining_bytes == 1000
+        there.close()
+
+
+def _fill(connection: socket.socket) -> int:
+    """Send until the socket takes no more; returns how many bytes."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
+    connection.setblocking(False)
+    count = 0
+    try:
+        while True:
+            count += connection.send(bytes(1 << 14))
+    except BlockingIOError:
+        connection.setblocking(True)
+        return count
+
+
+def _drain(connection: socket.socket, count: int) -> None:
+    while count:
+        count -= len(connection.recv(min(count, 1 << 16)))
 
 
 def test_flows_beyond_one_datagram_go_into_several(heard: socket.socket) -> None:

@@ -33,8 +33,10 @@ class Told:
         self.over.append(progress)
 
 
-def connection(here=ENDS[0], there=ENDS[1], family=2):
-    return SimpleNamespace(getsockname=lambda: here, getpeername=lambda: there, family=family)
+def connection(here=ENDS[0], there=ENDS[1], family=2, acknowledged=0):
+    info = SimpleNamespace(acknowledged=acknowledged)
+    return SimpleNamespace(getsockname=lambda: here, getpeername=lambda: there, family=family, info=info,
+                           getsockopt=lambda *which: bytes(120) + info.acknowledged.to_bytes(8, sys.byteorder))
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,14 @@ def test_an_append_is_one_coflow_at_the_client_and_at_every_replica() -> None:
     Coflows(replica).append("file", 7, 4, connection(), MIN_BYTES)
     assert client.added[0].coflow_id == replica.added[0].coflow_id != replica.added[1].coflow_id
     assert client.added[0].flow[:4] == ("10.0.0.1", "10.0.1.1", 41000, 7100)
+
+
+def test_an_append_has_left_what_the_next_replica_has_not_acknowledged() -> None:
+    told, used_before = Told(), connection(acknowledged=9000)
+    Coflows(told).append("file", 7, 3, used_before, MIN_BYTES)
+    assert told.added[0].remaining_bytes == MIN_BYTES
+    used_before.info.acknowledged += 500_000
+    assert told.added[0].remaining_bytes == MIN_BYTES - 500_000
 
 
 def test_small_appends_are_not_told() -> None:
