@@ -135,7 +135,8 @@ class MeteredPaths:
         return _Placement(path, replace(entry, meter_id=_id_of(meter), cookie=path.cookie), former)
 
     def _meter(self, dpid: str, kept: Meter | None, rate_bps: float) -> Meter | None:
-        least = self._state.settings.meter_min_burst_bytes
+        settings = self._state.settings
+        least, rate_bps = settings.meter_min_burst_bytes, max(rate_bps, settings.meter_min_rate_bps)
         if kept is not None:
             return meter_for(kept.meter_id, rate_bps, least)
         try:

@@ -35,6 +35,8 @@ AGENT_PORT = 7400
 READY_SECONDS = 30.0
 LEAST_BURST_BYTES = 128 << 10
 """Scaled-down flows are short, and at their low rates TCP stands still below a meter with less."""
+LEAST_RATE_BPS = 8 * 9000 / 0.2
+"""The controller's default, for the emulated fabric's frames of 9,000 bytes."""
 
 Progress = Callable[[str], None]
 
@@ -101,7 +103,7 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
     if settings.policy is not None:
         lines += [f'coflow_policy = "{settings.policy}"', f'coflow_key_file = "{key_file}"',
                   f'coflow_host = "{MACHINE}"', f"coflow_threshold_bytes = {float(settings.threshold_bytes)}",
-                  f"meter_min_burst_bytes = {LEAST_BURST_BYTES}"]
+                  f"meter_min_burst_bytes = {LEAST_BURST_BYTES}", f"meter_min_rate_bps = {LEAST_RATE_BPS}"]
     config.write_text("\n".join(lines) + "\n")
     return Command("controller", [
         program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",

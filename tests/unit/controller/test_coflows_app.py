@@ -98,6 +98,16 @@ def test_a_report_puts_its_flows_on_metered_paths_in_the_scheduled_queue(run: An
     run(scenario)
 
 
+def test_no_meter_lets_so_little_pass_that_tcp_stands_still(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.report(20 * MB, 1)
+        eventlet.sleep(0.1)
+        rates = sorted(meter.rate_kbps for meter in site.meters)
+        assert rates[0] == site.state.settings.meter_min_rate_bps / 1000 < rates[1]
+
+    run(scenario)
+
+
 def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> None:
     def scenario(site: Site) -> None:
         most = 0
