@@ -86,7 +86,7 @@ class CoflowBook:
     # --- reports ---
 
     def take(self, coflow_id: bytes, news: Sequence[FlowReport], now: float) -> bool:
-        """Take the news of a report in. Returns whether flows came or went."""
+        """Take the news of a report in. Returns whether there is another schedule."""
         coflow = self._coflows.get(coflow_id)
         if coflow is None:
             if len(self._coflows) >= MAX_COFLOWS or all(each.remaining_bytes == 0 for each in news):
@@ -102,7 +102,7 @@ class CoflowBook:
         return changed
 
     def _take_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> bool:
-        """Returns whether a scheduled flow ended."""
+        """Returns whether a scheduled flow ended, or there is another schedule because it is late."""
         flow = coflow.flows.get(five_tuple)
         if remaining_bytes == 0:
             return flow is not None and self._end_flow(coflow, five_tuple, now)
@@ -114,9 +114,10 @@ class CoflowBook:
             if remaining_bytes > flow.remaining_bytes:
                 flow.announced_bytes += remaining_bytes - flow.remaining_bytes
             flow.remaining_bytes = remaining_bytes
-            if five_tuple in self._scheduled:
-                self._scheduler.progress(five_tuple, remaining_bytes, now)
-        return False
+        if five_tuple not in self._scheduled:
+            return False
+        self._scheduler.progress(five_tuple, remaining_bytes, now)
+        return self._scheduler.correct(five_tuple, now) is not None
 
     def _add_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> bool:
         """A connection may serve one transfer after the other, so a flow is the coflow's that named it last; once

@@ -138,6 +138,15 @@ class CoflowScheduler(ABC):
     def progress(self, flow_id: Hashable, remaining_bytes: float, now: float) -> None:
         """A report of what a flow has left. The next schedule counts with it."""
 
+    def correct(self, flow_id: Hashable, now: float) -> Schedule | None:
+        """A new schedule if reports show that the present one took too little for what a flow has left, so that its
+        rate, made for that, lets links idle: its coflow would end much later than was planned.
+
+        The paper has schedules at arrivals and completions only; work conservation, which it asks for too, needs this
+        where reports are half a second old. Policies without rates have nothing to correct.
+        """
+        return None
+
     @abstractmethod
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         """A flow has ended. None unless that makes a new schedule: for most policies, a coflow's last flow does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
 from hashlib import blake2b
@@ -22,6 +23,9 @@ from controller.policy.network import Network, Path
 
 UNREPORTED_PART = 0.01
 """Of what a flow reported: so much is taken to be left at least, until it says otherwise."""
+LATE_PART, LATE_SECONDS = 0.25, 1.0
+"""A coflow is late if it ends so much of its planned time, and at least so long, after it: what was moved between the
+last report and the decision was estimated wrongly. Less is what TCP does not get of a rate."""
 
 
 class LiveFlow:
@@ -64,6 +68,10 @@ class LiveFlow:
         self._left_bits = self.remaining_bits(now)
         self._settled_at = now
 
+    def seconds_left(self, now: float) -> float:
+        """How long it takes yet at its rate; 0 for one without a rate."""
+        return self.remaining_bits(now) / self.rate_bps if self.rate_bps else 0.0
+
     def assignment(self) -> Assignment:
         return Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps, self.traffic_set, self.priority)
 
@@ -74,7 +82,7 @@ class LiveCoflow:
     Sizes are what was announced: of the whole, and of each transfer from one host to another.
     """
 
-    __slots__ = ("arrived_at", "flows", "id", "number", "size_bits", "transfers_bits")
+    __slots__ = ("arrived_at", "flows", "id", "latest_at", "number", "size_bits", "transfers_bits")
 
     def __init__(self, coflow_id: Hashable, arrived_at: float, number: int) -> None:
         self.id = coflow_id
@@ -83,6 +91,12 @@ class LiveCoflow:
         self.flows: dict[Hashable, LiveFlow] = {}
         self.size_bits = 0.0
         self.transfers_bits: dict[tuple[str, str], float] = {}
+        self.latest_at = math.inf
+
+    def plan(self, now: float) -> None:
+        """Note when the coflow has to have ended by the rates it has now, if it is not to be late."""
+        seconds = max((flow.seconds_left(now) for flow in self.flows.values()), default=0.0)
+        self.latest_at = now + seconds + max(LATE_SECONDS, LATE_PART * seconds)
 
     def add(self, flow: LiveFlow, now: float) -> None:
         bits, ends = flow.remaining_bits(now), (flow.source, flow.destination)
@@ -150,6 +164,10 @@ class TableScheduler(CoflowScheduler):
         require_bytes(remaining_bytes)
         self._flow(flow_id).report(remaining_bytes, now)
 
+    def correct(self, flow_id: Hashable, now: float) -> Schedule | None:
+        flow = self._flow(flow_id)
+        return self._schedule_anew(now) if now + flow.seconds_left(now) > flow.coflow.latest_at else None
+
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         flow = self._flow(flow_id)
         del self._flows[flow_id], flow.coflow.flows[flow_id]
@@ -182,6 +200,8 @@ class TableScheduler(CoflowScheduler):
         for flow in self._flows.values():
             flow.settle(now)
         self._order = tuple(coflow.id for coflow in self._decide(now))
+        for coflow in self._coflows.values():
+            coflow.plan(now)
         return self.schedule
 
     def _flow(self, flow_id: Hashable) -> LiveFlow:

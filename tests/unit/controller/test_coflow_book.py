@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from coflow.report import Flow, FlowReport
@@ -77,6 +79,25 @@ def test_progress_changes_no_schedule_and_the_last_flow_ends_the_coflow(reported
     assert len(reported.book) == 0 and not reported.book.schedule
 
 
+def test_a_flow_that_was_taken_to_be_almost_over_and_is_not_gets_another_rate(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    reported.take(2, a=5 * MB)
+    reported.take(3.8, d=2 * MB)
+    reported.take(3.9, OTHER, b=10 * MB)
+    before = reported.book.schedule[key("a")].rate_bps
+    assert before and before < 4e6
+    assert reported.take(4.0, a=4 * MB)
+    after = reported.book.schedule[key("a")].rate_bps
+    assert after and after > 3 * before
+    assert not reported.take(4.5, a=4 * MB - round(0.8 * after * 0.5 / 8)), "a little less than its rate is usual"
+
+
+def test_a_flow_that_stands_still_makes_a_schedule_a_second_at_most(reported: Reported) -> None:
+    reported.take(0, a=10 * MB, d=10 * MB)
+    made = [at for at in range(1, 100) if reported.take(at / 10, a=10 * MB)]
+    assert made and all(later - earlier >= 10 for earlier, later in itertools.pairwise(made))
+
+
 def test_flows_that_join_later_or_from_other_senders_are_of_the_same_coflow(reported: Reported) -> None:
     reported.take(0, a=10 * MB)
     assert reported.take(0.1, d=10 * MB)
@@ -132,7 +153,7 @@ def test_a_flow_belongs_to_the_coflow_that_named_it_last_and_does_not_go_back_an
     reported.take(0, a=10 * MB, d=10 * MB)
     assert reported.take(1, OTHER, a=10 * MB)
     assert set(reported.book.get(ONE).flows) == {key("d")} and set(reported.book.get(OTHER).flows) == {key("a")}
-    assert not reported.take(2, a=9 * MB, d=9 * MB)
+    assert not reported.take(2, a=9 * MB, d=6 * MB)
     assert set(reported.book.get(OTHER).flows) == {key("a")} and reported.scheduled() == {"a", "d"}
 
 
