@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from cluster.coflow_replay.replay import ReplaySettings, replay
 from controller.policy.coflow import Coflow
@@ -21,17 +22,27 @@ from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, spine_leaf
 
-EMULATED = ("varys", "tailor", "mincof", "coflow-plus")
+EMULATED = ("varys", "fair", "tailor", "mincof", "coflow-plus")
 QUEUES = {"mincof": "mincof", "coflow-plus": "priorities"}
 MOST_BUSY = 0.9
 """A run in which the machine is busier measured the machine."""
+QUICK_COFLOWS, QUICK_INTERVALS = 8, 0.4
+"""A quick run has so many coflows, at so much of the paper's intervals: 20 s and a little more."""
 
 
 def emulated_tasks(figure: CoflowFigure, quick: bool, seed: int, runs: int) -> list[CoflowTask]:
     """The runs of a figure for the methods that are played."""
     methods = tuple(method for method in METHODS if method.policy in EMULATED)
     chosen = tasks(replace(figure, methods=methods, runs=runs), quick, seed)
-    return [task for task in chosen if task.seed < seed + runs]
+    return [_quicker(task) if quick else task for task in chosen if task.seed < seed + runs]
+
+
+def _quicker(task: CoflowTask) -> CoflowTask:
+    workload = task.point.workload
+    return replace(task, point=replace(task.point, workload=replace(
+        workload, coflows=QUICK_COFLOWS,
+        interval_mean_seconds=QUICK_INTERVALS * workload.interval_mean_seconds,
+        interval_deviation_seconds=QUICK_INTERVALS * workload.interval_deviation_seconds)))
 
 
 def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: ResultsFile,
@@ -65,7 +76,23 @@ def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[
     return {"task": _parameters(task, host_bps), "mean_seconds": fmean(seconds),
             "p95_seconds": float(np.percentile(seconds, 95)),
             "bound_seconds": least_mean_seconds(counted, network_of(fabric)), "counted": len(counted),
-            "busiest_switch": played.busiest_switch, "machine_busy": played.machine_busy}
+            "switch_cpu": {name: round(share, 4) for name, share in played.switch_cpu.items()},
+            "machine_busy": round(played.machine_busy, 4)}
+
+
+def cpu_table(results: Sequence[dict[str, Any]]) -> Table:
+    """What each switch took of a processor in a method's runs, on average, and how busy the machine was."""
+    switches = list(dict.fromkeys(name for result in results for name in result["switch_cpu"]))
+    table = Table("point", "method", *switches, "machine", title="Processor time of the switches, % of a processor")
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["task"]["point"], result["task"]["method"]["name"]), []).append(result)
+    for names, runs in groups.items():
+        shares = (fmean(run["switch_cpu"][switch] for run in runs) if switch in runs[0]["switch_cpu"] else None
+                  for switch in switches)
+        table.add_row(*names, *("" if share is None else f"{share:.1%}" for share in shares),
+                      f"{fmean(run['machine_busy'] for run in runs):.0%}")
+    return table
 
 
 def _slower(fabric: Fabric, spines: int, host_bps: float) -> Fabric:

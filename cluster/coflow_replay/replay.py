@@ -47,11 +47,11 @@ class ReplayFailed(ClusterError):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of a replay: seconds from arrival to the last byte by coflow, the part of a processor that the
-    busiest switch had, and the part of the machine that was busy. Near 1, they are what was measured."""
+    """What came of a replay: seconds from arrival to the last byte by coflow, what of a processor each switch
+    took, and the part of the machine that was busy. Where these are near 1, they are what was measured."""
 
     seconds: dict[str, float]
-    busiest_switch: float
+    switch_cpu: dict[str, float]
     machine_busy: float
 
 
@@ -93,8 +93,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         switches, busy, begin = emulation.switch_cpu_seconds(), busy_seconds(), time.monotonic()
         seconds = _play(coflows, agents, settings, progress)
         elapsed = time.monotonic() - begin
-        busiest = max(after - switches[name] for name, after in emulation.switch_cpu_seconds().items())
-        return Replayed(seconds, busiest / elapsed, (busy_seconds() - busy) / elapsed / (os.cpu_count() or 1))
+        shares = {name: (after - switches[name]) / elapsed for name, after in emulation.switch_cpu_seconds().items()}
+        return Replayed(seconds, shares, (busy_seconds() - busy) / elapsed / (os.cpu_count() or 1))
 
 
 def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Command:

@@ -72,6 +72,8 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
         raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
     if scheduler is not None and emulate:
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
+    if emulate:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
         if name in mincof_experiment.NAMES and not simulate:
@@ -134,7 +136,6 @@ def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps
     from topo.emulation import EmulationError
 
     figure = mayflower.FIGURES["mayflower-fig4" if name == AGREEMENT else name]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the cluster, keep the results
     try:
         scale = Scale(host_bps=host_mbps * 1e6, speedup=speedup)
         tasks = emulated_tasks(figure, quick, seed, runs, reads)

@@ -27,7 +27,8 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
 
 def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
     """The same on an emulated fabric, with files as much smaller as its links are slower."""
-    from cluster.coflow_replay.experiment import MOST_BUSY, emulated_tasks, run_emulated
+    from cluster.coflow_replay.experiment import MOST_BUSY, cpu_table, emulated_tasks, run_emulated
+    from cluster.commands.output import console
     from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from cluster.errors import ClusterError
     from sim.experiments import mincof
@@ -44,9 +45,7 @@ def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, outp
     except (ClusterError, EmulationError) as error:
         raise click.ClickException(str(error)) from None
     finish(figure, results, output)
-    busy = max(result["machine_busy"] for result in results)
-    click.echo(f"The machine was at most {busy:.0%} busy in a run, the busiest switch "
-               f"{max(result['busiest_switch'] for result in results):.0%} of a processor.")
-    if busy > MOST_BUSY:
-        click.echo(f"speedwell: runs above {MOST_BUSY:.0%} measure the machine. Repeat with a lower --host-mbps.",
-                   err=True)
+    console().print(cpu_table(results))
+    if too_much := [result for result in results if result["machine_busy"] > MOST_BUSY]:
+        click.echo(f"speedwell: in {len(too_much)} runs the machine was busier than {MOST_BUSY:.0%}: they measure "
+                   "the machine, not the network. Repeat with a lower --host-mbps.", err=True)

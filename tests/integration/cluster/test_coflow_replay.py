@@ -29,5 +29,6 @@ def test_every_coflow_ends_and_is_timed(tmp_path: Path, policy: str | None) -> N
     least = {"large": 4_000_000 * 8 / LINK_BPS, "small": 1_000_000 * 8 / LINK_BPS}
     assert played.seconds.keys() == least.keys()
     assert all(least[name] * 0.9 < seconds for name, seconds in played.seconds.items()), played
-    assert 0 < played.busiest_switch <= 1 and 0 < played.machine_busy <= 1
+    assert played.switch_cpu.keys() == {switch.name for switch in FABRIC.switches}
+    assert all(0 < share <= 1 for share in played.switch_cpu.values()) and 0 < played.machine_busy <= 1
     assert any("2 of 2 coflows" in line for line in said)
