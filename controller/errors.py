@@ -37,6 +37,17 @@ class UnknownSwitch(ControllerError):
         super().__init__(f"no switch with the datapath id {dpid} is known", dpid=dpid)
 
 
+class UnknownCoflow(ControllerError):
+    """No coflow with this id is live."""
+
+    status = 404
+    slug = "unknown-coflow"
+    title = "Unknown coflow"
+
+    def __init__(self, coflow_id: str) -> None:
+        super().__init__(f"no coflow {coflow_id} is live", id=coflow_id)
+
+
 class NoSuchPath(ControllerError):
     """There is no live path between two hosts, or a given path has a link that is not live."""
 

@@ -25,7 +25,7 @@ from coflow.settings import read_key
 from controller.coflow_book import CoflowBook
 from controller.coflow_policies import SCHEDULERS
 from controller.confirm import asked
-from controller.errors import ControllerError, InvalidSettings
+from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.events import EventHostChanged, EventLinkChanged
 from controller.explicit_paths import ExplicitPath
 from controller.metered_paths import Wanted
@@ -36,7 +36,7 @@ from controller.policy.ecmp import ecmp_path
 from controller.policy.five_tuple import FiveTuple
 from controller.queues import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
 from controller.rest import RestApplication
-from controller.rest.coflows_api import CoflowsApi, UnknownCoflow
+from controller.rest.coflows_api import CoflowsApi
 from controller.rest.metrics import CoflowMetrics
 
 TRAFFIC_CLASSES = {TrafficSet.SCHEDULED: SCHEDULED.number, TrafficSet.STARVED: STARVED.number,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from controller.coflow_book import CoflowBook, ReportedCoflow, ReportedFlow
-from controller.errors import ControllerError
+from controller.errors import UnknownCoflow
 from controller.network_state import NetworkState
 from controller.policy.coflow import Assignment
 from controller.policy.five_tuple import FiveTuple
@@ -18,17 +18,6 @@ from controller.rest.routes import route
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
 QueueName = Literal["scheduled", "starved", "best-effort"]
 FlowState = Literal["placed", "default", "failed", "waiting"]
-
-
-class UnknownCoflow(ControllerError):
-    """No coflow with this id is live."""
-
-    status = 404
-    slug = "unknown-coflow"
-    title = "Unknown coflow"
-
-    def __init__(self, coflow_id: str) -> None:
-        super().__init__(f"no coflow {coflow_id} is live", id=coflow_id)
 
 
 class CoflowService(Protocol):
