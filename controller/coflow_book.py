@@ -17,6 +17,7 @@ from controller.policy.five_tuple import FiveTuple
 LIE_FACTOR, LIE_SLACK_BYTES = 1.25, 2_000_000
 """A flow may move this much more than it announced, for headers and what is sent twice; then it lied."""
 MAX_COFLOWS, MAX_FLOWS = 4096, 65536
+"""What is kept; others are turned away until there is room."""
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class CoflowBook:
         """The flows that the scheduler knows."""
         self.refusals: dict[FiveTuple, str] = {}
         """Why flows are not scheduled, as the scheduler says: their host is not known, there is no path."""
+        self.turned_away = 0
+        """How often a flow or a whole coflow was not taken because there was no room."""
 
     def __iter__(self) -> Iterator[ReportedCoflow]:
         return iter(list(self._coflows.values()))
@@ -89,7 +92,10 @@ class CoflowBook:
         """Take the news of a report in. Returns whether there is another schedule."""
         coflow = self._coflows.get(coflow_id)
         if coflow is None:
-            if len(self._coflows) >= MAX_COFLOWS or all(each.remaining_bytes == 0 for each in news):
+            if all(each.remaining_bytes == 0 for each in news):
+                return False
+            if len(self._coflows) >= MAX_COFLOWS:
+                self.turned_away += 1
                 return False
             coflow = self._coflows[coflow_id] = ReportedCoflow(coflow_id, now)
         coflow.heard_at = now
@@ -122,9 +128,12 @@ class CoflowBook:
     def _add_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> bool:
         """A connection may serve one transfer after the other, so a flow is the coflow's that named it last; once
         lost, it does not come back, or two that name it would take it from each other for ever."""
-        if five_tuple in coflow.lost or len(self._owner) >= MAX_FLOWS:
+        if five_tuple in coflow.lost:
             return False
         former = self._coflows.get(self._owner.get(five_tuple, b""))
+        if former is None and len(self._owner) >= MAX_FLOWS:
+            self.turned_away += 1
+            return False
         changed = False
         if former is not None:
             former.lost.add(five_tuple)

@@ -136,11 +136,12 @@ class Coflows(RyuApp):
             self.metrics.reports.labels(error.reason).inc()
             self.logger.debug("a report is refused: %s", error)
             return
-        self.metrics.reports.labels("taken").inc()
-        if report.coflow_id not in {coflow.id for coflow in self.book}:
-            self.metrics.arrived.inc()
+        known, turned_away = self.book.get(report.coflow_id), self.book.turned_away
         with self.metrics.decision_seconds.time():
             changed = self.book.take(report.coflow_id, news, time.monotonic())
+        self.metrics.reports.labels("taken" if self.book.turned_away == turned_away else "crowded").inc()
+        if known is None and self.book.get(report.coflow_id) is not None:
+            self.metrics.arrived.inc()
         for each in news:
             for host in (each.flow.source, each.flow.destination):
                 if each.remaining_bytes and host not in self._state.hosts and host not in self._searching:

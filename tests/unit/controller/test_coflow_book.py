@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from coflow.report import Flow, FlowReport
+from controller import coflow_book
 from controller.coflow_book import LIE_SLACK_BYTES, CoflowBook
 from controller.policy.coflow import TrafficSet
 from controller.policy.five_tuple import FiveTuple
@@ -191,3 +192,17 @@ def test_a_new_book_knows_everything_after_one_report(reported: Reported) -> Non
     reported.take(0, a=10 * MB, d=10 * MB)
     reported.book = CoflowBook(MinCOF(reported.network), EXPIRY_SECONDS, STALL_SECONDS)
     assert reported.take(7, a=5 * MB, d=6 * MB) and reported.scheduled() == {"a", "d"}
+
+
+def test_beyond_what_there_is_room_for_the_new_is_turned_away_and_the_known_goes_on(
+        reported: Reported, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coflow_book, "MAX_COFLOWS", 2)
+    monkeypatch.setattr(coflow_book, "MAX_FLOWS", 2)
+    assert reported.take(0, a=10 * MB) and reported.take(0, OTHER, d=10 * MB)
+    assert not reported.take(0, b"3" * 16, b=10 * MB)
+    assert not reported.take(1, a=8 * MB, b=10 * MB)
+    assert reported.book.turned_away == 2 and reported.scheduled() == {"a", "d"}
+    assert reported.book.get(ONE).flows[key("a")].remaining_bytes == 8 * MB
+    reported.take(2, OTHER, d=0)
+    assert reported.take(2, b"3" * 16, b=10 * MB) and reported.scheduled() == {"a", "b"}
+    assert reported.book.turned_away == 2

@@ -54,9 +54,9 @@ class Site(World):
         hosts = self.network.hosts
         return Flow(hosts[SOURCE].ip, hosts[DESTINATION].ip, 5000 + number, 6000)
 
-    def report(self, *remaining: int, coflow_id: bytes = ONE) -> bytes:
+    def report(self, *remaining: int, coflow_id: bytes = ONE, first: int = 0) -> bytes:
         datagram = encode(Report(coflow_id, 7, next(self.sequence), round(self.hub.now * 1e6), tuple(
-            FlowReport(self.flow_of(number), left) for number, left in enumerate(remaining))), KEY)
+            FlowReport(self.flow_of(number), left) for number, left in enumerate(remaining, first))), KEY)
         self.coflows.receive(datagram)
         return datagram
 
@@ -157,6 +157,35 @@ def test_bad_datagrams_change_nothing_and_are_counted_by_reason(run: Any) -> Non
         assert site.count("stale") == 1
         assert site.coflows.book.get(ONE) is not None and site.entries == before
         assert site.count("taken") == 1
+
+    run(scenario)
+
+
+def test_a_flow_that_never_sends_keeps_no_bandwidth_from_others(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        most = 0
+        for step in range(40):
+            site.report(20 * MB)
+            site.report(20 * MB - step, coflow_id=b"2" * 16, first=1)
+            eventlet.sleep(0.5)
+            most = max(most, len(site.entries))
+        assert most == 2 and site.coflows.book.get(ONE) is not None, "it is still heard of"
+        (entry,) = site.entries
+        assert site.flow_of(1).source_port in dict(entry.match).values()
+        assert site.coflows.book.order == (b"2" * 16,)
+
+    run(scenario)
+
+
+def test_a_coflow_that_lies_about_its_size_loses_its_schedule(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(site: Site) -> None:
+        monkeypatch.setattr(coflows_module, "asked", lambda state, datapath, request: [
+            SimpleNamespace(cookie=entry.cookie, byte_count=50 * MB) for entry in site.entries])
+        site.keep_reporting(4, 20 * MB)
+        assert site.entries == [] and site.meters == []
+        liar = site.coflows.book.get(ONE)
+        assert liar is not None and "announced" in (liar.distrusted or "")
+        assert site.coflows.metrics.distrusted._value.get() == 1
 
     run(scenario)
 
