@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +113,14 @@ class Northbound:
         if self._controller is not None:
             self._controller.stop()
             self._controller = None
+
+    def kill_controller(self) -> None:
+        """As the kernel would for want of memory: no goodbye to anybody."""
+        assert self._controller is not None
+        record = self._controller.find("controller")
+        assert record is not None
+        os.kill(record.pid, signal.SIGKILL)
+        self.stop_controller()
 
     def ip(self, host: str) -> str:
         return self.fabric.host(host).ip

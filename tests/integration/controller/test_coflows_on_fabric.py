@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
+import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.processes import program
+from coflow.report import Flow, FlowReport, Report, encode
+from coflow.reporter import FlowProgress, Reporter
+from coflow.settings import DEFAULT_PORT, scheduler
 from controller.openflow import COOKIE_COFLOWS, COOKIE_MASK
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
@@ -78,6 +87,19 @@ class Transfers(Northbound):
     def meters(self) -> list[str]:
         return [line for switch in self.fabric.switches
                 for line in self.emulation.ovs_ofctl(switch.name, "dump-meters").splitlines() if "meter=" in line]
+
+    def cookies(self) -> set[str]:
+        """What tells entries apart that the controller made at different times."""
+        return {line.split("cookie=")[1].split(",")[0] for line in self.entries()}
+
+    def is_connected(self, switch: str) -> bool:
+        [found] = [each for each in self.get("/v1/switches")["switches"] if each["name"] == switch]
+        return bool(found["connected"])
+
+    def outcomes(self) -> set[str]:
+        """What was made of reports so far, by the controller's count."""
+        return set(re.findall(r'speedwell_coflow_reports_total{outcome="(\S+)"} [1-9]',
+                              self.ask("GET", "/metrics").text))
 
     def wait_until_empty(self) -> None:
         wait_until(lambda: not self.get("/v1/coflows")["coflows"], 15, "coflows do not end")
@@ -166,11 +188,80 @@ def test_a_leaf_that_restarts_in_the_middle_gets_its_schedule_back(fabric: Trans
     fabric.wait_until_empty()
 
 
+def test_a_leaf_that_loses_the_controller_for_a_while_keeps_to_its_schedule(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 20_000_000)
+    fabric.placed(2)
+    before = fabric.meters(), fabric.cookies()
+    record = fabric.emulation.ovs_vsctl("leaf0", "--bare", "get", "Bridge", "br0", "controller").strip("[]\n")
+    target = fabric.emulation.ovs_vsctl("leaf0", "get", "Controller", record, "target").strip()
+    fabric.emulation.ovs_vsctl("leaf0", "set", "Controller", record, f'target="tcp:{MACHINE}:1"')
+    wait_until(lambda: not fabric.is_connected("leaf0"), 10, "the controller does not miss the leaf")
+    assert (fabric.meters(), fabric.cookies()) == before
+    fabric.emulation.ovs_vsctl("leaf0", "set", "Controller", record, f"target={target}")
+    wait_until(lambda: fabric.is_connected("leaf0"), 20, "the leaf does not come back")
+    assert fabric.cookies() == before[1], "what runs is not disturbed"
+    assert sending.wait(30) == 0
+    fabric.wait_until_empty()
+
+
+def test_a_controller_that_starts_at_once_takes_live_coflows_over_with_their_meters(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 30_000_000)
+    fabric.placed(2)
+    fabric.kill_controller()
+    fabric.start_controller()
+    fabric.placed(2)
+    wait_until(lambda: len(fabric.entries()) == len(fabric.meters()) == 2, 15,
+               "entries or meters of the earlier controller are left")
+    assert sending.wait(60) == 0
+    fabric.wait_until_empty()
+
+
+def test_datagrams_that_nobody_signed_or_that_are_none_schedule_nothing(fabric: Transfers) -> None:
+    flow = FlowReport(Flow(fabric.ip("r0h0"), fabric.ip("r1h0"), 40000, PORT), 50_000_000)
+    report = Report(b"s" * 16, 1, 1, time.time_ns() // 1000, (flow,))
+    key = fabric.key_file.read_bytes()
+    good = encode(report, key)
+    late = encode(replace(report, sender=2, sent_at_microseconds=report.sent_at_microseconds - 60_000_000), key)
+    ended = encode(replace(report, sequence=2, flows=(replace(flow, remaining_bytes=0),)), key)
+    refused = {b"": "malformed", bytes(60_000): "oversized", encode(report, b"not the key that it is"): "unauthentic",
+               good[:-1]: "unauthentic", late: "stale"}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        for datagram in refused:
+            sending.sendto(datagram, (MACHINE, DEFAULT_PORT))
+        wait_until(lambda: {"malformed", "oversized", "unauthentic", "stale"} <= fabric.outcomes(), 10,
+                   "bad datagrams are not counted")
+        assert fabric.coflows() == [] and fabric.entries() == []
+        for datagram in (good, ended, good):
+            sending.sendto(datagram, (MACHINE, DEFAULT_PORT))
+        wait_until(lambda: "replayed" in fabric.outcomes(), 10, "a replay is not counted")
+    fabric.wait_until_empty()
+
+
+@pytest.mark.full
+def test_no_meter_is_left_after_a_thousand_coflows(fabric: Transfers) -> None:
+    address, most, live = scheduler(MACHINE, fabric.key_file), 0, 8
+    with ExitStack() as stack:
+        running: deque[tuple[Reporter, list[FlowProgress]]] = deque()
+        for number in range(1000):
+            reporter = stack.enter_context(Reporter(address))
+            flows = [(Flow(fabric.ip(f"r0h{host}"), fabric.ip(f"r1h{host}"), 10_000 + number, PORT), 5_000_000)
+                     for host in (0, 1)]
+            running.append((reporter, reporter.add(flows)))
+            if len(running) > live:
+                running.popleft()[0].close()
+            if number % 50 == 0:
+                most = max(most, len(fabric.meters()))
+    fabric.wait_until_empty()
+    assert 0 < most <= 2 * (live + 2)
+    highest = fabric.get("/v1/meters")
+    assert highest["meters"] == [] and highest["without_meter"] == 0
+
+
 def test_without_a_controller_traffic_is_best_effort_within_a_lifetime_and_the_next_one_takes_over(
         fabric: Transfers) -> None:
     sending = fabric.send("r0h0", "r1h0", 45_000_000)
     fabric.placed(2)
-    fabric.stop_controller()
+    fabric.kill_controller()
     wait_until(lambda: not fabric.entries(), LIFETIME_SECONDS + 3, "entries outlive their lifetime")
     assert sending.poll() is None, "the transfer is too short for this test"
     fabric.start_controller()
