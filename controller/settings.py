@@ -62,6 +62,8 @@ class Settings(BaseModel):
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
     """Coflows without a transfer larger than this are left to the default paths."""
     coflow_policy: CoflowPolicy = "mincof"
+    coflow_rates: Literal["meters", "hosts"] = "meters"
+    """Who holds flows to their rates. `hosts`: no meters; the hosts do, and learn them from `/v1/coflows`."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16
     """How many meters the controller may use at a switch; flows beyond go without."""
     meter_min_burst_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 10

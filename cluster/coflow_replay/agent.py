@@ -1,6 +1,7 @@
 """One host's part in a replay: takes bytes from others, and sends what it is told to.
 
-Its input has an object a line: `{"id", "coflow", "flows": [[ADDRESS, BYTES], ...], "reported"}`, to be sent at once.
+Its input has an object a line: `{"id", "coflow", "flows": [[ADDRESS, BYTES], ...], "reported", "paced"}`, to be sent
+at once; or, for flows that are paced, `{"rates": [[PORT, ADDRESS, BPS], ...]}` by their own ports and where they go.
 When the last flow has arrived it answers `{"id", "ended"}`, or `{"id", "error"}`; times are of the monotonic clock,
 which all processes of a machine share. At the end of its input it leaves.
 """
@@ -16,12 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cluster.coflow_replay.pace import Pace
 from coflow.reporter import FlowProgress, Reporter, flow_of
 from coflow.settings import scheduler
 
 BLOCK = bytes(1 << 16)
+PACED_BLOCK = BLOCK[:1 << 14]
 STACK_BYTES = 256 << 10
 CONNECT_SECONDS = 30.0
+
+Paces = dict[tuple[int, str], Pace]
+"""By a flow's port here and the address it goes to."""
 
 
 def serve(listening: socket.socket) -> None:
@@ -42,13 +48,17 @@ def _swallow(connection: socket.socket) -> None:
             return      # the sender says that it failed
 
 
-def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[str, Any]:
+def send(order: dict[str, Any], port: int, reporter: Reporter | None, paces: Paces) -> dict[str, Any]:
     """Send all flows of an order; returns the answer to it."""
     accounts: list[FlowProgress] = []
     try:
         connections = [socket.create_connection((address, port), CONNECT_SECONDS) for address, _ in order["flows"]]
         for connection in connections:
             connection.settimeout(None)
+        names = [(connection.getsockname()[1], address)
+                 for connection, (address, _) in zip(connections, order["flows"], strict=True)]
+        own = [Pace() if order["paced"] else None for _ in names]
+        paces.update((name, pace) for name, pace in zip(names, own, strict=True) if pace is not None)
         if reporter is not None and order["reported"]:
             accounts = reporter.add([(flow_of(connection), size) for connection, (_, size) in
                                      zip(connections, order["flows"], strict=True)], bytes.fromhex(order["coflow"]))
@@ -56,12 +66,14 @@ def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[st
                 account.follow(connection)
         errors: list[OSError] = []
         threads = [threading.Thread(target=_send_flow, args=(
-            connection, size, accounts[number] if accounts else None, reporter, errors))
+            connection, size, accounts[number] if accounts else None, reporter, own[number], errors))
             for number, (connection, (_, size)) in enumerate(zip(connections, order["flows"], strict=True))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        for name in names:
+            paces.pop(name, None)
         if errors:
             raise errors[0]
     except OSError as error:
@@ -70,12 +82,15 @@ def send(order: dict[str, Any], port: int, reporter: Reporter | None) -> dict[st
 
 
 def _send_flow(connection: socket.socket, size: int, account: FlowProgress | None, reporter: Reporter | None,
-               errors: list[OSError]) -> None:
+               pace: Pace | None, errors: list[OSError]) -> None:
     left = size
     try:
         with connection:
             while left:
-                left -= connection.send(BLOCK[:left])
+                block = (BLOCK if pace is None else PACED_BLOCK)[:left]
+                if pace is not None:
+                    pace.wait(len(block))
+                left -= connection.send(block)
             connection.shutdown(socket.SHUT_WR)
             if not connection.recv(1):
                 raise ConnectionError("the receiver closed the connection")
@@ -94,15 +109,22 @@ def main(arguments: list[str]) -> None:
     listening = socket.create_server(("0.0.0.0", port), backlog=1024)
     threading.Thread(target=serve, args=(listening,), daemon=True).start()
     says = threading.Lock()
+    paces: Paces = {}
 
     def carry_out(order: dict[str, Any]) -> None:
-        answer = json.dumps(send(order, port, reporter))
+        answer = json.dumps(send(order, port, reporter, paces))
         with says:
             print(answer, flush=True)
 
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        threading.Thread(target=carry_out, args=(json.loads(line),), daemon=True).start()
+        order = json.loads(line)
+        if "rates" not in order:
+            threading.Thread(target=carry_out, args=(order,), daemon=True).start()
+            continue
+        for own_port, address, rate_bps in order["rates"]:
+            if (pace := paces.get((own_port, address))) is not None:
+                pace.set(rate_bps)
     os._exit(0)
 
 

@@ -24,6 +24,8 @@ from topo.fabric import Fabric, spine_leaf
 
 EMULATED = ("varys", "fair", "tailor", "mincof", "coflow-plus")
 QUEUES = {"mincof": "mincof", "coflow-plus": "priorities"}
+PACED = ("varys",)
+"""Their rates are kept by the hosts."""
 MOST_BUSY = 0.9
 """A run in which the machine is busier measured the machine."""
 QUICK_COFLOWS, QUICK_INTERVALS = 8, 0.4
@@ -70,7 +72,8 @@ def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[
     policy = task.method.policy
     with tempfile.TemporaryDirectory(prefix="speedwell-coflows-") as name:
         played = replay(coflows, ReplaySettings(
-            fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale, background), say)
+            fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale, background,
+            paced=policy in PACED), say)
     counted = [coflow for coflow in coflows if str(coflow.id) not in background] or coflows
     seconds = [played.seconds[str(coflow.id)] for coflow in counted]
     return {"task": _parameters(task, host_bps), "mean_seconds": fmean(seconds),

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+
+import requests
 
 from cluster.errors import ClusterError, StartFailed
 from cluster.fabric import (
@@ -37,6 +39,7 @@ LEAST_BURST_BYTES = 128 << 10
 """Scaled-down flows are short, and at their low rates TCP stands still below a meter with less."""
 LEAST_RATE_BPS = 8 * 9000 / 0.2
 """The controller's default, for the emulated fabric's frames of 9,000 bytes."""
+RATES_INTERVAL_SECONDS, REST_SECONDS = 0.1, 2.0
 
 Progress = Callable[[str], None]
 
@@ -58,7 +61,8 @@ class Replayed:
 @dataclass(frozen=True)
 class ReplaySettings:
     """How a replay is run. `policy` is one that the controller offers for coflows, or None: nobody schedules. Coflows
-    in `unreported` are background traffic. `slowdown` stretches the time between arrivals."""
+    in `unreported` are background traffic. `slowdown` stretches the time between arrivals. `paced`: rates are kept by
+    the hosts, not by meters."""
 
     fabric: Fabric
     directory: Path
@@ -67,6 +71,7 @@ class ReplaySettings:
     threshold_bytes: float = 2_500_000.0
     unreported: Collection[str] = ()
     slowdown: float = 1.0
+    paced: bool = False
     timeout_seconds: float = 600.0
     """How long after the last arrival the last coflow may end."""
 
@@ -90,6 +95,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         reports = [MACHINE, str(key_file)] if settings.policy is not None else []
         agents = stack.enter_context(Agents(emulation, settings.directory, reports))
         progress(f"playing {len(coflows)} coflows under {settings.policy or 'no schedule'}")
+        if settings.paced:
+            stack.enter_context(Rates(agents))
         switches, busy, begin = emulation.switch_cpu_seconds(), busy_seconds(), time.monotonic()
         seconds = _play(coflows, agents, settings, progress)
         elapsed = time.monotonic() - begin
@@ -103,6 +110,7 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
     if settings.policy is not None:
         lines += [f'coflow_policy = "{settings.policy}"', f'coflow_key_file = "{key_file}"',
                   f'coflow_host = "{MACHINE}"', f"coflow_threshold_bytes = {float(settings.threshold_bytes)}",
+                  f'coflow_rates = "{"hosts" if settings.paced else "meters"}"',
                   f"meter_min_burst_bytes = {LEAST_BURST_BYTES}", f"meter_min_rate_bps = {LEAST_RATE_BPS}"]
     config.write_text("\n".join(lines) + "\n")
     return Command("controller", [
@@ -118,10 +126,46 @@ def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,
         due = begin + coflow.arrived_at * settings.slowdown
         time.sleep(max(0.0, due - time.monotonic()))
         arrived[str(coflow.id)] = time.monotonic()
-        agents.begin(coflow, number, reported=str(coflow.id) not in settings.unreported)
+        reported = str(coflow.id) not in settings.unreported
+        agents.begin(coflow, number, reported, settings.paced and reported)
         progress(f"{number + 1} of {len(coflows)} coflows have arrived, {len(agents.ended)} have ended")
     agents.wait(len(coflows), settings.timeout_seconds)
     return {name: agents.ended[name] - at for name, at in arrived.items()}
+
+
+class Rates:
+    """Tells the hosts the rates of their flows for as long as it is entered."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._told: dict[tuple[str, int, str], float] = {}
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._tell_for_ever, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *unused: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _tell_for_ever(self) -> None:
+        with requests.Session() as session:
+            while not self._left.wait(RATES_INTERVAL_SECONDS):
+                try:
+                    self._tell(session)
+                except (requests.RequestException, OSError, KeyError):
+                    continue    # a coflow ended meanwhile, or an agent: who waits for it says so
+
+    def _tell(self, session: requests.Session) -> None:
+        def get(path: str) -> Any:
+            return session.get(CONTROLLER_URL + path, timeout=REST_SECONDS).json()
+
+        live = [get(f"/v1/coflows/{each['id']}") for each in get("/v1/coflows")["coflows"]]
+        flows = {(flow["source"], flow["source_port"], flow["destination"]): flow
+                 for coflow in live for flow in coflow.get("members", ()) if flow["rate_bps"] is not None}
+        self._agents.set_rates(flow for key, flow in flows.items() if self._told.get(key) != flow["rate_bps"])
+        self._told = {key: flow["rate_bps"] for key, flow in flows.items()}
 
 
 class Agents:
@@ -136,6 +180,8 @@ class Agents:
         self.ended: dict[str, float] = {}
         self._failure: str | None = None
         self._changed = threading.Condition()
+        self._telling = threading.Lock()
+        self._name_of = {host.ip: host.name for host in self._fabric.hosts}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for host in self._fabric.hosts:
@@ -167,8 +213,9 @@ class Agents:
             process.kill()
             process.wait()
 
-    def begin(self, coflow: Coflow, number: int, reported: bool) -> None:
-        """Have the hosts send a coflow's flows now. Hosts are named as in the fabric."""
+    def begin(self, coflow: Coflow, number: int, reported: bool, paced: bool) -> None:
+        """Have the hosts send a coflow's flows now, `paced` at the rates that they are told. Hosts are named as in
+        the fabric."""
         by_source: dict[str, list[tuple[str, int]]] = {}
         for flow in coflow.flows:
             target = self._fabric.host(flow.destination).ip
@@ -179,10 +226,23 @@ class Agents:
         for source, flows in by_source.items():
             order = f"{number}/{source}"
             self._coflow_of[order] = name
-            stdin = self._processes[source].stdin
-            assert stdin is not None
-            stdin.write(json.dumps({"id": order, "coflow": f"{number + 1:032x}", "flows": flows,
-                                    "reported": reported}).encode() + b"\n")
+            self._tell(source, {"id": order, "coflow": f"{number + 1:032x}", "flows": flows, "reported": reported,
+                                "paced": paced})
+
+    def set_rates(self, flows: Iterable[Mapping[str, Any]]) -> None:
+        """Tell the hosts the rates of flows, which are as `/v1/coflows` has them."""
+        by_source: dict[str, list[tuple[int, str, float]]] = {}
+        for flow in flows:
+            by_source.setdefault(self._name_of[flow["source"]], []).append(
+                (flow["source_port"], flow["destination"], flow["rate_bps"]))
+        for source, rates in by_source.items():
+            self._tell(source, {"rates": rates})
+
+    def _tell(self, host: str, order: dict[str, Any]) -> None:
+        stdin = self._processes[host].stdin
+        assert stdin is not None
+        with self._telling:
+            stdin.write(json.dumps(order).encode() + b"\n")
             stdin.flush()
 
     def wait(self, coflows: int, timeout_seconds: float) -> None:

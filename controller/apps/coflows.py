@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 import eventlet
@@ -181,7 +182,10 @@ class Coflows(RyuApp):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        target = {flow: assignment for flow, assignment in self.book.schedule.items()
+        schedule = self.book.schedule
+        if self._state.settings.coflow_rates == "hosts":
+            schedule = {flow: replace(assignment, rate_bps=None) for flow, assignment in schedule.items()}
+        target = {flow: assignment for flow, assignment in schedule.items()
                   if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
         now = time.monotonic()
         renew = now >= self._renew_at

@@ -21,11 +21,12 @@ COFLOWS = [
 ]
 
 
-@pytest.mark.parametrize("policy", ["mincof", None])
-def test_every_coflow_ends_and_is_timed(tmp_path: Path, policy: str | None) -> None:
+@pytest.mark.parametrize(("policy", "queues", "paced"), [
+    ("mincof", "mincof", False), ("varys", "none", True), (None, "none", False)])
+def test_every_coflow_ends_and_is_timed(tmp_path: Path, policy: str | None, queues: str, paced: bool) -> None:
     said: list[str] = []
-    played = replay(COFLOWS, ReplaySettings(FABRIC, tmp_path, policy, threshold_bytes=500_000, timeout_seconds=120),
-                    said.append)
+    played = replay(COFLOWS, ReplaySettings(FABRIC, tmp_path, policy, queues, threshold_bytes=500_000, paced=paced,
+                                            timeout_seconds=120), said.append)
     least = {"large": 4_000_000 * 8 / LINK_BPS, "small": 1_000_000 * 8 / LINK_BPS}
     assert played.seconds.keys() == least.keys()
     assert all(least[name] * 0.9 < seconds for name, seconds in played.seconds.items()), played

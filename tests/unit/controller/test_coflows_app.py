@@ -276,6 +276,23 @@ def test_a_priority_is_a_traffic_class_on_a_path_of_the_flows_own(
     run(scenario)
 
 
+def test_rates_that_hosts_keep_make_no_meters(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.state.settings = site.state.settings.model_copy(update={"coflow_rates": "hosts"})
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        (entry,) = site.entries
+        assert entry.meter_id is None and site.meters == []
+        (assignment,) = site.coflows.book.schedule.values()
+        assert assignment.rate_bps, "it is told"
+        site.coflows.book._scheduler = Ranking(site.state.network)
+        site.coflows.book._scheduled.clear()
+        site.keep_reporting(1, 19 * MB)
+        assert site.entries == [], "a rate alone leaves the flow to the switches"
+
+    run(scenario)
+
+
 def test_small_coflows_are_left_to_the_default_paths(run: Any) -> None:
     def scenario(site: Site) -> None:
         site.report(1 * MB)
