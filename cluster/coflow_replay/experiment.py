@@ -33,8 +33,8 @@ QUICK_COFLOWS, QUICK_INTERVALS = 8, 0.4
 
 
 def emulated_tasks(figure: CoflowFigure, quick: bool, seed: int, runs: int) -> list[CoflowTask]:
-    """The runs of a figure for the methods that are played."""
-    methods = tuple(method for method in METHODS if method.policy in EMULATED)
+    """The runs of a figure for the methods that are played. Hosts have no queues there."""
+    methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
     chosen = tasks(replace(figure, methods=methods, runs=runs), quick, seed)
     return [_quicker(task) if quick else task for task in chosen if task.seed < seed + runs]
 
