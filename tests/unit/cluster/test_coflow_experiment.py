@@ -1,0 +1,35 @@
+"""MinCOF's figures on an emulated fabric: what is played, and what is shown of the switches."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from cluster.coflow_replay.experiment import EMULATED, QUICK_COFLOWS, cpu_table, emulated_tasks
+from sim.experiments.mincof import FIGURES
+
+
+def test_each_policy_is_played_once_at_each_point() -> None:
+    for figure in FIGURES.values():
+        tasks = emulated_tasks(figure, False, 3, 2)
+        assert len(tasks) == len(figure.points) * len(EMULATED) * 2 and {task.seed for task in tasks} == {3, 4}
+
+
+def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
+    [whole, *_], [quick, *_] = (emulated_tasks(FIGURES["mincof-size"], is_quick, 1, 1) for is_quick in (False, True))
+    assert quick.point.workload.coflows == QUICK_COFLOWS < whole.point.workload.coflows
+    assert quick.point.workload.interval_mean_seconds < whole.point.workload.interval_mean_seconds
+    assert quick.point.workload.file_bytes == whole.point.workload.file_bytes
+
+
+def test_every_switch_is_shown_with_its_part_of_a_processor() -> None:
+    def result(method: str, switches: dict[str, float]) -> dict:
+        return {"task": {"point": "1:1", "method": {"name": method}}, "switch_cpu": switches, "machine_busy": 0.5}
+
+    output = StringIO()
+    Console(file=output, width=200).print(cpu_table([
+        result("Tailor", {"leaf0": 0.1, "spine0": 0.3}), result("Tailor", {"leaf0": 0.2, "spine0": 0.3}),
+        result("MinCOF", {"leaf0": 0.4})]))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.getvalue().splitlines()]
+    assert ["1:1", "Tailor", "15.0%", "30.0%", "50%"] in rows and ["1:1", "MinCOF", "40.0%", "", "50%"] in rows
