@@ -19,6 +19,9 @@ policies in `controller/policy` in ways that matter on the Facebook trace, so th
   step, and the rounding of some 10^5 steps decides whether a port that large coflows fill has "nothing" left, which
   is 0.001 bit/s. It moves the averages of SEBF and SCF by 2 %, of FIFO by 7 %, so each step is made
   as it is there.
+* A rack is done when it has nothing to receive, by the first of these counts; by rounding its flows can have some
+  hundredths of a byte left then. They go on until the next coflow comes, and stand still from then on, but ask for
+  bandwidth until their coflow ends: they hold it back at ports that are full, and take what is left over at others.
 * FAIR gives a flow the smaller of the equal shares of its two ports, and nobody what is left over: not max-min.
 """
 
@@ -39,6 +42,8 @@ PORT_BPS = 2.0**30              # in seconds of 1024 ms: a megabyte a step
 STEPS_PER_SECOND = 128.0
 NOTHING = 1e-3                  # bits per second, and bytes
 QUEUES, FIRST_LIMIT_BYTES, NEXT_LIMIT = 10, 10 * MEGABYTE, 10.0
+RECEIVING, RUNNING_OUT, STANDING = 0, 1, 2
+"""What a rack does with a coflow: it is done in the last two, see above."""
 IN_ORDER = ("SEBF", "SCF", "FIFO")
 POLICIES = (*IN_ORDER, "DARK", "FAIR")
 
@@ -111,6 +116,8 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
     rates = np.zeros(len(left))
     last = first[1:].copy()                     # where the live flows of a coflow end
     to_receive = np.zeros((coflows, racks))
+    state = np.full((coflows, racks), RECEIVING, np.int8)
+    racks_left = np.zeros(coflows, np.int64)    # that are receiving
     sent = np.zeros(coflows)
     queue = np.zeros(coflows, np.int64)
     entered = np.arange(coflows)                # the order in which queues were entered
@@ -130,6 +137,7 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
             order[place] = come
             for f in range(first[come], last[come]):
                 to_receive[come, destinations[f]] += left[f]
+                racks_left[come] += f == first[come] or destinations[f] != destinations[f - 1]
             live += 1
             come += 1
         if dark:
@@ -143,6 +151,11 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
                 _sort(order, live, queue, entered)
             _share_in_order(racks, order[:live], first, last, sources, destinations, rates)
         else:
+            if looked_at == step:
+                for k in range(live):
+                    for rack in range(racks):
+                        if state[order[k], rack] == RUNNING_OUT:
+                            state[order[k], rack] = STANDING
             _madd_in_order(racks, order[:live], first, last, sources, destinations, left, to_receive,
                            deadlines - looked_at * 8, rates)
         until = starts[come] if come < coflows else 1 << 60
@@ -151,17 +164,24 @@ def _run_coflows(racks: int, first: Integers, sources: Integers, destinations: I
             # As many steps at once as certainly end no coflow, then one by one.
             steps = until - step
             for k in range(live):
-                steps = min(steps, _steps_left(order[k], first, last, left, rates))
+                steps = min(steps, _steps_left(order[k], first, last, destinations, left, rates, state[order[k]]))
             steps = max(steps, 1)
             for k in range(live):
                 c = order[k]
-                sent[c] += _send(c, first, last, sources, destinations, left, rates, to_receive[c], steps, not dark)
-                ended = ended or last[c] == first[c]
+                if dark:
+                    sent[c] += _send(c, first, last, sources, destinations, left, rates, steps)
+                    ended = ended or last[c] == first[c]
+                else:
+                    racks_left[c] -= _send_stepwise(c, first, last, sources, destinations, left, rates,
+                                                    to_receive[c], state[c], steps)
+                    ended = ended or racks_left[c] == 0
+            if ended and steps > 1:
+                raise RuntimeError("a coflow ended before it could have")
             step += steps
         kept = 0
         for k in range(live):
             c = order[k]
-            if last[c] == first[c]:
+            if last[c] == first[c] or racks_left[c] == 0:
                 ends[c] = step
             else:
                 order[kept] = c
@@ -180,21 +200,39 @@ def _sort(order: Integers, live: int, queue: Integers, entered: Integers) -> Non
 
 
 @njit(cache=True)
-def _steps_left(c: int, first: Integers, last: Integers, left: Reals, rates: Reals) -> int:
-    """Whole steps in which the coflow does not end if rates stay."""
+def _steps_left(c: int, first: Integers, last: Integers, destinations: Integers, left: Reals, rates: Reals,
+                state: np.ndarray) -> int:
+    """Whole steps in which the coflow does not end if rates stay: a flow of it has more than a byte left then."""
     most = 0.0
     for f in range(first[c], last[c]):
-        if rates[f] <= NOTHING:
-            return 1 << 59
-        most = max(most, left[f] / (rates[f] / 8 / STEPS_PER_SECOND))
-    return math.ceil(most - 1e-6) - 1
+        if state[destinations[f]] == RECEIVING and left[f] > 1.0:
+            if rates[f] <= 0.0:
+                return 1 << 59
+            most = max(most, (left[f] - 1.0) / (rates[f] / 8 / STEPS_PER_SECOND))
+    return int(min(most, 1e15))
 
 
 @njit(cache=True)
 def _send(c: int, first: Integers, last: Integers, sources: Integers, destinations: Integers, left: Reals,
-          rates: Reals, to_receive: Reals, steps: int, one_by_one: bool) -> float:
+          rates: Reals, steps: int) -> float:
     """Let the coflow's flows run, and close up over those that have ended; returns what was sent."""
-    total, kept, begin = 0.0, first[c], first[c]
+    total, kept = 0.0, first[c]
+    for f in range(first[c], last[c]):
+        moved = min(left[f], rates[f] / 8 * (1.0 / STEPS_PER_SECOND) * steps)
+        total += moved
+        if left[f] - moved > NOTHING:
+            left[kept], rates[kept] = left[f] - moved, rates[f]
+            sources[kept], destinations[kept] = sources[f], destinations[f]
+            kept += 1
+    last[c] = kept
+    return total
+
+
+@njit(cache=True)
+def _send_stepwise(c: int, first: Integers, last: Integers, sources: Integers, destinations: Integers, left: Reals,
+                   rates: Reals, to_receive: Reals, state: np.ndarray, steps: int) -> int:
+    """The same step by step, with what racks have to receive; returns in how many racks the coflow is now done."""
+    done, kept, begin = 0, first[c], first[c]
     moves, live = np.empty(last[c] - begin), np.empty(last[c] - begin)
     while begin < last[c]:
         rack = destinations[begin]
@@ -203,13 +241,10 @@ def _send(c: int, first: Integers, last: Integers, sources: Integers, destinatio
             moves[end - begin] = rates[end] / 8 * (1.0 / STEPS_PER_SECOND)
             live[end - begin] = left[end]
             end += 1
-        if one_by_one:
-            total += _count_down(moves, live, end - begin, to_receive, rack, steps)
-        else:
-            for i in range(end - begin):
-                moved = min(live[i], moves[i] * steps)
-                live[i] -= moved
-                total += moved
+        if state[rack] != STANDING:
+            was_receiving = state[rack] == RECEIVING
+            _count_down(moves, live, end - begin, to_receive, state, rack, steps)
+            done += was_receiving and state[rack] != RECEIVING
         for i in range(end - begin):
             if live[i] > NOTHING:
                 f = begin + i
@@ -217,11 +252,12 @@ def _send(c: int, first: Integers, last: Integers, sources: Integers, destinatio
                 kept += 1
         begin = end
     last[c] = kept
-    return total
+    return done
 
 
 @njit(cache=True)
-def _count_down(moves: Reals, live: Reals, flows: int, to_receive: Reals, rack: int, steps: int) -> float:
+def _count_down(moves: Reals, live: Reals, flows: int, to_receive: Reals, state: np.ndarray, rack: int, steps: int,
+                ) -> None:
     """Step by step what flows to a rack have left, and what the rack has still to receive."""
     active = 0
     rows = np.empty(flows, np.int64)
@@ -230,22 +266,26 @@ def _count_down(moves: Reals, live: Reals, flows: int, to_receive: Reals, rack: 
             rows[active] = i
             active += 1
     short_moves, short = moves[rows[:active]], live[rows[:active]]
-    before, left = to_receive[rack], to_receive[rack]
+    left, receiving, going, running = to_receive[rack], state[rack] == RECEIVING, flows, active
     for _ in range(steps):
-        for i in range(active):
-            move = min(short_moves[i], short[i])
-            short[i] -= move
-            left -= move
-            if short[i] <= NOTHING:
-                short[i] = 0.0
-        if left <= NOTHING:
-            live[:flows] = 0.0
-            short[:] = 0.0
+        if running == 0:
             break
+        for i in range(active):
+            if short[i] > 0.0:
+                move = min(short_moves[i], short[i])
+                short[i] -= move
+                left -= move
+                if short[i] <= NOTHING:
+                    short[i] = 0.0
+                    going -= 1
+                    running -= 1
+                if receiving and (left <= NOTHING or going == 0):
+                    left, receiving = 0.0, False
     for i in range(active):
         live[rows[i]] = short[i]
     to_receive[rack] = left
-    return before - left
+    if not receiving:
+        state[rack] = RUNNING_OUT
 
 
 @njit(cache=True)
@@ -257,25 +297,28 @@ def _madd_in_order(racks: int, order: Integers, first: Integers, last: Integers,
     for k in range(len(order)):
         c = order[k]
         sends[:] = 0.0
-        receives[:] = 0.0
         for f in range(first[c], last[c]):
             rates[f] = 0.0
             sends[sources[f]] += left[f]
-            receives[destinations[f]] = to_receive[c, destinations[f]]
         seconds = 0.0
         for rack in range(racks):
-            if (sends[rack] > 0 and send_free[rack] <= NOTHING) or (receives[rack] > 0
-                                                                    and receive_free[rack] <= NOTHING):
+            # A rack that is done can have less than nothing to receive: over a port that is overfull by as little,
+            # that counts.
+            bytes_out, bytes_in = sends[rack], to_receive[c, rack]
+            if (bytes_out > 0 and send_free[rack] <= NOTHING) or (bytes_in > 0 and receive_free[rack] <= NOTHING):
                 skipped[k] = True
-            if sends[rack] > 0:
-                seconds = max(seconds, sends[rack] * 8 / max(send_free[rack], NOTHING))
-            if receives[rack] > 0:
-                seconds = max(seconds, receives[rack] * 8 / max(receive_free[rack], NOTHING))
+                break
+            if send_free[rack] != 0.0:
+                seconds = max(seconds, bytes_out * 8 / send_free[rack])
+            if receive_free[rack] != 0.0:
+                seconds = max(seconds, bytes_in * 8 / receive_free[rack])
         if skipped[k]:
             continue
         sends[:] = 0.0
         receives[:] = 0.0
         for f in range(first[c], last[c]):
+            if receive_free[destinations[f]] <= NOTHING:
+                continue
             rate = left[f] * 8 / seconds
             if rate > send_free[sources[f]] or rate > receive_free[destinations[f]]:
                 rate = min(send_free[sources[f]], receive_free[destinations[f]])
@@ -328,6 +371,8 @@ def _share(order: Integers, among: np.ndarray, first: Integers, last: Integers, 
                 s, d = sources[f], destinations[f]
                 if send_free[s] > NOTHING and receive_free[d] > NOTHING:
                     rates[f] = min(send_free[s] / sends[s], receive_free[d] / receives[d])
+                    if rates[f] <= NOTHING:
+                        rates[f] = 0.0
                     send_used[s] += rates[f]
                     receive_used[d] += rates[f]
     send_free -= send_used

@@ -10,7 +10,6 @@ from sim.errors import InvalidSetting
 from tests.unit.sim.reference import reference_file
 
 MB = 8e6
-TOLERANCES = {"SCF": 0.03}      # 2.5 % off from coflow 163 on: where rounding decides, one bit is not as it is there
 
 
 def trace(*coflows: Coflow) -> CoflowTrace:
@@ -63,4 +62,4 @@ def test_the_whole_facebook_trace_has_the_published_average(policy: str) -> None
     expected = published(policy)
     ended = run(read_coflows(reference_file("FB2010-1Hr-150-0.txt")), policy)
 
-    assert fmean(ended.values()) == pytest.approx(fmean(expected.values()), rel=TOLERANCES.get(policy, 0.005))
+    assert fmean(ended.values()) == pytest.approx(fmean(expected.values()), rel=0.005)
