@@ -140,7 +140,7 @@ def _make_directories(client: Client, path: bytes) -> None:
 
 def _document(entry: TrashEntry) -> dict[str, Any]:
     return {"path": os.fsdecode(entry.path), "size_bytes": entry.attributes.size, "inode": entry.attributes.inode,
-            "removed": _time(entry.removed_ns), "kept_until": _time(entry.due_ns)}
+            "removed": _time(entry.removed_ns), "kept_until": _time(entry.kept_until_ns)}
 
 
 def _time(time_ns: int) -> str:

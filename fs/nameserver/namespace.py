@@ -232,7 +232,7 @@ class Namespace(Renaming, ExtendedAttributes):
         if inode.content is None:
             raise IsADirectory(f"{paths.display(path)} is a directory")
         batch = Batch()
-        enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
+        self._delete_later(batch, inode.content, now_ns)
         self._resize(batch, inode, new_content(inode.content))
         inode.mtime_ns = inode.ctime_ns = now_ns
         self._put_inode(batch, inode)
@@ -271,19 +271,18 @@ class Namespace(Renaming, ExtendedAttributes):
             raise IsADirectory(f"inode {number} is a directory")
         if content.file_id == file_id:
             return inode
-        due_ns = now_ns + self._deletion_grace_ns
         batch = Batch()
         if content.file_id != base or content.size_bytes > base_size or content.epoch != epoch:
-            self._write_deletion(batch, replace(content, file_id=file_id), now_ns)
+            self._delete_now(replace(content, file_id=file_id), now_ns)
             raise Superseded(f"inode {number} has a newer content or other replicas")
         failed = set(failed_replicas)
         kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
-        enqueue(batch, content, content.replicas, due_ns)
+        self._delete_later(batch, content, now_ns)
         try:
             self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept,
                                                epoch=epoch + 1), enforce=True)
         except QuotaExceeded:
-            self._write_deletion(Batch(), replace(content, file_id=file_id), now_ns)
+            self._delete_now(replace(content, file_id=file_id), now_ns)
             raise
         inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
         inode.ctime_ns = now_ns
@@ -291,8 +290,10 @@ class Namespace(Renaming, ExtendedAttributes):
         self._write(batch)
         return inode
 
-    def _write_deletion(self, batch: Batch, content: Content, due_ns: int) -> None:
-        enqueue(batch, content, content.replicas, due_ns)
+    def _delete_now(self, content: Content, now_ns: int) -> None:
+        """Nobody can have it open."""
+        batch = Batch()
+        enqueue(batch, content, content.replicas, self._due_ns(batch, now_ns, 0))
         self._write(batch)
 
     def configure(self, number: int, file_id: bytes,

@@ -31,8 +31,10 @@ LOCKS_PREFIX = b"l"
 QUOTA_PREFIX = b"q"
 TRASH_PREFIX = b"t"
 TRASH_POLICY_PREFIX = b"p"
+AGE_KEY = b"a"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
+_AGE = struct.Struct(">Q")
 _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
 _ORPHAN_KEY = struct.Struct(">cQQ")
@@ -223,14 +225,27 @@ def trash_policy_directory(key: bytes) -> int:
 
 
 def trash_key(due_ns: int, inode: int) -> bytes:
-    """Of an inode that goes for good at `due_ns`."""
+    """Of an inode that goes for good when the namespace has the age `due_ns`."""
     return _TRASH_KEY.pack(TRASH_PREFIX, max(due_ns, 0), inode)
 
 
 def trash_place(key: bytes) -> tuple[int, int]:
-    """(time when it goes for good, inode)"""
+    """(age of the namespace when it goes for good, inode)"""
     _, due_ns, inode = _TRASH_KEY.unpack(key)
     return due_ns, inode
+
+
+def encode_age(age_ns: int) -> bytes:
+    """For how long the namespace has been served (`fs.nameserver.age`)."""
+    return _AGE.pack(age_ns)
+
+
+def decode_age(value: bytes) -> int:
+    """Raises StorageFailed."""
+    if len(value) != _AGE.size:
+        raise StorageFailed("the record with the namespace's age is damaged")
+    age_ns: int = _AGE.unpack(value)[0]
+    return age_ns
 
 
 def deletion_dataserver(key: bytes) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
 from fs.nameserver import deletions, requests
+from fs.nameserver.age import Age
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
@@ -49,7 +50,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
         self._lock = threading.Lock()
-        self._namespace = Namespace(store, now_ns=clock_ns(),
+        self._age = Age(store, clock_seconds)
+        self._namespace = Namespace(store, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
@@ -207,7 +209,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             now_ns = self._clock_ns()
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
-            due = deletions.due(self._store, dataserver.number, now_ns, deleted)
+            due = deletions.due(self._store, dataserver.number, self._age.now_ns(), deleted)
             reply = pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
                                       lease_seconds=self._settings.lease_seconds)
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())

@@ -8,6 +8,7 @@ its time is over the entry goes like any other removed file.
 What rename(2) replaces is not kept, nor is a file that has another name still.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fs import paths
@@ -24,7 +25,7 @@ ENTRIES_PER_STEP = 500
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An entry of the trash. `due_ns` is when it goes for good."""
+    """An entry of the trash. `due_ns` is the namespace's age at which it goes for good."""
 
     inode: Inode
     due_ns: int
@@ -33,10 +34,11 @@ class Removed:
 
 
 class Trash(Tree):
-    """Times are those of the nameserver's clock, passed in."""
+    """Times are those of the nameserver's clock, passed in; how long something is kept goes by the age."""
 
-    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int) -> None:
-        super().__init__(store, now_ns=now_ns, deletion_grace_ns=deletion_grace_ns)
+    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
+                 age_ns: Callable[[int], int] = int) -> None:
+        super().__init__(store, now_ns=now_ns, deletion_grace_ns=deletion_grace_ns, age_ns=age_ns)
         self._load_trash_policies()
 
     # -------------------------------------------------------------- policies
@@ -99,7 +101,8 @@ class Trash(Tree):
         self._uncount(batch, superblock, inode)
         inode.quota, inode.link_count, inode.ctime_ns = 0, 0, now_ns
         self._put_inode(batch, inode)
-        batch.put(records.trash_key(now_ns + kept.keep_ns, inode.number), kept.SerializeToString())
+        due_ns = self._due_ns(batch, now_ns, kept.keep_ns)
+        batch.put(records.trash_key(due_ns, inode.number), kept.SerializeToString())
 
     def _kept(self, place: Place, now_ns: int) -> TrashRecord | None:
         """What is noted of something that is removed there; None if it is not kept."""
@@ -161,7 +164,7 @@ class Trash(Tree):
     def expire_trash(self, now_ns: int, limit: int = ENTRIES_PER_STEP) -> int:
         """Let go of entries whose time is over, so many at once; returns how many."""
         due = []
-        stop = records.trash_key(now_ns + 1, 0)
+        stop = records.trash_key(self._age_ns(now_ns) + 1, 0)
         for key, _ in self._store.iterate(records.TRASH_PREFIX, stop):
             due.append(records.trash_place(key))
             if len(due) == limit:

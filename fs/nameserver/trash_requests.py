@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fs.errors import SpeedwellError
 from fs.nameserver import requests
+from fs.nameserver.age import Age
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.records import Inode
 from fs.proto import speedwell_pb2 as pb
@@ -21,6 +22,7 @@ class TrashRequests:
     _lock: threading.Lock
     _namespace: Namespace
     _clock_ns: Callable[[], int]
+    _age: Age
 
     def _attributes(self, inode: Inode) -> pb.Attributes:
         raise NotImplementedError
@@ -36,8 +38,10 @@ class TrashRequests:
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self._lock:
             found = self._namespace.trash_after(after_due_ns, request.after_inode, limit)
+            off_ns = self._clock_ns() - self._age.now_ns()
             return pb.TrashReply(
                 entries=[pb.TrashEntry(due_ns=entry.due_ns, removed_ns=entry.removed_ns, path=entry.path,
+                                       kept_until_ns=max(0, entry.due_ns + off_ns),
                                        attributes=self._attributes(entry.inode)) for entry in found],
                 policies=self._namespace.trash_policies(), more=len(found) == limit)
 
@@ -62,5 +66,6 @@ class TrashRequests:
     def _expire_trash(self) -> None:
         try:
             self._namespace.expire_trash(self._clock_ns())
+            self._age.keep()
         except SpeedwellError as error:
             log.warning("the trash is not emptied for now: %s", error)

@@ -7,6 +7,7 @@ One thread at a time (the service holds a lock).
 """
 
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fs import paths
@@ -33,13 +34,16 @@ class Place:
 class Tree:
     """Paths are in wire form (`fs.paths`); `now_ns` is the time of the change."""
 
-    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int) -> None:
-        """Opens the namespace in `store`, or makes an empty one with a root directory.
+    def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
+                 age_ns: Callable[[int], int] = int) -> None:
+        """Opens the namespace in `store`, or makes an empty one with a root directory. `age_ns` says for a `now_ns`
+        by which clock things are kept (`fs.nameserver.age`); by default the same.
 
         Raises StorageFailed if the store holds something else.
         """
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
+        self._age_ns = age_ns
         self.quotas = Quotas(store)
         if store.get(records.SUPERBLOCK_KEY) is not None:
             self._superblock()
@@ -172,7 +176,17 @@ class Tree:
     def _drop(self, batch: Batch, inode: Inode, now_ns: int) -> None:
         batch.delete(records.inode_key(inode.number))
         if inode.content is not None:
-            enqueue(batch, inode.content, inode.content.replicas, now_ns + self._deletion_grace_ns)
+            self._delete_later(batch, inode.content, now_ns)
+
+    def _delete_later(self, batch: Batch, content: Content, now_ns: int) -> None:
+        """Queue a content that left the namespace: who has it open gets the grace period."""
+        enqueue(batch, content, content.replicas, self._due_ns(batch, now_ns, self._deletion_grace_ns))
+
+    def _due_ns(self, batch: Batch, now_ns: int, after_ns: int) -> int:
+        """The age that the namespace has `after_ns` from now."""
+        age_ns = self._age_ns(now_ns)
+        batch.put(records.AGE_KEY, records.encode_age(age_ns))
+        return age_ns + after_ns
 
     def _touch_parent(self, batch: Batch, number: int, now_ns: int, *, link_change: int = 0) -> None:
         directory = self._inode(number)

@@ -1,0 +1,93 @@
+"""How long things are kept, whatever becomes of the machine's clock; time is set by the tests."""
+
+import random
+
+import pytest
+
+from fs.nameserver.age import KEEP_SECONDS
+from fs.nameserver.service import NameserverService
+from fs.nameserver.settings import Settings
+from fs.proto import speedwell_pb2 as pb
+from fs.store import MemoryStore
+
+DAY_SECONDS = 86400.0
+
+
+class Served:
+    """A nameserver with one dataserver, and its two clocks."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.now_seconds = 1000.0
+        self.wall_clock_seconds = 1_700_000_000.0
+        self.restart()
+        self.beat()
+
+    def restart(self) -> None:
+        self.service = NameserverService(
+            self.store, Settings(deletion_grace_seconds=60), generator=random.Random(1),
+            clock_ns=lambda: int((self.now_seconds + self.wall_clock_seconds) * 1e9),
+            clock_seconds=lambda: self.now_seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.now_seconds += seconds
+
+    def beat(self) -> list[str]:
+        """What the dataserver is told to delete."""
+        server = pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000)
+        return list(self.service.heartbeat(pb.HeartbeatRequest(
+            server=server, capacity_bytes=1000, available_bytes=500)).delete)
+
+    def remove_a_file(self) -> str:
+        file_id = self.service.create(pb.CreateRequest(path=b"/f", mode=0o644)).attributes.file_id
+        self.service.remove(pb.RemoveRequest(path=b"/f"))
+        return file_id
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("jump_seconds", [DAY_SECONDS, -DAY_SECONDS])
+def test_a_jump_of_the_wall_clock_deletes_nothing_sooner_or_later(served: Served, jump_seconds: float,
+                                                                 restarted: bool) -> None:
+    removed = served.remove_a_file()
+    served.wall_clock_seconds += jump_seconds
+    if restarted:
+        served.restart()
+    served.wait(59)
+    assert served.beat() == []
+    served.wait(2)
+    assert served.beat() == [removed]
+
+
+@pytest.mark.parametrize("jump_seconds", [10 * DAY_SECONDS, -10 * DAY_SECONDS])
+def test_a_jump_of_the_wall_clock_keeps_the_trash_for_as_long_as_was_said(served: Served,
+                                                                          jump_seconds: float) -> None:
+    served.service.set_trash(pb.SetTrashRequest(path=b"/", keep_ns=1000 * 10**9))
+    served.remove_a_file()
+    served.wall_clock_seconds += jump_seconds
+    served.wait(990)
+    served.beat()
+    entry = served.service.trash(pb.TrashRequest()).entries[0]
+    assert entry.kept_until_ns / 1e9 == pytest.approx(served.wall_clock_seconds + served.now_seconds + 10, abs=0.01)
+    served.wait(11)
+    served.beat()
+    assert not served.service.trash(pb.TrashRequest()).entries
+
+
+def test_the_time_before_a_crash_counts_but_for_the_last_seconds(served: Served) -> None:
+    served.wait(500)   # nothing waits: not a moment of this is written down
+    served.beat()
+    removed = served.remove_a_file()
+    for _ in range(10):
+        served.wait(KEEP_SECONDS)
+        served.beat()
+    served.wait(KEEP_SECONDS - 1)
+    served.restart()
+    served.wait(9)
+    assert served.beat() == []
+    served.wait(2)
+    assert served.beat() == [removed]
