@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cluster.errors import InvalidState
-from cluster.processes import write_atomically
+from cluster.state_files import write_atomically
 
 MACHINE_DIRECTORY = Path("/run/speedwell")
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from cluster import mounts
 from cluster.errors import InvalidSetting, StartFailed
 from cluster.nameservers import (
     MAX_NAMESERVERS,
@@ -112,7 +113,7 @@ class FabricCluster:
             self._coflow_key.chmod(0o600)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
-        self.processes.start_together([self._controller(), *self._nameservers()])
+        self.processes.start_together([self._controller(), *self._nameservers("--new")])
         progress(f"starting {len(fabric.hosts)} dataservers")
         self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
@@ -138,6 +139,25 @@ class FabricCluster:
         etcd = etcd_names(self.settings.nameservers)
         self.processes.stop(names=[record.name for record in self.processes.records if record.name not in etcd])
         stop_etcd(self.processes, etcd)
+
+    def wanted(self) -> list[str]:
+        """The services that run from the end of `start` to `stop`. A mount that somebody has unmounted stays so."""
+        running = {record.name for record in self.processes.running()}
+        mounted = [f"mount-{host}" for host, mountpoint in self.settings.mounts.items()
+                   if f"mount-{host}" in running or mounts.is_dead(mountpoint)]
+        return [*etcd_names(self.settings.nameservers), "controller", *nameserver_names(self.settings.nameservers),
+                *(f"dataserver-{host.name}" for host in self.settings.fabric.hosts), *mounted]
+
+    def command_again(self, name: str) -> Command:
+        """The command of a service that ended."""
+        role, _, host = name.partition("-")
+        if role == "dataserver":
+            return self._dataserver(host)
+        if role == "mount":
+            return self._mount(host, self.settings.mounts[host])
+        commands = [*etcd_commands(self.settings.directory, MACHINE, self._etcd_members), self._controller(),
+                    *self._nameservers()]
+        return next(command for command in commands if command.name == name)
 
     def description(self) -> dict[str, Any]:
         """What a user needs to find the parts: addresses, mount points, hosts with the pid to enter them.
@@ -193,8 +213,8 @@ class FabricCluster:
         return [EtcdMember(ETCD_CLIENT_PORT + index, ETCD_PEER_PORT + index)
                 for index in range(len(etcd_names(self.settings.nameservers)))]
 
-    def _nameservers(self) -> list[Command]:
-        options = ["--new", "--replication", str(self.settings.replication),
+    def _nameservers(self, *first: str) -> list[Command]:
+        options = [*first, "--replication", str(self.settings.replication),
                    "--chunk-size", str(self.settings.chunk_size_bytes)]
         return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                    self._etcd_members)

@@ -1,5 +1,7 @@
 """A whole installation on this machine's loopback: nameservers, dataservers, mount; no controller, no root.
 
+A supervisor (`cluster.local_supervisor`) stays behind `up` and starts again what ends, until `down`.
+
     DIRECTORY/nameserver/        the namespace (cluster.nameservers says what several of them keep where)
     DIRECTORY/dataservers/NAME/  what each dataserver stores
     DIRECTORY/{state.json,lock,logs/}  as cluster.processes keeps them
@@ -7,34 +9,43 @@
 
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster import current, mounts
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
+from cluster.local_commands import (
+    LOOPBACK,
+    dataserver_command,
+    dataserver_names,
+    local_nameserver_commands,
+    members,
+    mount_command,
+    ours,
+)
 from cluster.nameservers import (
     MAX_NAMESERVERS,
-    EtcdMember,
     etcd_commands,
     etcd_names,
     free_ports,
-    nameserver_commands,
     nameserver_names,
     require_etcd,
     stop_etcd,
 )
-from cluster.processes import Command, Processes, program
+from cluster.processes import Command, Processes
 from cluster.registration import wait_for_dataservers
 
-LOOPBACK = "127.0.0.1"
 DEFAULT_DATASERVERS = 3
 DEFAULT_REPLICATION = 3
 DEFAULT_CHUNK_SIZE_BYTES = 256 << 20
 MAX_DATASERVERS = 64
 MIN_CHUNK_SIZE_BYTES = 64 << 10
 MAX_CHUNK_SIZE_BYTES = 1 << 40
+SUPERVISOR = "supervisor"
 
 Progress = Callable[[str], None]
 
@@ -70,9 +81,9 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
     """
     directory = locate(settings.directory)
     processes = _open(directory)
-    with processes.exclusive("`speedwell up`"):
+    with _over_supervisor(processes, "`speedwell up`"):
         chosen = _choose(settings, directory, processes)
-        names = [f"d{number}" for number in range(chosen["dataservers"])]
+        names = dataserver_names(chosen)
         mountpoint = Path(chosen["mount"]) if chosen["mount"] else None
         _stop_unconfirmed(processes)
         _prepare_mountpoint(mountpoint, directory, processes)
@@ -86,6 +97,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
                 _own_root_directory(processes.settings["addresses"]["nameserver"])
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
+            _start_supervisor(processes, started)
         except BaseException:
             _stop(processes, started, force=True)
             processes.settings = {**recorded, **_lasting(chosen)}
@@ -104,10 +116,10 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
     processes = Processes(directory)
     if processes.settings.get("kind") != "local":
         raise NotRunning(f"{directory} holds no local Speedwell installation")
-    with processes.exclusive("`speedwell down`"):
+    with _over_supervisor(processes, "`speedwell down`"):
         stopped = [record.name for record in processes.running()]
         mountpoint = processes.settings["mount"]
-        if mountpoint and _ours(processes, Path(mountpoint)) and "mount" not in stopped:
+        if mountpoint and ours(processes, Path(mountpoint)) and "mount" not in stopped:
             stopped.append("mount")
         _stop(processes, stopped, force, progress)
         processes.forget_dead()
@@ -126,6 +138,22 @@ def describe(directory: Path) -> current.Current:
 def _current(directory: Path, settings: dict[str, Any]) -> current.Current:
     return current.Current("local", str(directory), settings["addresses"]["nameserver"],
                            mounts=[settings["mount"]] if settings["mount"] else [])
+
+
+@contextmanager
+def _over_supervisor(processes: Processes, purpose: str) -> Iterator[None]:
+    """Hold the installation's lock. A supervisor that is starting something has to end: `up` starts another one.
+    Raises AlreadyRunning if another command is at work."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(processes.exclusive(purpose))
+        except AlreadyRunning as error:
+            supervisor = processes.find(SUPERVISOR)
+            if supervisor is None or f"(pid {supervisor.pid})" not in str(error):
+                raise
+            processes.end(supervisor)
+            held.enter_context(processes.exclusive(purpose))
+        yield
 
 
 def locate(directory: Path) -> Path:
@@ -212,18 +240,9 @@ def _prepare_mountpoint(mountpoint: Path | None, directory: Path, processes: Pro
         return
     if mountpoint == directory or directory in mountpoint.parents or mountpoint in directory.parents:
         raise InvalidSetting(f"--mount: {mountpoint} and --local {directory} must not lie inside each other")
-    if _ours(processes, mountpoint):
+    if ours(processes, mountpoint):
         mounts.unmount(mountpoint, lazy=True)  # its process died and the kernel still shows it
     mounts.require_usable(mountpoint)
-
-
-def _ours(processes: Processes, mountpoint: Path) -> bool:
-    """Whether the mount at `mountpoint` was made by this installation (its process may be dead)."""
-    there = mounts.mounted(mountpoint)
-    if there is None or not there.filesystem.startswith("fuse"):
-        return False
-    return processes.settings.get("mount") == str(mountpoint) and (
-        processes.find("mount") is not None or mounts.is_dead(mountpoint))
 
 
 # --------------------------------------------------------------------- start
@@ -247,13 +266,9 @@ def _start_etcd(processes: Processes, started: list[str], progress: Progress) ->
         settings["etcd_ports"] = list(zip(ports[::2], ports[1::2], strict=True))
         processes.save()
     progress("starting etcd")
-    commands = etcd_commands(processes.directory, LOOPBACK, _etcd_members(settings))
+    commands = etcd_commands(processes.directory, LOOPBACK, members(settings))
     for record in processes.start_together([command for command in commands if command.name in missing]):
         started.append(record.name)
-
-
-def _etcd_members(settings: dict[str, Any]) -> list[EtcdMember]:
-    return [EtcdMember(*ports) for ports in settings["etcd_ports"]]
 
 
 def _start_nameservers(processes: Processes, started: list[str], progress: Progress) -> None:
@@ -271,12 +286,8 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
     missing = [name for name, running in zip(names, found, strict=True) if running is None]
     if missing:
         progress("starting the nameserver" if len(names) == 1 else f"starting {len(missing)} nameservers")
-    # An empty directory is a lost one but for the first time; it is rebuilt then.
-    first = [] if settings["namespace"] else ["--new"]
-    options = [*first, "--replication", str(settings["replication"]),
-               "--chunk-size", str(settings["chunk_size_bytes"])]
-    commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, _etcd_members(settings))
-    processes.start_together([command for command in commands if command.name in missing])
+    processes.start_together([command for command in local_nameserver_commands(processes, listen)
+                              if command.name in missing])
     started += missing
     addresses["nameserver"] = ",".join(_address(record.address, name) for name in names
                                        if (record := processes.find(name)))
@@ -302,11 +313,7 @@ def _start_dataservers(processes: Processes, names: list[str], started: list[str
                        progress: Progress) -> None:
     missing = [name for name in names if not processes.find(name)]
     addresses = processes.settings["addresses"]
-    commands = [Command(name, [
-        program("speedwell-dataserver"), "--id", name, "--listen", _listen_address(addresses.get(name)),
-        "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
-        "--nameserver", addresses["nameserver"],
-        "--directory", str(processes.directory / "dataservers" / name)]) for name in missing]
+    commands = [dataserver_command(processes, name, _listen_address(addresses.get(name))) for name in missing]
     if commands:
         progress(f"starting {len(commands)} dataserver{'s' if len(commands) > 1 else ''}")
     for record in processes.start_together(commands):
@@ -321,9 +328,14 @@ def _start_mount(processes: Processes, mountpoint: Path, started: list[str], pro
         return
     progress(f"mounting at {mountpoint}")
     started.append("mount")  # before it is ready: a mount that fails half-way has to be unmounted too
-    processes.start(Command("mount", [
-        program("speedwell-mount"), str(mountpoint), "--foreground",
-        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
+    processes.start(mount_command(processes, mountpoint))
+
+
+def _start_supervisor(processes: Processes, started: list[str]) -> None:
+    if processes.find(SUPERVISOR):
+        return
+    processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor", str(processes.directory)]))
+    started.append(SUPERVISOR)
 
 
 def _listen_address(before: str | None) -> str:
@@ -353,16 +365,18 @@ def _address(ready: str, name: str) -> str:
 
 def _stop(processes: Processes, names: list[str], force: bool,
           progress: Progress = lambda message: None) -> None:
-    """Unmount first (a busy mount stops nothing), then stop the dataservers, the nameservers, and etcd."""
+    """Unmount first (a busy mount stops nothing), then stop the supervisor, which would mount again, the dataservers,
+    the nameservers, and etcd. The installation's lock keeps the supervisor from starting anything meanwhile."""
     if "mount" in names:
         mountpoint = Path(processes.settings["mount"])
         progress(f"unmounting {mountpoint}")
-        if processes.find("mount") or _ours(processes, mountpoint):
+        if processes.find("mount") or ours(processes, mountpoint):
             mounts.unmount(mountpoint, lazy=force)
         processes.stop(names=["mount"])
-        if _ours(processes, mountpoint):
+        if ours(processes, mountpoint):
             mounts.unmount(mountpoint, lazy=True)  # it had to be killed
     progress("stopping the servers")
+    processes.stop(names=[name for name in names if name == SUPERVISOR])
     number = processes.settings["nameservers"]
     last = [nameserver_names(number), etcd_names(number)]
     first = [name for name in names if name not in ("mount", *last[0], *last[1])]

@@ -10,7 +10,6 @@ A process is identified by its pid *and* its start time, so that a reused pid is
 killed as, a process of ours. Every daemon of ours prints one line `ready ADDRESS...` when it serves.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -26,7 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import AlreadyRunning, ClusterError, InvalidState, StartFailed, StopFailed
+from cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
+from cluster.state_files import exclusive, write_atomically
 
 STATE_VERSION = 1
 LOG_LINES_IN_ERROR = 12
@@ -121,32 +121,6 @@ def program(name: str) -> str:
     return found
 
 
-# ---------------------------------------------------------------------- lock
-
-
-@contextmanager
-def exclusive(path: Path, purpose: str) -> Iterator[None]:
-    """Hold the lock file `path` for the time of the `with` block, saying what for.
-
-    The kernel drops the lock when the holder dies, however it dies. Raises AlreadyRunning naming the holder.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another command"
-            raise AlreadyRunning(f"{holder} is already at work (lock {path}); "
-                                 "wait for it or stop it first") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{purpose} (pid {os.getpid()})\n".encode(), 0)
-        yield
-        os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
-
-
 # ----------------------------------------------------------------- processes
 
 
@@ -162,6 +136,7 @@ class Processes:
         self.records: list[ProcessRecord] = []
         self.settings: dict[str, Any] = {}
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._log_starts: dict[int, int] = {}
         self.load()
 
     @property
@@ -214,20 +189,31 @@ class Processes:
         """The running process of that name."""
         return next((record for record in self.running() if record.name == name), None)
 
-    def forget_dead(self) -> list[ProcessRecord]:
-        """Drop the records of processes that no longer run; returns them."""
-        dead = [record for record in self.records if not is_running(record)]
+    def forget_dead(self, names: Sequence[str] | None = None) -> list[ProcessRecord]:
+        """Drop the records of processes (those of `names`) that no longer run; returns them."""
+        dead = [record for record in self.records if not is_running(record)
+                and (names is None or record.name in names)]
         if dead:
-            self.records = self.running()
+            self._drop(dead, survivors=())
             self.save()
         return dead
 
-    def start(self, command: Command) -> ProcessRecord:
-        """Start one daemon and wait until it is ready. Raises StartFailed; it is stopped then."""
-        return self.start_together([command])[0]
+    def how_it_ended(self, record: ProcessRecord) -> str:
+        """`, signal 9` or `, exit code 1` of a process that this one has started; of others nobody knows."""
+        child = self._children.get(record.pid)
+        return "" if child is None or child.poll() is None else f", {_how(child.returncode)}"
 
-    def start_together(self, commands: Sequence[Command],
-                       progress: Callable[[str], None] = lambda name: None) -> list[ProcessRecord]:
+    def end(self, record: ProcessRecord, timeout_seconds: float = 10.0) -> None:
+        """Stop a process without touching the state file: SIGTERM, then SIGKILL."""
+        self._stop_stage([record], timeout_seconds)
+
+    def start(self, command: Command, *, keep_log: bool = False) -> ProcessRecord:
+        """Start one daemon and wait until it is ready; with `keep_log` its log goes on. Raises StartFailed; it is
+        stopped then."""
+        return self.start_together([command], keep_log=keep_log)[0]
+
+    def start_together(self, commands: Sequence[Command], progress: Callable[[str], None] = lambda name: None, *,
+                       keep_log: bool = False) -> list[ProcessRecord]:
         """Start daemons that do not need each other and wait until all are ready.
 
         They get an environment with PYTHONUNBUFFERED, `/` as working directory, a session of their own and
@@ -241,7 +227,7 @@ class Processes:
             for command in commands:
                 if self.find(command.name):
                     raise StartFailed(f"{command.name} runs already (log {self._log(command.name)})")
-                started.append((command, self._spawn(command, stage)))
+                started.append((command, self._spawn(command, stage, keep_log)))
             for command, index in started:
                 address = self._wait_ready(command, self.records[index])
                 self.records[index] = ProcessRecord(**{**asdict(self.records[index]), "address": address})
@@ -279,11 +265,11 @@ class Processes:
     def _drop(self, records: Sequence[ProcessRecord], survivors: Sequence[ProcessRecord]) -> None:
         self.records = [kept for kept in self.records if kept not in records or kept in survivors]
 
-    def _spawn(self, command: Command, stage: int) -> int:
+    def _spawn(self, command: Command, stage: int, keep_log: bool) -> int:
         """Start and record a daemon; returns its index in `records`."""
         log = self._log(command.name)
         self.log_directory.mkdir(parents=True, exist_ok=True)
-        if log.exists():
+        if log.exists() and not keep_log:
             log.replace(log.with_name(log.name + ".1"))
         argv = [*command.prefix, *command.argv]
         if shutil.which(argv[0]) is None:
@@ -291,11 +277,13 @@ class Processes:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.env}
         try:
             with log.open("ab") as output:
+                log_starts = output.tell()
                 child = subprocess.Popen([*GATE, *argv], stdin=subprocess.PIPE, stdout=output, stderr=output,
                                          cwd="/", env=environment, start_new_session=True)
         except OSError as error:
             raise StartFailed(f"cannot start {command.name}: {argv[0]}: {error.strerror}") from error
         self._children[child.pid] = child
+        self._log_starts[child.pid] = log_starts
         # A child that died at once is a zombie of ours until it is polled: its pid cannot be reused yet.
         ticks = start_ticks(child.pid) or 0
         record = ProcessRecord(command.name, child.pid, ticks, stage, list(argv), str(log))
@@ -312,12 +300,11 @@ class Processes:
         child = self._children[record.pid]
         while True:
             exit_code = child.poll()
-            match = command.ready_line.search(log.read_bytes())
+            match = command.ready_line.search(log.read_bytes(), self._log_starts[record.pid])
             if match and exit_code is None:
                 return match.group(1).decode(errors="replace").strip()
             if exit_code is not None:
-                how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-                raise StartFailed(f"{command.name} stopped ({how}) before it was ready{log_tail(log)}")
+                raise StartFailed(f"{command.name} stopped ({_how(exit_code)}) before it was ready{log_tail(log)}")
             if time.monotonic() > deadline:
                 raise StartFailed(f"{command.name} was not ready after {command.ready_timeout_seconds:g} s"
                                   f"{log_tail(log)}")
@@ -352,17 +339,8 @@ class Processes:
 # ------------------------------------------------------------------- helpers
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a machine that loses power, sees the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _how(exit_code: int) -> str:
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
 def log_tail(log: Path, lines: int = LOG_LINES_IN_ERROR) -> str:

@@ -2,14 +2,15 @@
 
 The process that builds a Mininet network has to stay: the hosts' shells are its children. So `up` starts
 this module as a process of its own and follows its output, a JSON object a line:
-`{"progress": TEXT}` while it starts, then `{"ready": DESCRIPTION}` or `{"error": TEXT}`. `down` ends it
-with SIGTERM; if it was killed, `down` clears away what it left.
+`{"progress": TEXT}` while it starts, then `{"ready": DESCRIPTION}` or `{"error": TEXT}`. From then on it starts
+again what ends of the services. `down` ends it with SIGTERM; if it was killed, `down` clears away what it left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -23,7 +24,9 @@ from typing import Any
 from cluster import current
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
 from cluster.fabric import FabricCluster, FabricSettings
-from cluster.processes import Processes, exclusive, log_tail, start_ticks, write_atomically
+from cluster.processes import Processes, log_tail, start_ticks
+from cluster.state_files import exclusive, write_atomically
+from cluster.supervision import Supervision
 from topo.emulation import EmulationError, remove_leftovers
 
 STOP_TIMEOUT_SECONDS = 90.0
@@ -153,7 +156,8 @@ def _supervise(cluster: FabricCluster) -> None:
                                           description["controller"], list(description["mounts"].values())))
             _say({"ready": description})
             _detach()
-            _wait_for_signal()
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+            Supervision(cluster.processes, cluster.wanted, cluster.command_again).run()
     except KeyboardInterrupt:
         pass
     except (ClusterError, EmulationError) as error:
@@ -190,14 +194,6 @@ def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[st
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def _wait_for_signal() -> None:
-    # pause() would sleep through a signal that arrives just before it; a blocked signal waits for sigwait().
-    stop = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop)
-    signal.sigwait(stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
 
 
 def _say(message: dict[str, Any]) -> None:

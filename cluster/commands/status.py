@@ -12,6 +12,7 @@ from cluster import current, mounts
 from cluster.commands.connection import last_started
 from cluster.commands.output import bytes_for_people, console, echo, echo_json, replica_document
 from cluster.processes import Processes, is_running, resident_bytes
+from cluster.supervision import Told, told
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import StatisticsReply
@@ -75,14 +76,25 @@ def _local(directory: Path) -> current.Current:
 
 
 def _add_processes(state: Status, installation: current.Current) -> None:
-    for record in Processes(Path(installation.directory)).records:
+    supervised = told(Path(installation.directory))
+    restarts = supervised or {}
+    records = Processes(Path(installation.directory)).records
+    for record in records:
         alive = is_running(record)
+        of_process = restarts.get(record.name, Told())
         state.processes.append({"name": record.name, "pid": record.pid, "alive": alive,
                                 "address": record.address, "memory_bytes": resident_bytes(record),
-                                "log": record.log})
+                                "log": record.log, "restarts": of_process.count,
+                                "last_restart": of_process.reason if of_process.count else ""})
         if not alive:
+            who = "`speedwell up`" if supervised is None else "the supervisor"
             state.problems.append(f"{record.name} is not running any more, its log is {record.log}; "
-                                  "`speedwell up` starts it again")
+                                  f"{who} starts it again")
+    names = {record.name for record in records}
+    state.problems += [f"{name} does not run: {each.reason}; the supervisor tried {each.failures} times and goes on"
+                       for name, each in restarts.items() if name not in names]
+    if supervised is None and any(process["alive"] for process in state.processes):
+        state.problems.append("no supervisor runs that starts again what ends; `speedwell up` starts one")
     for mountpoint in installation.mounts:
         place = Path(mountpoint)
         state.mounts[mountpoint] = mounts.mounted(place) is not None and not mounts.is_dead(place)
@@ -144,6 +156,10 @@ def _print(state: Status) -> None:
     if state.statistics is not None:
         _print_statistics(state.statistics)
     _print_servers(state)
+    for process in state.processes:
+        if process["restarts"]:
+            times = "once" if process["restarts"] == 1 else f"{process['restarts']} times"
+            echo(f"{process['name']} was started again {times}, the last time because {process['last_restart']}")
     for problem in state.problems:
         click.echo(f"speedwell: {problem}", err=True)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.hdfs import configuration
-from cluster.processes import exclusive
+from cluster.state_files import exclusive
 
 Progress = Callable[[str], None]
 

@@ -1,10 +1,14 @@
 """The `speedwell` executable as tests run it: with a state directory of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from cluster.processes import Processes, is_running
+from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
 TIMEOUT_SECONDS = 60
@@ -46,6 +50,20 @@ class Speedwell:
         """Run a shell script that finds `speedwell` on its PATH."""
         return subprocess.run(["bash", "-c", script], capture_output=True, env=self.environment,
                               stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, check=False)
+
+
+def pids(directory: Path) -> dict[str, int]:
+    """Of the processes that run in an installation, by name."""
+    return {record.name: record.pid for record in Processes(directory).running()}
+
+
+def kill(directory: Path, *names: str) -> None:
+    """kill -9, one after the other. Name the supervisor first where what is killed is to stay so."""
+    for name in names:
+        record = Processes(directory).find(name)
+        assert record is not None, f"{name} does not run"
+        os.kill(record.pid, signal.SIGKILL)
+        wait_until(lambda record=record: not is_running(record), 5, f"{name} is dead")  # type: ignore[misc]
 
 
 def error_line(result: subprocess.CompletedProcess[bytes]) -> str:

@@ -14,7 +14,8 @@ import requests
 
 from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
 from cluster.fabric import read_settings
-from cluster.processes import start_ticks
+from cluster.processes import Processes, start_ticks
+from cluster.supervision import told
 from cluster.supervisor import STATE_FILE, down, running, up
 from tests.etcd import requires_etcd
 from tests.machine_state import left_on_machine
@@ -61,6 +62,34 @@ def test_a_file_written_on_one_host_is_read_steered_on_another(cluster, tmp_path
         up(read_settings(fabric=SMALL, directory=tmp_path / "second"))
     assert not (tmp_path / "second").exists()
     assert running()["supervisor"] == cluster["supervisor"]
+
+
+def test_services_that_are_killed_come_back(cluster, settings):
+    first, second = (Path(path) for path in cluster["mounts"].values())
+    (first / "file").write_bytes(b"precious")
+    processes = Processes(settings.directory)
+    before = {record.name: record.pid for record in processes.running()}
+    killed = ["nameserver", "controller", f"dataserver-{SMALL.hosts[0].name}", f"mount-{SMALL.hosts[-1].name}"]
+    for name in killed:
+        os.kill(before[name], signal.SIGKILL)
+
+    def all_came_back() -> bool:
+        processes.load()
+        after = {record.name: record.pid for record in processes.running() if record.address}
+        return after.keys() == before.keys() and all(after[name] != before[name] for name in killed)
+
+    wait_until(all_came_back, 60, "not everything was started again")
+    wait_until(lambda: reads(second / "file") == b"precious", 30, "the mount that came back does not serve")
+    (second / "file").write_bytes(b"and on it goes")
+    wait_until(lambda: reads(first / "file") == b"and on it goes", 30, "the other mount does not see the change")
+    assert told(settings.directory)[killed[0]].count == 1
+
+
+def reads(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def test_a_cluster_whose_supervisor_was_killed_is_cleared_by_down(cluster):

@@ -1,7 +1,6 @@
 """A local installation with its mount, as root and as an ordinary user."""
 
 import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from cluster import mounts
 from cluster.processes import Processes, is_running
-from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line
+from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -41,7 +40,7 @@ def test_down_unmounts_and_stops_and_up_brings_the_files_back(place):
     speedwell, directory, mountpoint = place
     (mountpoint / "file").write_bytes(b"precious")
     records = Processes(directory).running()
-    assert len(records) == 5
+    assert len(records) == 6
     speedwell.ok("down")
     assert mounts.mounted(mountpoint) is None
     assert list(mountpoint.iterdir()) == []
@@ -56,7 +55,7 @@ def test_a_busy_mount_is_not_torn_away_and_its_user_is_named(place):
         refused = speedwell.run("down")
         assert refused.returncode == 1
         assert f"is in use by sleep (pid {sleeper.pid})".encode() in refused.stderr
-        assert len(Processes(directory).running()) == 5
+        assert len(Processes(directory).running()) == 6
         (mountpoint / "file").write_bytes(b"still works")
         speedwell.ok("down", "--force")
         sleeper.kill()
@@ -64,10 +63,30 @@ def test_a_busy_mount_is_not_torn_away_and_its_user_is_named(place):
     assert Processes(directory).running() == []
 
 
+def test_a_killed_mount_comes_back_without_a_command(place):
+    speedwell, directory, mountpoint = place
+    (mountpoint / "file").write_bytes(b"precious")
+    kill(directory, "mount")
+    wait_until(lambda: readable(mountpoint / "file"), 20, "the mount does not come back")
+    assert (mountpoint / "file").read_bytes() == b"precious"
+    assert "mount was started again once" in speedwell.ok("status")
+
+
+def test_what_somebody_unmounts_stays_unmounted_until_up(place):
+    speedwell, directory, mountpoint = place
+    subprocess.run(["umount", mountpoint], check=True)
+    wait_until(lambda: "mount" not in pids(directory), 10, "the mount does not end")
+    kill(directory, "d0")
+    wait_until(lambda: "d0" in pids(directory), 20, "the supervisor starts nothing")
+    assert mounts.mounted(mountpoint) is None
+    speedwell.ok("up", "--local", directory)
+    assert mounts.mounted(mountpoint) is not None
+
+
 def test_a_killed_mount_is_named_by_status_and_mounted_again_by_up(place):
     speedwell, directory, mountpoint = place
     (mountpoint / "file").write_bytes(b"precious")
-    kill_mount(directory)
+    kill(directory, "supervisor", "mount")
     status = speedwell.run("status")
     assert status.returncode == 1
     assert f"{mountpoint} is not mounted".encode() in status.stderr
@@ -78,20 +97,16 @@ def test_a_killed_mount_is_named_by_status_and_mounted_again_by_up(place):
 
 def test_down_clears_away_a_mount_whose_process_was_killed(place):
     speedwell, directory, mountpoint = place
-    kill_mount(directory)
+    kill(directory, "supervisor", "mount")
     speedwell.ok("down")
     assert mounts.mounted(mountpoint) is None
 
 
-def test_the_mount_works_on_after_the_nameserver_was_killed_and_started_again(place):
-    speedwell, directory, mountpoint = place
+def test_the_mount_works_on_after_the_nameserver_was_killed(place):
+    _, directory, mountpoint = place
     (mountpoint / "file").write_bytes(b"precious")
-    record = Processes(directory).find("nameserver")
-    assert record is not None
-    os.kill(record.pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(record), 5, "the nameserver is dead")
-    speedwell.ok("up", "--local", directory)
-    wait_until(lambda: readable(mountpoint / "file"), 10, "the mount finds the nameserver again")
+    kill(directory, "nameserver")
+    wait_until(lambda: readable(mountpoint / "file"), 20, "the mount finds the nameserver again")
     assert (mountpoint / "file").read_bytes() == b"precious"
 
 
@@ -163,13 +178,6 @@ def test_an_ordinary_user_starts_uses_and_stops_an_installation(home, tmp_path):
     assert "nobody nogroup" in result.stdout
     assert "stopped" in result.stdout
     assert Processes(home / "c").running() == []
-
-
-def kill_mount(directory: Path) -> None:
-    record = Processes(directory).find("mount")
-    assert record is not None
-    os.kill(record.pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(record), 5, "the mount's process is dead")
 
 
 def readable(path: Path) -> bool:

@@ -1,8 +1,6 @@
 """`speedwell up --nameservers 3`: an etcd and three nameservers, of which any one may die."""
 
 import json
-import os
-import signal
 import tempfile
 import threading
 import time
@@ -14,12 +12,13 @@ import pytest
 from cluster import mounts
 from cluster.processes import Processes, is_running
 from tests.etcd import requires_etcd
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from tests.integration.cluster.speedwell import Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, requires_etcd]
 
-SERVERS = {"etcd-0", "etcd-1", "etcd-2", "nameserver-0", "nameserver-1", "nameserver-2", "d0", "d1", "d2"}
+SERVERS = {"etcd-0", "etcd-1", "etcd-2", "nameserver-0", "nameserver-1", "nameserver-2", "d0", "d1", "d2",
+           "supervisor"}
 TAKEOVER_SECONDS = 15.0     # a quiet machine takes three
 
 
@@ -51,16 +50,10 @@ def leader(speedwell: Speedwell, directory: Path) -> str:
     return next(record.name for record in Processes(directory).running() if record.address == addresses[0])
 
 
-def kill(directory: Path, name: str) -> None:
-    record = Processes(directory).find(name)
-    assert record is not None
-    os.kill(record.pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(record), 5, f"{name} is dead")
-
-
 def test_a_mount_goes_on_when_the_leader_is_killed_and_up_starts_it_again(place):
     speedwell, directory, mountpoint = place
-    assert {record.name for record in Processes(directory).running()} == SERVERS | {"mount"}
+    assert set(pids(directory)) == SERVERS | {"mount"}
+    kill(directory, "supervisor")
     assert sorted(roles(speedwell).values()) == ["follows", "follows", "leads"]
     written: list[str] = []
     slowest_seconds = [0.0]
@@ -93,20 +86,19 @@ def test_a_mount_goes_on_when_the_leader_is_killed_and_up_starts_it_again(place)
     assert f"{old} is not running".encode() in status.stderr
 
     speedwell.ok("up")
-    assert {record.name for record in Processes(directory).running()} == SERVERS | {"mount"}
+    assert set(pids(directory)) == SERVERS | {"mount"}
     wait_until(lambda: sorted(roles(speedwell).values()) == ["follows", "follows", "leads"], 10,
                "the killed nameserver does not follow")
     kill(directory, "etcd-0")
     (mountpoint / "without one of etcd").write_text("goes")
-    speedwell.ok("up")
+    wait_until(lambda: set(pids(directory)) == SERVERS | {"mount"}, 20, "nobody starts the member of etcd again")
     assert speedwell.ok("cat", "/without one of etcd") == "goes"
 
 
 def test_after_everything_was_killed_up_brings_all_of_it_back(place):
     speedwell, directory, mountpoint = place
     (mountpoint / "file").write_bytes(b"precious")
-    for record in Processes(directory).running():
-        kill(directory, record.name)
+    kill(directory, "supervisor", *SERVERS - {"supervisor"}, "mount")
     speedwell.ok("up", "--local", directory)
     assert (mountpoint / "file").read_bytes() == b"precious"
     refused = speedwell.run("up", "--local", directory, "--nameservers", 1)

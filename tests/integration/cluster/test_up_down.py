@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.processes import Processes, exclusive, is_running
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from cluster.processes import Processes, is_running, start_ticks
+from cluster.state_files import exclusive
+from tests.integration.cluster.speedwell import Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
 
@@ -22,22 +23,10 @@ def installation(tmp_path):
     speedwell.ok("down", "--local", directory, "--force")
 
 
-def pids(directory: Path) -> dict[str, int]:
-    return {record.name: record.pid for record in Processes(directory).running()}
-
-
-def kill(directory: Path, *names: str) -> None:
-    for name in names:
-        record = Processes(directory).find(name)
-        assert record is not None
-        os.kill(record.pid, signal.SIGKILL)
-        wait_until(lambda record=record: not is_running(record), 5, f"{name} is dead")
-
-
 def test_a_second_up_says_so_and_changes_nothing(installation):
     speedwell, directory = installation
     before = pids(directory)
-    assert set(before) == {"nameserver", "d0", "d1", "d2"}
+    assert set(before) == {"nameserver", "d0", "d1", "d2", "supervisor"}
     assert f"already running in {directory}" in speedwell.ok("up", "--local", directory)
     assert pids(directory) == before
     assert json.loads(speedwell.ok("up", "--local", directory, "--json"))["started"] == []
@@ -56,11 +45,12 @@ def test_killed_servers_are_named_by_status_and_started_again_by_up_with_the_dat
     speedwell, directory = installation
     speedwell.ok("put", "-", "/x", stdin=b"precious")
     before = pids(directory)
-    kill(directory, "nameserver", "d1")
+    kill(directory, "supervisor", "nameserver", "d1")
     status = speedwell.run("status")
     assert status.returncode == 1
     assert b"nameserver is not running" in status.stderr
     assert b"d1 is not running" in status.stderr
+    assert b"no supervisor runs" in status.stderr
     speedwell.ok("up")
     after = pids(directory)
     assert {name for name in before if before[name] == after[name]} == {"d0", "d2"}
@@ -72,15 +62,61 @@ def test_killed_servers_are_named_by_status_and_started_again_by_up_with_the_dat
 def test_after_everything_was_killed_up_needs_only_the_directory(installation):
     speedwell, directory = installation
     speedwell.ok("put", "-", "/x", stdin=b"precious")
-    kill(directory, "d0", "d1", "d2", "nameserver")
+    kill(directory, "supervisor", "d0", "d1", "d2", "nameserver")
     speedwell.ok("up", "--local", directory)
     assert speedwell.ok("cat", "/x") == "precious"
+
+
+def test_what_ends_is_started_again_without_a_command_and_status_tells(installation):
+    speedwell, directory = installation
+    speedwell.ok("put", "-", "/x", stdin=b"precious")
+    before = pids(directory)
+    for name in ("d1", "nameserver"):
+        os.kill(before[name], signal.SIGKILL)
+    wait_until(lambda: is_whole(speedwell), 20, "what was killed is not started again")
+    after = pids(directory)
+    assert {name for name in before if before[name] != after[name]} == {"d1", "nameserver"}
+    assert speedwell.ok("cat", "/x") == "precious"
+    told = speedwell.ok("status")
+    assert f"d1 was started again once, the last time because it ended (pid {before['d1']})" in told
+    assert "nameserver was started again once" in told
+
+
+def test_one_that_cannot_start_is_tried_again_until_it_can_and_status_says_why(installation, tmp_path):
+    speedwell, directory = installation
+    data = directory / "dataservers" / "d1"
+    data.rename(tmp_path / "aside")
+    data.write_text("not a directory")
+    kill(directory, "d1")
+    wait_until(lambda: b"d1 does not run: d1 stopped (exit code" in speedwell.run("status").stderr, 20,
+               "status does not say why d1 does not run")
+    assert len(pids(directory)) == 4
+    data.unlink()
+    (tmp_path / "aside").rename(data)
+    wait_until(lambda: is_whole(speedwell), 60, "d1 is not started again")
+
+
+def test_after_its_supervisor_was_killed_up_starts_another_one_and_down_stops_everything(tmp_path):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    speedwell.ok("up", "--local", directory, "--dataservers", "1")
+    before = pids(directory)
+    kill(directory, "supervisor")
+    assert json.loads(speedwell.ok("up", "--json"))["started"] == ["supervisor"]
+    kill(directory, "supervisor")
+    assert set(pids(directory)) == {"nameserver", "d0"}
+    assert "stopped d0, nameserver" in speedwell.ok("down")
+    assert pids(directory) == {}
+    assert [pid for pid in before.values() if Path(f"/proc/{pid}").exists() and start_ticks(pid)] == []
+
+
+def is_whole(speedwell: Speedwell) -> bool:
+    return speedwell.run("status").returncode == 0
 
 
 def test_after_the_machine_was_started_anew_old_pids_mean_nothing(installation):
     speedwell, directory = installation
     speedwell.ok("put", "-", "/x", stdin=b"precious")
-    kill(directory, "d0", "d1", "d2", "nameserver")
+    kill(directory, "supervisor", "d0", "d1", "d2", "nameserver")
     state = json.loads((directory / "state.json").read_text())
     state["boot_id"] = "before"
     for process in state["processes"]:  # pids that now belong to somebody else
@@ -95,7 +131,7 @@ def test_a_port_taken_by_somebody_else_meanwhile_is_no_obstacle(installation):
     speedwell, directory = installation
     speedwell.ok("put", "-", "/x", stdin=b"precious")
     address = Processes(directory).settings["addresses"]["nameserver"]
-    kill(directory, "nameserver")
+    kill(directory, "supervisor", "nameserver")
     host, port = address.split(":")
     with socket.create_server((host, int(port))):
         speedwell.ok("up", "--local", directory)
@@ -108,7 +144,7 @@ def test_more_dataservers_join_a_stopped_installation(installation):
     speedwell.ok("put", "-", "/x", stdin=b"precious")
     speedwell.ok("down")
     speedwell.ok("up", "--local", directory, "--dataservers", "4")
-    assert set(pids(directory)) == {"nameserver", "d0", "d1", "d2", "d3"}
+    assert set(pids(directory)) == {"nameserver", "d0", "d1", "d2", "d3", "supervisor"}
     assert speedwell.ok("cat", "/x") == "precious"
 
 
@@ -134,7 +170,7 @@ def test_down_leaves_no_process_and_a_second_down_is_no_error(tmp_path):
     speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
     speedwell.ok("up", "--local", directory, "--dataservers", "1")
     records = Processes(directory).running()
-    assert len(records) == 2
+    assert len(records) == 3
     assert "stopped" in speedwell.ok("down")
     assert [record for record in records if is_running(record)] == []
     assert "nothing to stop" in speedwell.ok("down")
@@ -175,7 +211,7 @@ def test_after_an_up_that_was_killed_half_way_the_next_one_completes(tmp_path, m
     process.communicate(timeout=20)
     speedwell.ok("up", "--local", directory)
     records = Processes(directory).running()
-    assert sorted(record.name for record in records) == ["d0", "d1", "d2", "nameserver"]
+    assert sorted(record.name for record in records) == ["d0", "d1", "d2", "nameserver", "supervisor"]
     assert all(record.address for record in records)
     speedwell.ok("put", "-", "/x", stdin=b"1")
     speedwell.ok("down")

@@ -15,12 +15,12 @@ from cluster.processes import (
     Command,
     Processes,
     ProcessRecord,
-    exclusive,
     is_running,
     program,
     resident_bytes,
     start_ticks,
 )
+from cluster.state_files import exclusive
 from tests.waiting import wait_until
 
 SERVES = "import time; print('ready 127.0.0.1:7000 extra', flush=True); time.sleep(600)"
@@ -207,7 +207,7 @@ def test_a_second_command_is_refused_and_told_who_holds_the_lock(tmp_path):
 
 def test_the_lock_is_free_again_after_its_holder_was_killed(tmp_path):
     lock = tmp_path / "lock"
-    code = ("import time; from pathlib import Path; from cluster.processes import exclusive\n"
+    code = ("import time; from pathlib import Path; from cluster.state_files import exclusive\n"
             f"with exclusive(Path({str(lock)!r}), 'demo'):\n    print('held', flush=True); time.sleep(600)")
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert holder.stdout is not None

@@ -1,0 +1,74 @@
+"""What runs in an installation on loopback: which processes, with which commands."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster import mounts
+from cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
+from cluster.processes import Command, Processes, program
+
+LOOPBACK = "127.0.0.1"
+
+
+def wanted(processes: Processes) -> list[str]:
+    """What runs while the installation is up, but for the supervisor. What somebody has unmounted stays so."""
+    settings = processes.settings
+    number, mountpoint = settings["nameservers"], settings["mount"]
+    is_mounted = mountpoint and (processes.find("mount") or ours(processes, Path(mountpoint)))
+    return [*etcd_names(number), *nameserver_names(number), *dataserver_names(settings),
+            *(["mount"] if is_mounted else [])]
+
+
+def command_again(processes: Processes, name: str) -> Command:
+    """The command of a process that ended, on its old address."""
+    settings = processes.settings
+    if name == "mount":
+        return mount_command(processes, Path(settings["mount"]))
+    nameservers = settings["addresses"]["nameserver"].split(",")
+    commands = [*etcd_commands(processes.directory, LOOPBACK, members(settings)),
+                *local_nameserver_commands(processes, nameservers)]
+    found = next((command for command in commands if command.name == name), None)
+    return found or dataserver_command(processes, name, settings["addresses"][name])
+
+
+def members(settings: Mapping[str, Any]) -> list[EtcdMember]:
+    """Of etcd, once their ports are chosen."""
+    return [EtcdMember(*ports) for ports in settings["etcd_ports"]]
+
+
+def local_nameserver_commands(processes: Processes, listen: list[str]) -> list[Command]:
+    """One for each address of `listen`."""
+    settings = processes.settings
+    # An empty directory is a lost one but for the first time; it is rebuilt then.
+    first = [] if settings["namespace"] else ["--new"]
+    options = [*first, "--replication", str(settings["replication"]),
+               "--chunk-size", str(settings["chunk_size_bytes"])]
+    return nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
+
+
+def dataserver_names(settings: Mapping[str, Any]) -> list[str]:
+    return [f"d{number}" for number in range(settings["dataservers"])]
+
+
+def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
+    return Command(name, [
+        program("speedwell-dataserver"), "--id", name, "--listen", listen,
+        "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
+        "--nameserver", processes.settings["addresses"]["nameserver"],
+        "--directory", str(processes.directory / "dataservers" / name)])
+
+
+def mount_command(processes: Processes, mountpoint: Path) -> Command:
+    return Command("mount", [
+        program("speedwell-mount"), str(mountpoint), "--foreground",
+        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK])
+
+
+def ours(processes: Processes, mountpoint: Path) -> bool:
+    """Whether the mount at `mountpoint` was made by this installation (its process may be dead)."""
+    there = mounts.mounted(mountpoint)
+    if there is None or not there.filesystem.startswith("fuse"):
+        return False
+    return processes.settings.get("mount") == str(mountpoint) and (
+        processes.find("mount") is not None or mounts.is_dead(mountpoint))

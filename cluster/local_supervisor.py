@@ -1,0 +1,35 @@
+"""Stays behind `speedwell up --local` and starts again what ends: `python -m cluster.local_supervisor DIRECTORY`.
+
+It is one of the installation's processes: `down` stops it, and `up` starts it again if it was killed. It needs
+nothing but what is on the disk, so a new one goes on where the old one ended.
+"""
+
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.errors import NotRunning
+from cluster.local_commands import command_again, wanted
+from cluster.processes import Processes
+from cluster.supervision import Supervision
+
+
+def main() -> None:
+    """Entry of the background process; prints `ready` when it watches."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    signal.signal(signal.SIGTERM, _interrupt)
+    directory = Path(sys.argv[1])
+    processes = Processes(directory)
+    with suppress(KeyboardInterrupt, NotRunning):
+        print("ready watching", flush=True)
+        Supervision(processes, lambda: wanted(processes), lambda name: command_again(processes, name)).run()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Files that say what runs here: replaced whole, changed by one command at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.errors import AlreadyRunning
+
+
+@contextmanager
+def exclusive(path: Path, purpose: str) -> Iterator[None]:
+    """Hold the lock file `path` for the time of the `with` block, saying what for.
+
+    The kernel drops the lock when the holder dies, however it dies. Raises AlreadyRunning naming the holder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another command"
+            raise AlreadyRunning(f"{holder} is already at work (lock {path}); "
+                                 "wait for it or stop it first") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{purpose} (pid {os.getpid()})\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader, or a machine that loses power, sees the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
