@@ -150,8 +150,9 @@ class TestRestart:
         # The operation the kill interrupted may or may not have been carried out.
         assert len(names - set(present)) <= 1
         assert len(names & set(removed)) <= 1
+        wait_until(lambda: {status.server.dataserver_id for status in client.statistics().dataservers}
+                   == {"d0", "d1", "d2"}, 10, "a dataserver does not register again")
         after = client.statistics()
-        assert {status.server.dataserver_id for status in after.dataservers} == {"d0", "d1", "d2"}
         assert after.directories == before.directories
         assert after.files == len(names) + sum(entry.attributes.type == pb.REGULAR for entry in client.list("/"))
 
