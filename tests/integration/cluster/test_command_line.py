@@ -255,7 +255,7 @@ def test_status_counts_files_and_dataservers_and_measures_processes(speedwell, r
     after = json.loads(speedwell.ok("status", "--json"))
     assert after["statistics"]["files"] == before["files"] + 1
     assert [server["alive"] for server in after["statistics"]["dataservers"]] == [True] * 3
-    assert [process["name"] for process in after["processes"]] == ["nameserver", "d0", "d1", "d2"]
+    assert [process["name"] for process in after["processes"]] == ["nameserver", "d0", "d1", "d2", "supervisor"]
     assert all(5 << 20 < process["memory_bytes"] < 120 << 20 for process in after["processes"])
     assert after["problems"] == []
     shown = speedwell.ok("status")
