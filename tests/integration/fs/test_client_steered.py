@@ -46,9 +46,10 @@ def test_a_stream_comes_from_the_chosen_replica_to_the_announced_port(
 
 def test_the_rest_is_placed_again_when_the_chosen_replica_dies(
         cluster: LocalCluster, controller: ScriptedController, client: Client) -> None:
-    controller.answer = place_on(cluster, "d1", "d2")
+    controller.answer = place_on(cluster, "d1")
     with client.open_read("/f") as reader:
         parts = [reader.read(0, BLOCK)]
+        controller.answer = place_on(cluster, "d2")
         cluster.dataserver("d1").kill()
         parts += [reader.read(offset, BLOCK) for offset in range(BLOCK, len(DATA), BLOCK)]
         assert b"".join(parts) == DATA
