@@ -36,6 +36,7 @@ from controller.settings import PathPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
+from topo.emulation.settings import Settings
 from topo.fabric import Fabric, InvalidFabric
 
 DIRECTORY = Path("/var/tmp/speedwell/fabric")
@@ -66,6 +67,7 @@ class FabricSettings(BaseModel):
     replica_policy: ReplicaPolicy = "mayflower"
     path_policy: PathPolicy = "mayflower"
     shaped: bool = True
+    queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
     coflows: bool = False
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
 
@@ -95,7 +97,7 @@ class FabricCluster:
         self.processes = Processes(settings.directory)
         self.emulation = Emulation(settings.fabric, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
-                                   queues=settings.coflows)
+                                   queue_packets=settings.queue_packets, queues=settings.coflows)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:

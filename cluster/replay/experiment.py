@@ -73,7 +73,7 @@ def speedwell(scale: Scale, oversubscription: float, progress: Progress,
               directory: Path = DIRECTORY) -> Iterator[SystemUnderTest]:
     """A Speedwell cluster on the scale's fabric, its files in `directory`, for the time of the `with` block."""
     settings = read_settings(fabric=scale.fabric(oversubscription), directory=directory,
-                             poll_interval_seconds=scale.poll_interval_seconds)
+                             poll_interval_seconds=scale.poll_interval_seconds, queue_packets=scale.queue_packets)
     with ExitStack() as cleanup:
         description = supervisor.up(settings, progress)
         cleanup.callback(supervisor.down)
@@ -145,7 +145,6 @@ class _Meter:
 
 def manifest(scale: Scale) -> dict[str, Any]:
     """The part of the manifest that the emulation adds."""
-    network = Settings()
     return {"scale": asdict(scale), "read_bytes": scale.read_bytes,
-            "poll_interval_seconds": scale.poll_interval_seconds, "mtu_bytes": network.mtu,
-            "queue_packets": network.queue_packets, "most_switch_cpu_share": MOST_SWITCH_SHARE}
+            "poll_interval_seconds": scale.poll_interval_seconds, "mtu_bytes": Settings().mtu,
+            "most_switch_cpu_share": MOST_SWITCH_SHARE}

@@ -23,6 +23,10 @@ class Scale:
     So a read takes as long as in the paper and the load is the same part of the capacity. With a `speedup` files are
     smaller still and come so much more often; times measured are multiplied by it again. Below 1 they are larger and
     come less often. The defaults are the paper's 64 hosts.
+
+    `queue_packets` is the length of a switch port's queue. A full one delays everything behind it by its length over
+    the slow link's rate, and TCP needs many round trips to come to fair shares: with 20 jumbo frames (180 ms at 8
+    Mbit/s) a read is over before. Fewer than 8 leave TCP too little to notice a loss by.
     """
 
     host_bps: float = 8e6
@@ -30,6 +34,7 @@ class Scale:
     pods: int = 4
     racks_per_pod: int = 4
     hosts_per_rack: int = 4
+    queue_packets: int = 8
 
     def __post_init__(self) -> None:
         """Raises InvalidSetting, naming the field."""
