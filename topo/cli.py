@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from topo.click_types import HostPort
 from topo.emulation import Emulation, EmulationError
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS
@@ -36,17 +37,6 @@ class _Options:
     describe: bool
 
 
-class _Address(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, parameter: click.Parameter | None,
-                context: click.Context | None) -> tuple[str, int]:
-        host, separator, port = str(value).rpartition(":")
-        if not separator or not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-            self.fail(f"{value!r} is not HOST:PORT", parameter, context)
-        return host, int(port)
-
-
 _SHARED_OPTIONS = (
     click.option("--host-mbps", type=float, default=80.0, show_default=True, help="Rate of a host's link, Mbit/s."),
     click.option("--unshaped", is_flag=True, help="Do not limit the links to their rates."),
@@ -55,7 +45,7 @@ _SHARED_OPTIONS = (
     click.option("--queues", is_flag=True,
                  help="Slice the links between switches into queues by MPLS traffic class."),
     click.option("--congestion-control", metavar="NAME", help="TCP's, on the hosts [default: cubic where allowed]."),
-    click.option("--controller", type=_Address(), help="Use the controller there instead of starting one."),
+    click.option("--controller", type=HostPort(), help="Use the controller there instead of starting one."),
     click.option("--no-controller", is_flag=True, help="Start no controller: switches forward what you tell them."),
     click.option("--directory", type=click.Path(path_type=Path), default=_DIRECTORY, show_default=True,
                  help="Where files and logs of the switches and the controller go."),

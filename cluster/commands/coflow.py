@@ -14,21 +14,9 @@ from coflow.reporter import Reporter
 from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
 from coflow.transfer import MAX_PARTS, Receiver
 from coflow.transfer import send as send_file
+from topo.click_types import HostPort
 
 _ID_HEX_DIGITS = 32
-
-
-class _Address(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    name = "HOST:PORT"
-
-    def convert(self, value: object, parameter: click.Parameter | None,
-                context: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is not HOST:PORT", parameter, context)
-        return host, int(port)
 
 
 @click.group()
@@ -38,7 +26,7 @@ def coflow() -> None:
 
 @coflow.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE")
-@click.argument("destination", type=_Address())
+@click.argument("destination", type=HostPort())
 @click.option("--flows", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True, help="TCP connections.")
 @click.option("--scheduler", "address", metavar="HOST[:PORT]", envvar=ADDRESS_VARIABLE,
               help="The controller's address for coflow reports; without it nothing is reported.")
@@ -61,7 +49,7 @@ def send(source: Path, destination: tuple[str, int], flows: int, address: str | 
 
 
 @coflow.command()
-@click.option("--listen", type=_Address(), default="0.0.0.0:7300", show_default=True, help="Port 0: any free one.")
+@click.option("--listen", type=HostPort(0), default="0.0.0.0:7300", show_default=True, help="Port 0: any free one.")
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False), default=Path(), show_default=True,
               help="Where files go. A file gets its name when it is complete.")
 @click.option("--forever", is_flag=True, help="Receive one file after the other.")
