@@ -57,7 +57,8 @@ class Confirmations:
         for reply in (ofp_event.EventOFPDescStatsReply, ofp_event.EventOFPFlowStatsReply,
                       ofp_event.EventOFPGroupDescStatsReply, ofp_event.EventOFPPortStatsReply,
                       ofp_event.EventOFPPortDescStatsReply, ofp_event.EventOFPQueueStatsReply,
-                      ofp_event.EventOFPMeterConfigStatsReply, ofp_event.EventOFPMeterStatsReply):
+                      ofp_event.EventOFPMeterConfigStatsReply, ofp_event.EventOFPMeterStatsReply,
+                      ofp_event.EventOFPMeterFeaturesStatsReply):
             self._listen(openflow_brick, reply, self._part_received)
 
     @staticmethod

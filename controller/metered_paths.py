@@ -6,7 +6,9 @@ then the entries that use them, then entries that are no longer wanted, then met
 
 from __future__ import annotations
 
+import itertools
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +21,14 @@ from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRef
 from controller.explicit_paths import ExplicitPath, ExplicitPaths
 from controller.meters import MeterIds, MetersExhausted, meter_for
 from controller.network_state import NetworkState
-from controller.openflow import FlowEntry, Meter, Priority
+from controller.openflow import COOKIE_MASK, FlowEntry, FlowKey, Meter, Priority
 from controller.policy.five_tuple import FiveTuple
 from controller.reconcile import ReadBack
 
-METER_TROUBLE = "OFPET_METER_MOD_FAILED"
+METER_TROUBLE, OUT_OF_METERS = "OFPET_METER_MOD_FAILED", "OFPMMFC_OUT_OF_METERS"
+
+RETRY_COOKIES = 1 << 47
+"""Cookies of second attempts have this bit, those of first ones do not."""
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +41,36 @@ class Wanted:
     rate_bps: float | None
 
 
-class MeteredPaths:
-    """Puts flows into place, all at once. `unmetered` counts flows that had to do without a meter."""
+EntryOf = Callable[[ExplicitPath], FlowEntry]
+"""The entry for a path, once its first switch and its labels are ready. Raises NoSuchPath if that takes too long."""
 
-    def __init__(self, state: NetworkState, paths: ExplicitPaths,
-                 entry_once_ready: Callable[[ExplicitPath], FlowEntry]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """How a batch is tried, and what failed so far."""
+
+    entry_of: EntryOf
+    failures: dict[FiveTuple, ControllerError]
+    is_retry: bool = False
+    with_other_meter: bool = False
+    without_meters: bool = False
+
+
+class MeteredPaths:
+    """Puts flows into place, all at once. `unmetered` counts flows that had to do without a meter.
+
+    `begin` gives what finds entries, with one time limit for all that are asked of it.
+    """
+
+    def __init__(self, state: NetworkState, paths: ExplicitPaths, begin: Callable[[], EntryOf]) -> None:
         self._state = state
         self._paths = paths
-        self._entry_once_ready = entry_once_ready
+        self._begin = begin
         self._meters: dict[str, MeterIds] = {}
+        self._left: dict[str, dict[FlowKey, Meter]] = {}
+        """The entries with a meter that an earlier controller left, by switch. Whoever takes such a flow over goes on
+        with its meter; where nobody does, the meter goes with the entry."""
+        self._retry_cookies = itertools.count(RETRY_COOKIES | secrets.randbits(15) << 32)
         self.unmetered = 0
 
     def meters_of(self, dpid: str) -> MeterIds:
@@ -72,22 +98,22 @@ class MeteredPaths:
             if former is not None:
                 self._paths.discard(former)
                 batches.setdefault(former.first_switch, ([], []))[1].append(former)
-        failures: dict[FiveTuple, ControllerError] = {}
+        attempt = _Attempt(self._begin(), {})
         # a flow's new entry is there before its old one, at another switch, goes
-        hub.joinall([hub.spawn(self._place, dpid, placed, failures)
+        hub.joinall([hub.spawn(self._place, dpid, placed, attempt)
                      for dpid, (placed, _) in batches.items() if placed])
         hub.joinall([hub.spawn(self._take_out, dpid, gone) for dpid, (_, gone) in batches.items() if gone])
-        return failures
+        return attempt.failures
 
-    def _place(self, dpid: str, batch: Sequence[Wanted], failures: dict[FiveTuple, ControllerError],
-               without_meters: bool = False) -> None:
-        datapath = self._state.datapaths.get(dpid)
+    def _place(self, dpid: str, batch: Sequence[Wanted], attempt: _Attempt) -> None:
+        failures = attempt.failures
         placements = []
         for each in batch:
             try:
-                placements.append(self._prepare(dpid, each, without_meters))
+                placements.append(self._prepare(dpid, each, attempt))
             except NoSuchPath as error:
                 failures[each.path.five_tuple] = error
+        datapath = self._state.datapaths.get(dpid)
         for placement in placements:
             self._paths.add(placement.path)
         if datapath is None:
@@ -101,38 +127,57 @@ class MeteredPaths:
         except ControllerError as error:
             for placement in placements:
                 self._undo(dpid, placement)
-            self._try_again(dpid, batch, error, failures, without_meters)
+            self._try_again(dpid, batch, error, attempt)
             return
-        self._drop_meters(dpid, [placement.former.meter for placement in placements
-                                 if placement.former and placement.former.meter
-                                 and placement.former.meter.meter_id != _id_of(placement.path.meter)])
+        self._drop_meters(dpid, [placement.kept for placement in placements
+                                 if placement.kept and placement.kept.meter_id != _id_of(placement.path.meter)])
 
-    def _try_again(self, dpid: str, batch: Sequence[Wanted], error: ControllerError,
-                   failures: dict[FiveTuple, ControllerError], without_meters: bool) -> None:
-        """One of several may be to blame; a single flow can do without its meter."""
+    def _try_again(self, dpid: str, batch: Sequence[Wanted], error: ControllerError, attempt: _Attempt) -> None:
+        """One of several may be to blame; a single flow gets another meter, and can do without one."""
         if len(batch) > 1:
             for each in batch:
-                self._place(dpid, [each], failures, without_meters)
-        elif _is_meter_trouble(error) and not without_meters:
+                self._place(dpid, [each], replace(attempt, is_retry=True))
+            return
+        flow = batch[0].path.five_tuple
+        code = _meter_trouble(error)
+        if code is None or attempt.without_meters:
+            attempt.failures[flow] = error
+        elif code == OUT_OF_METERS or attempt.with_other_meter:
             log.warning("%s: the flow goes without a meter", error)
-            self._place(dpid, batch, failures, without_meters=True)
+            self._place(dpid, batch, replace(attempt, is_retry=True, without_meters=True))
         else:
-            failures[batch[0].path.five_tuple] = error
+            # Somebody else changed the meters of the switch: this one is there without our doing, or not there.
+            log.warning("%s: the flow gets another meter", error)
+            former = self.get(flow)
+            if former is not None and former.meter is not None:
+                self._paths.add(replace(former, meter=None))
+                self._drop_meters(dpid, [former.meter])
+            self._place(dpid, batch, replace(attempt, is_retry=True, with_other_meter=True))
 
-    def _prepare(self, dpid: str, wanted: Wanted, without_meters: bool) -> _Placement:
+    def _prepare(self, dpid: str, wanted: Wanted, attempt: _Attempt) -> _Placement:
         """Choose the meter and make the entry. Raises NoSuchPath."""
         former = self.get(wanted.path.five_tuple)
         if former is not None and former.first_switch != dpid:
             former = None
-        entry = self._entry_once_ready(wanted.path)
-        kept = former.meter if former else None
+        entry = attempt.entry_of(wanted.path)
+        kept = former.meter if former else self._take_over(dpid, wanted.path.key)
         meter = None
         if wanted.rate_bps is not None:
-            meter = None if without_meters else self._meter(dpid, kept, wanted.rate_bps)
+            meter = None if attempt.without_meters else self._meter(dpid, kept, wanted.rate_bps)
             self.unmetered += meter is None
-        path = replace(wanted.path, meter=meter,
-                       cookie=former.cookie if former else wanted.path.cookie)
-        return _Placement(path, replace(entry, meter_id=_id_of(meter), cookie=path.cookie), former)
+        number = former.cookie if former else wanted.path.cookie
+        if attempt.is_retry:
+            # The switch may still have to tell that the first attempt's entry is gone: not to be taken for this one.
+            number = openflow.cookie(number & COOKIE_MASK, next(self._retry_cookies))
+        path = replace(wanted.path, meter=meter, cookie=number)
+        return _Placement(path, replace(entry, meter_id=_id_of(meter), cookie=path.cookie), former, kept)
+
+    def _take_over(self, dpid: str, key: FlowKey) -> Meter | None:
+        """The meter that an earlier controller's entry for a flow has; it is ours now."""
+        meter = self._left.get(dpid, {}).pop(key, None)
+        if meter is not None:
+            self.meters_of(dpid).take_over(meter.meter_id)
+        return meter
 
     def _meter(self, dpid: str, kept: Meter | None, rate_bps: float) -> Meter | None:
         settings = self._state.settings
@@ -148,10 +193,10 @@ class MeteredPaths:
     def _send(self, datapath: Any, placements: Sequence[_Placement]) -> None:
         meters: list[Any] = []
         for placement in placements:
-            meter, former = placement.path.meter, placement.former.meter if placement.former else None
-            if meter is not None and (former is None or former.meter_id != meter.meter_id):
+            meter, kept = placement.path.meter, placement.kept
+            if meter is not None and (kept is None or kept.meter_id != meter.meter_id):
                 meters.append(openflow.meter_add(datapath, meter))
-            elif meter is not None and meter != former:
+            elif meter is not None and meter != kept:
                 meters.append(openflow.meter_modify(datapath, meter))
         entries = [openflow.flow_add(datapath, placement.entry) for placement in placements]
         barrier = [datapath.ofproto_parser.OFPBarrierRequest(datapath)] if meters and entries else []
@@ -159,15 +204,15 @@ class MeteredPaths:
 
     def _undo(self, dpid: str, placement: _Placement) -> None:
         """Go back to what was before a batch that the switch refused, whatever of it took effect."""
-        path, former = placement.path, placement.former
-        if former is not None:
-            self._paths.add(former)
-        else:
+        path, former, kept = placement.path, placement.former, placement.kept
+        if former is None:
             self._paths.discard(path)
-        if path.meter is not None and (former is None or _id_of(former.meter) != path.meter.meter_id):
-            self._take_out(dpid, [path] if former is None else [])
-            if former is not None:
-                self._drop_meters(dpid, [path.meter])
+            if meter := path.meter or kept:
+                self._take_out(dpid, [replace(path, meter=meter)])
+            return
+        self._paths.add(former)
+        if path.meter is not None and _id_of(kept) != path.meter.meter_id:
+            self._drop_meters(dpid, [path.meter])
 
     def _take_out(self, dpid: str, gone: Sequence[ExplicitPath]) -> None:
         """Take entries out, then their meters. What a switch does not confirm goes by itself, or when it is read."""
@@ -202,19 +247,37 @@ class MeteredPaths:
             if path.meter is not None:
                 hub.spawn(self._drop_meters, path.first_switch, [path.meter])
 
-    def restore(self, dpid: str, datapath: Any, found: ReadBack) -> tuple[list[Any], list[Any]]:
-        """(meters that a switch lacks or has otherwise, meters that nobody uses any more), as messages.
+    def left_entry_gone(self, dpid: str, key: FlowKey) -> None:
+        """The switch took an entry out that nobody here made: the earlier controller's meter goes too."""
+        meter = self._take_over(dpid, key)
+        if meter is not None:
+            hub.spawn(self._drop_meters, dpid, [meter])
 
-        The first go out before the entries that need them.
-        """
+    def found(self, dpid: str, found: ReadBack) -> None:
+        """A switch was read. Call it before anything else is done there: what is known of its meters is then right
+        again, and those that nothing uses are on their way out."""
         ids = self.meters_of(dpid)
+        if found.max_meters is not None:
+            ids.limit = min(self._state.settings.max_meters, found.max_meters)
+        in_use = {entry.key: entry.meter_id for entry in found.explicit if entry.meter_id is not None}
+        idle = ids.found(found.meters, in_use.values())
+        self._left[dpid] = {key: found.meters[number] for key, number in in_use.items() if number in ids.foreign}
+        if idle:
+            hub.spawn(self._drop_meters, dpid, [found.meters[number] for number in idle])
+
+    def missing_meters(self, dpid: str, datapath: Any, found: ReadBack) -> list[Any]:
+        """Messages for the meters that a switch lacks or has otherwise, to be sent before entries that use them."""
         wanted = {path.meter.meter_id: path.meter for path in self._paths
                   if path.first_switch == dpid and path.meter is not None}
-        first = [openflow.meter_modify(datapath, meter) if number in found.meters else
-                 openflow.meter_add(datapath, meter) for number, meter in sorted(wanted.items())
-                 if found.meters.get(number) != meter]
-        in_use = {entry.meter_id for entry in found.explicit if entry.meter_id is not None}
-        return first, [openflow.meter_delete(datapath, number) for number in ids.found(found.meters, in_use)]
+        return [openflow.meter_modify(datapath, meter) if number in found.meters else
+                openflow.meter_add(datapath, meter) for number, meter in sorted(wanted.items())
+                if found.meters.get(number) != meter]
+
+    def restored(self, dpid: str) -> None:
+        """The entries that a switch lacked are there; what an earlier controller had in their place is not."""
+        own = {path.key for path in self._paths if path.first_switch == dpid}
+        for key in own.intersection(self._left.get(dpid, {})):
+            self.left_entry_gone(dpid, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +287,16 @@ class _Placement:
     path: ExplicitPath
     entry: FlowEntry
     former: ExplicitPath | None
+    kept: Meter | None
+    """The meter it has there: its own, or the one of an earlier controller."""
 
 
 def _id_of(meter: Meter | None) -> int | None:
     return meter.meter_id if meter else None
 
 
-def _is_meter_trouble(error: ControllerError) -> bool:
-    return isinstance(error, SwitchRefused) and error.extensions.get("openflow_type") == METER_TROUBLE
+def _meter_trouble(error: ControllerError) -> str | None:
+    """What a switch has against a meter; None if something else is wrong."""
+    if isinstance(error, SwitchRefused) and error.extensions.get("openflow_type") == METER_TROUBLE:
+        return str(error.extensions["openflow_code"])
+    return None

@@ -29,7 +29,8 @@ class MeterIds:
     """The meter numbers of one switch: the lowest free one is taken, and given back it is taken again.
 
     `limit` is the highest number. Numbers that were found on the switch and are nobody's here are `foreign`: an
-    earlier controller's, not to be given out as long as entries use them.
+    earlier controller's, not to be given out as long as entries use them. Whoever takes such an entry over takes its
+    meter over.
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
@@ -60,15 +61,22 @@ class MeterIds:
             heapq.heappush(self._free, number)
 
     def found(self, numbers: Iterable[int], in_use: Iterable[int]) -> list[int]:
-        """The switch says which meters it has, and which of them entries use. Returns those to be deleted: nobody's
-        here, and of no use there. The others of an earlier controller become foreign."""
+        """The switch says which meters it has, and which of them entries use. Returns those to be deleted, and given
+        back after that: nobody's here, and of no use there. The others of an earlier controller become foreign."""
         used = set(in_use)
         strangers = set(numbers) - self.taken
         released, self.foreign = self.foreign - strangers, strangers & used
-        for number in released | (strangers - used):
-            if number < self._next:
-                heapq.heappush(self._free, number)
-        return sorted(strangers - used)
+        for number in released:
+            heapq.heappush(self._free, number)
+        idle = strangers - used
+        # Nobody gets one of them before the switch has deleted it.
+        self.taken |= idle
+        return sorted(idle)
+
+    def take_over(self, number: int) -> None:
+        """A foreign meter is ours from now on."""
+        self.foreign.remove(number)
+        self.taken.add(number)
 
     def _is_free(self, number: int) -> bool:
         return number <= self.limit and number not in self.taken and number not in self.foreign

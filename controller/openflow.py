@@ -320,6 +320,11 @@ def decode_flow(stats: Any) -> FlowEntry:
     )
 
 
+def key_of_removed(message: Any) -> FlowKey:
+    """The key of the entry that an OFPFlowRemoved is about."""
+    return message.table_id, message.priority, tuple(sorted(message.match.items()))
+
+
 def decode_meter(stats: Any) -> Meter:
     """The meter that an OFPMeterConfigStats describes."""
     band = stats.bands[0] if stats.bands else None

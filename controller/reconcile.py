@@ -116,6 +116,8 @@ class ReadBack:
     tables: SwitchTables
     explicit: list[FlowEntry]
     meters: dict[int, Meter]
+    max_meters: int | None = None
+    """How many meters it can have; None if it was not asked."""
 
 
 def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[SelectGroup],

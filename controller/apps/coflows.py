@@ -29,7 +29,7 @@ from controller.confirm import asked
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.events import EventHostChanged, EventLinkChanged
 from controller.explicit_paths import ExplicitPath
-from controller.metered_paths import Wanted
+from controller.metered_paths import RETRY_COOKIES, Wanted
 from controller.network_state import NetworkState
 from controller.openflow import COOKIE_COFLOWS, cookie, flow_stats_request
 from controller.policy.coflow import Assignment, TrafficSet
@@ -73,7 +73,7 @@ class Coflows(RyuApp):
         self.metrics = CoflowMetrics(kwargs["rest"].metrics)
         self.metrics.live.set_function(lambda: len(self.book))
         # A restarted controller must not take an entry of its former life for one of its own.
-        self._cookies = itertools.count(secrets.randbits(16) << 32)
+        self._cookies = itertools.count(secrets.randbits(15) << 32)
         self._placed: dict[FiveTuple, Assignment] = {}
         """What the switches have confirmed."""
         self.failures: dict[FiveTuple, str] = {}
@@ -227,7 +227,7 @@ class Coflows(RyuApp):
             path = ecmp_path(paths, flow)
         if assignment.priority is not None:
             traffic_class = class_of_priority(assignment.priority)
-        number = cookie(COOKIE_COFLOWS, next(self._cookies) & (1 << 48) - 1)
+        number = cookie(COOKIE_COFLOWS, next(self._cookies) % RETRY_COOKIES)
         is_default = assignment.path is None and assignment.priority is None
         return Wanted(ExplicitPath(flow, path, number, lifetime_seconds, traffic_class, is_default,
                                    lifetime_seconds=lifetime_seconds), assignment.rate_bps)

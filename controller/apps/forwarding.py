@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ryu.base.app_manager import RyuApp, lookup_service_brick
@@ -25,7 +26,7 @@ from controller.events import (
     EventSwitchChanged,
 )
 from controller.explicit_paths import ExplicitPath, ExplicitPaths
-from controller.metered_paths import MeteredPaths
+from controller.metered_paths import EntryOf, MeteredPaths
 from controller.network_state import HostLocation, NetworkState, dpid_hex
 from controller.openflow import FlowEntry, SelectGroup
 from controller.policy.errors import LabelsExhausted
@@ -61,7 +62,7 @@ class Forwarding(RyuApp):
         self.state: NetworkState = kwargs["state"]
         self.planner = Planner(self.state)
         self.explicit_paths = ExplicitPaths(self.planner)
-        self.metered_paths = MeteredPaths(self.state, self.explicit_paths, self._entry_once_ready)
+        self.metered_paths = MeteredPaths(self.state, self.explicit_paths, self._metered_entries)
         self._installed: dict[str, SwitchTables] = {}
         """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
         self._sent: dict[str, int] = {}
@@ -102,7 +103,7 @@ class Forwarding(RyuApp):
         these the flow has no entry of its own.
         """
         wanted = ExplicitPath(five_tuple, path, cookie, idle_timeout_seconds, traffic_class)
-        entry = self._entry_once_ready(wanted)
+        entry = self._entry_once_ready(wanted, self._patience())
         datapath = self.state.datapath(wanted.first_switch)
         self.explicit_paths.add(wanted)
         try:
@@ -129,7 +130,7 @@ class Forwarding(RyuApp):
             self._remove_entry(former)
             return moved
         wanted = replace(former, path=path, diverted=False)
-        entry = self._entry_once_ready(wanted)
+        entry = self._entry_once_ready(wanted, self._patience())
         datapath = self.state.datapath(wanted.first_switch)
         self.explicit_paths.add(wanted)
         try:
@@ -172,19 +173,36 @@ class Forwarding(RyuApp):
                 return False
         return True
 
-    def _entry_once_ready(self, wanted: ExplicitPath) -> FlowEntry:
-        """The entry for a path. While switches are being brought up to date, waits until its labels are in place."""
-        deadline = time.monotonic() + self.state.settings.confirm_timeout_seconds
+    def _patience(self) -> float:
+        """Until when those who ask now wait for switches that are being brought up to date."""
+        return time.monotonic() + self.state.settings.confirm_timeout_seconds
+
+    def _metered_entries(self) -> EntryOf:
+        return partial(self._entry_once_ready, deadline=self._patience(), is_metered=True)
+
+    def _entry_once_ready(self, wanted: ExplicitPath, deadline: float, is_metered: bool = False) -> FlowEntry:
+        """The entry for a path. While switches are being brought up to date, waits until its labels are in place.
+
+        One with a meter also waits until what its first switch holds is known and put right: it may have other meters
+        than the last time, or those of an earlier controller.
+        """
         while True:
             try:
                 entry = self.explicit_paths.entry(wanted)
-                if self._labels_installed(wanted.path):
+                first = wanted.first_switch
+                if is_metered and first in self.state.datapaths and not self._is_put_right(first):
+                    problem = NoSuchPath(f"the tables of {self.state.name_of(first)} are not known yet")
+                elif self._labels_installed(wanted.path):
                     return entry
-                problem = NoSuchPath("the labels of the path are not installed yet")
+                else:
+                    problem = NoSuchPath("the labels of the path are not installed yet")
             except NoSuchPath as error:
                 problem = error
             if not self.is_busy or not self._wait_for_sync(deadline):
                 raise problem
+
+    def _is_put_right(self, dpid: str) -> bool:
+        return dpid in self._installed and dpid not in self._found
 
     def _wait_for_sync(self, deadline: float) -> bool:
         """Wait until the switches were brought up to date once more; False if that took too long."""
@@ -204,8 +222,11 @@ class Forwarding(RyuApp):
     def entry_removed(self, event: Any) -> None:
         message = event.msg
         if message.cookie & openflow.COOKIE_MASK in openflow.EXPLICIT_COOKIES:
-            gone = self.explicit_paths.entry_gone(message.cookie, dpid_hex(message.datapath.id))
+            dpid = dpid_hex(message.datapath.id)
+            gone = self.explicit_paths.entry_gone(message.cookie, dpid)
             self.metered_paths.entries_gone(gone)
+            if not gone:
+                self.metered_paths.left_entry_gone(dpid, openflow.key_of_removed(message))
 
     # --- what happened ---
 
@@ -380,36 +401,44 @@ class Forwarding(RyuApp):
             return
         self._installed[dpid] = found.tables
         self._found[dpid] = found
+        self.metered_paths.found(dpid, found)
         self._settling.found(dpid, found.tables)
         for port_no, mac, ip in known_hosts(found.tables):
             lookup_service_brick("Hosts").recovered(HostLocation(ip, mac, dpid, port_no))
         self._dirty.set()
 
     def _read(self, datapath: Any) -> ReadBack:
-        flows = asked(self.state, datapath, openflow.flow_stats_request(datapath), SYNC_TIMEOUT_SECONDS)
-        groups = asked(self.state, datapath, datapath.ofproto_parser.OFPGroupDescStatsRequest(datapath, 0),
-                       SYNC_TIMEOUT_SECONDS)
+        """Everything that a switch holds. Meters first: one whose entry goes meanwhile is then seen to be idle."""
+        parser = datapath.ofproto_parser
         try:
-            request = datapath.ofproto_parser.OFPMeterConfigStatsRequest(datapath, 0, datapath.ofproto.OFPM_ALL)
-            meters = asked(self.state, datapath, request, SYNC_TIMEOUT_SECONDS)
+            [features] = asked(self.state, datapath, parser.OFPMeterFeaturesStatsRequest(datapath, 0),
+                               SYNC_TIMEOUT_SECONDS)
+            max_meters = features.max_meter
+            meters = asked(self.state, datapath,
+                           parser.OFPMeterConfigStatsRequest(datapath, 0, datapath.ofproto.OFPM_ALL),
+                           SYNC_TIMEOUT_SECONDS)
         except SwitchRefused:
-            meters = []     # a switch may have no meters at all
-        return reconcile.sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups),
-                                        map(openflow.decode_meter, meters))
+            max_meters, meters = 0, []     # a switch may have no meters at all
+        flows = asked(self.state, datapath, openflow.flow_stats_request(datapath), SYNC_TIMEOUT_SECONDS)
+        groups = asked(self.state, datapath, parser.OFPGroupDescStatsRequest(datapath, 0), SYNC_TIMEOUT_SECONDS)
+        found = reconcile.sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups),
+                                         map(openflow.decode_meter, meters))
+        return replace(found, max_meters=max_meters)
 
     def _check_explicit(self, dpid: str) -> None:
-        """Put back what a switch lost of its explicit paths and meters, and take out what would send packets astray
-        and what nobody uses."""
-        found, datapath = self._found.pop(dpid), self.state.datapaths.get(dpid)
-        if datapath is None:
-            return
-        missing, astray = self.explicit_paths.compare(dpid, found.explicit)
-        meters, idle_meters = self.metered_paths.restore(dpid, datapath, found)
-        messages = meters + [openflow.flow_delete(datapath, key) for key in astray]
-        messages += [openflow.flow_add(datapath, entry) for entry in missing]
-        messages += idle_meters
-        if messages:
-            self._note_failures(confirmed_on_all(self.state, {datapath: messages}, SYNC_TIMEOUT_SECONDS))
+        """Put back what a switch lost of explicit paths and meters, and take out what would send packets astray."""
+        found, datapath = self._found.get(dpid), self.state.datapaths.get(dpid)
+        if found is not None and datapath is not None:
+            missing, astray = self.explicit_paths.compare(dpid, found.explicit)
+            messages = self.metered_paths.missing_meters(dpid, datapath, found)
+            messages += [openflow.flow_delete(datapath, key) for key in astray]
+            messages += [openflow.flow_add(datapath, entry) for entry in missing]
+            failures = confirmed_on_all(self.state, {datapath: messages}, SYNC_TIMEOUT_SECONDS)
+            self._note_failures(failures)
+            if not failures:
+                self.metered_paths.restored(dpid)
+        if self._found.get(dpid) is found:      # not if the switch was read once more meanwhile
+            self._found.pop(dpid, None)
 
     def _audit_loop(self) -> None:
         """Compare what switches hold with what was sent, one after the other, all of them in one interval."""
@@ -435,6 +464,4 @@ class Forwarding(RyuApp):
             self.logger.warning("the tables of %s are not as planned; they are put right", self.state.name_of(dpid))
             self._installed[dpid] = found.tables
             self._dirty.set()
-        _, idle_meters = self.metered_paths.restore(dpid, datapath, found)
-        if idle_meters:
-            self._note_failures(confirmed_on_all(self.state, {datapath: idle_meters}, SYNC_TIMEOUT_SECONDS))
+        self.metered_paths.found(dpid, found)

@@ -204,6 +204,18 @@ def test_a_leaf_that_loses_the_controller_for_a_while_keeps_to_its_schedule(fabr
     fabric.wait_until_empty()
 
 
+def test_a_controller_that_starts_at_once_takes_live_coflows_over_with_their_meters(fabric: Transfers) -> None:
+    sending = fabric.send("r0h0", "r1h0", 30_000_000)
+    fabric.placed(2)
+    fabric.kill_controller()
+    fabric.start_controller()
+    fabric.placed(2)
+    wait_until(lambda: len(fabric.entries()) == len(fabric.meters()) == 2, 15,
+               "entries or meters of the earlier controller are left")
+    assert sending.wait(60) == 0
+    fabric.wait_until_empty()
+
+
 def test_datagrams_that_nobody_signed_or_that_are_none_schedule_nothing(fabric: Transfers) -> None:
     flow = FlowReport(Flow(fabric.ip("r0h0"), fabric.ip("r1h0"), 40000, PORT), 50_000_000)
     report = Report(b"s" * 16, 1, 1, time.time_ns() // 1000, (flow,))

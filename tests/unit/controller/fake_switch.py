@@ -114,7 +114,7 @@ class FakeSwitch:
         if entry.goto is not None and entry.goto <= entry.table:
             raise Refused("an entry may only go to a higher table")
         if entry.meter_id is not None and entry.meter_id not in self.meters:
-            raise Refused(f"no meter {entry.meter_id}", METER_MOD_FAILED)
+            raise Refused("OFPMMFC_INVALID_METER", METER_MOD_FAILED)
         for action in entry.actions:
             if isinstance(action, ToGroup) and action.group_id not in self.groups:
                 raise Refused(f"no group {action.group_id}")
@@ -156,9 +156,10 @@ class FakeSwitch:
             return
         _, _, rate_kbps, burst_kbits = struct.unpack_from("!HHII", buffer, 16)
         if (command == ofproto_v1_3.OFPMC_ADD) == (number in self.meters):
-            raise Refused(f"meter {number} is there already, or not there", METER_MOD_FAILED)
+            raise Refused("OFPMMFC_METER_EXISTS" if number in self.meters else "OFPMMFC_UNKNOWN_METER",
+                          METER_MOD_FAILED)
         if number not in self.meters and len(self.meters) >= self.max_meters:
-            raise Refused("out of meters", METER_MOD_FAILED)
+            raise Refused("OFPMMFC_OUT_OF_METERS", METER_MOD_FAILED)
         self.meters[number] = Meter(number, rate_kbps, burst_kbits)
 
     # --- packets ---

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import eventlet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ryu.ofproto import ofproto_v1_3
+from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
 from controller.events import EventSwitchChanged
 from controller.explicit_paths import ExplicitPath
@@ -136,7 +137,10 @@ def test_one_refused_entry_does_not_harm_the_others_of_its_batch(run: Any) -> No
         bad = wanted(world, path, 1e6, 7)
 
         def refuses(message: bytes) -> bool:
-            return message[1] == ofproto_v1_3.OFPT_FLOW_MOD and (bad.path.cookie.to_bytes(8) in message)
+            if message[1] != ofproto_v1_3.OFPT_FLOW_MOD:
+                return False
+            asked = ofproto_parser.msg(first_switch(world).datapath, *ofproto_parser.header(message), message)
+            return asked.command == ofproto_v1_3.OFPFC_ADD and asked.match.get("tcp_src") == 7
 
         world.connections[path.nodes[1]].refuses = refuses
         failures = metered.apply([wanted(world, path, 1e6, port) for port in (5, 6)] + [bad])
@@ -183,11 +187,7 @@ def test_a_flow_that_is_placed_while_its_switch_is_away_is_there_when_it_is_back
 def test_meters_of_an_earlier_controller_go_once_no_entry_uses_them(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         path, switch, metered = world.paths()[0], first_switch(world), world.app.metered_paths
-        left = wanted(world, path, 1e6, 77)
-        metered.apply([left])
-        (entry,) = coflow_entries(world)
-        world.app.explicit_paths.discard(metered.get(left.path.five_tuple))   # as if nobody here had placed it
-        metered._meters.clear()
+        entry = left_by_an_earlier_controller(world, wanted(world, path, 1e6, 77))
         switch.meters[2] = Meter(2, 5, 5)
         world.app.switch_changed(EventSwitchChanged(path.nodes[1], connected=True))
         eventlet.sleep(1)
@@ -201,19 +201,98 @@ def test_meters_of_an_earlier_controller_go_once_no_entry_uses_them(run: Any) ->
     run(scenario)
 
 
+def left_by_an_earlier_controller(world: World, left: Wanted) -> Any:
+    """Place a flow as if not this controller had done it, and read its switch. Gives the entry."""
+    metered = world.app.metered_paths
+    assert metered.apply([left]) == {}
+    (entry,) = coflow_entries(world)
+    world.app.explicit_paths.discard(metered.get(left.path.five_tuple))
+    metered._meters.clear()
+    world.app.switch_changed(EventSwitchChanged(left.path.first_switch, connected=True))
+    eventlet.sleep(1)
+    return entry
+
+
+@pytest.mark.parametrize("rate_bps", [3e6, 1e6, None])
+def test_a_flow_of_an_earlier_controller_is_taken_over_with_its_meter(run: Any, rate_bps: float | None) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, switch, metered = world.paths()[0], first_switch(world), world.app.metered_paths
+        left_by_an_earlier_controller(world, wanted(world, path, 1e6))
+        metered.apply([wanted(world, path, 2e6, 78)])
+        assert set(switch.meters) == {1, 2}
+        assert metered.apply([wanted(world, path, rate_bps), wanted(world, path, 2e6, 78)]) == {}
+        assert switch.meters == {2: meter_for(2, 2e6)} | ({1: meter_for(1, rate_bps)} if rate_bps else {})
+        assert len(coflow_entries(world)) == 2
+        metered.apply([], [wanted(world, path, None, port).path.five_tuple for port in (5000, 78)])
+        assert switch.meters == {} and coflow_entries(world) == []
+
+    run(scenario)
+
+
+def test_a_meter_of_an_earlier_controller_goes_with_its_entry(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, switch = world.paths()[0], first_switch(world)
+        entry = left_by_an_earlier_controller(world, wanted(world, path, 1e6))
+        del switch.flows[entry.key]
+        world.app.entry_removed(removal(world, path, entry))
+        eventlet.sleep(0.1)
+        assert switch.meters == {}
+
+    run(scenario)
+
+
+def test_meters_that_somebody_else_adds_or_deletes_cost_no_flow_its_meter(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, switch, metered = world.paths()[0], first_switch(world), world.app.metered_paths
+        switch.meters[1] = Meter(1, 5, 5)
+        assert metered.apply([wanted(world, path, 1e6)]) == {}
+        assert switch.meters == {1: meter_for(1, 1e6)}
+        del switch.meters[1]
+        assert metered.apply([wanted(world, path, 2e6), wanted(world, path, 3e6, 78)]) == {}
+        assert sorted(meter.rate_kbps for meter in switch.meters.values()) == [2000, 3000]
+        assert {entry.meter_id for entry in coflow_entries(world)} == set(switch.meters)
+        assert metered.unmetered == 0
+
+    run(scenario)
+
+
+def test_a_flow_is_not_placed_before_what_its_switch_holds_is_known(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, switch, metered = world.paths()[0], first_switch(world), world.app.metered_paths
+        metered.apply([wanted(world, path, 1e6)])
+        switch.flows, switch.groups, switch.meters, switch._by_table = {}, {}, {}, None
+        refusals = []
+        take = switch.take
+
+        def watched(buffer: bytes) -> None:
+            try:
+                take(buffer)
+            except Exception as error:
+                refusals.append(error)
+                raise
+
+        switch.take = watched
+        world.app.switch_changed(EventSwitchChanged(path.nodes[1], connected=True))
+        assert metered.apply([wanted(world, path, 2e6)]) == {}
+        assert switch.meters == {1: meter_for(1, 2e6)} and refusals == []
+
+    run(scenario)
+
+
+def removal(world: World, path: Path, entry: Any) -> Any:
+    """What the switch tells when an entry's lifetime is over."""
+    fields = dict(entry.match)
+    return SimpleNamespace(msg=SimpleNamespace(cookie=entry.cookie, table_id=entry.table, priority=entry.priority,
+                                               match=fields, datapath=world.connections[path.nodes[1]]))
+
+
 def test_an_entry_whose_lifetime_is_over_takes_its_meter_along(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         path, switch = world.paths()[0], first_switch(world)
         world.app.metered_paths.apply([wanted(world, path, 1e6)])
         (entry,) = coflow_entries(world)
         del switch.flows[entry.key]
-
-        class Removed:
-            class msg:  # noqa: N801
-                cookie = entry.cookie
-                datapath = world.connections[path.nodes[1]]
-
-        world.app.entry_removed(Removed)
+        world.app.entry_removed(removal(world, path, entry))
         eventlet.sleep(0.1)
         assert switch.meters == {} and world.app.metered_paths.get(wanted(world, path, None).path.five_tuple) is None
 
@@ -265,5 +344,12 @@ def test_numbers_are_never_given_twice_and_always_given_while_some_are_free(step
         elif isinstance(step, int):
             ids.give_back(step)
         else:
-            assert set(ids.found(step, {number for number in step if number % 2})).isdisjoint(ids.taken)
+            before = set(ids.taken)
+            idle = ids.found(step, {number for number in step if number % 2})
+            assert before.isdisjoint(idle), "ours are not deleted"
+            assert ids.taken == before | set(idle), "nobody gets one before it is deleted"
+            for number in idle[::2]:
+                ids.give_back(number)
+            if ids.foreign:
+                ids.take_over(min(ids.foreign))
             assert ids.foreign.isdisjoint(ids.taken)
