@@ -159,7 +159,8 @@ class CoflowSimulation:
         """Every application tells what its flows have left."""
         told = [running for running in self._running.values() if running.coflow_id not in self._hidden]
         for running in told:
-            self._scheduler.progress(running.flow.flow_id, float(self._left[running.row]) / BITS_PER_BYTE, self.now)
+            left_bits = max(float(self._left[running.row]), 0.0)        # less by rounding when it is just done
+            self._scheduler.progress(running.flow.flow_id, left_bits / BITS_PER_BYTE, self.now)
         self._reports_due = bool(told)
         if told:
             self._at(self.now + self._enforcement.report_interval, self._report)
