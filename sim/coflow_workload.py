@@ -1,4 +1,4 @@
-"""MinCOF's workload (Chiu et al., section IV-B): coflows of host-to-host transfers, and what no policy can beat.
+"""MinCOF's workload (Chiu et al., section IV-B): coflows of host-to-host transfers.
 
 Where the text leaves a choice, it is made so:
 
@@ -11,13 +11,11 @@ Where the text leaves a choice, it is made so:
 * A transfer's flows share its file evenly (section III-C).
 """
 
-import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from random import Random
 
-from controller.policy.coflow import BITS_PER_BYTE, Coflow, CoflowFlow
+from controller.policy.coflow import Coflow, CoflowFlow
 from controller.policy.network import Network
 from sim.errors import InvalidWorkload
 
@@ -74,58 +72,3 @@ def _normal_between(least: int, most: int, generator: Random) -> int:
         number = round(generator.gauss((least + most) / 2, (most - least) / 4))
         if least <= number <= most:
             return number
-
-
-def least_mean_seconds(coflows: Sequence[Coflow], network: Network) -> float:
-    """A lower bound on the mean completion time under any order, any rates and any paths, known ahead or not.
-
-    A coflow is not complete before the host link on which it has most to do has carried that. Each link takes the
-    coflows that have it as theirs: however it serves them, the sum of their completion times is at least that of
-    serving the one with least left first (Schrage, 1968). Each coflow counts on one link only, so the sums add up.
-    Links between switches count as one cut for each switch and direction. What coflows have on other links, and that
-    flows of one path cannot use another, is left out: the bound may be out of reach.
-    """
-    jobs: dict[object, list[tuple[float, float]]] = {}
-    for coflow in coflows:
-        seconds: dict[object, float] = {}
-        for flow in coflow.flows:
-            bits = flow.remaining_bytes * BITS_PER_BYTE
-            for cut, capacity_bps in _cuts(flow, network):
-                seconds[cut] = seconds.get(cut, 0.0) + bits / capacity_bps
-        longest = max(seconds, key=lambda cut: seconds[cut])
-        jobs.setdefault(longest, []).append((coflow.arrived_at, seconds[longest]))
-    return sum(_least_sum(own) for own in jobs.values()) / len(coflows)
-
-
-def _cuts(flow: CoflowFlow, network: Network) -> list[tuple[object, float]]:
-    nodes = network.shortest_paths(flow.source, flow.destination)[0].nodes
-    cuts: list[tuple[object, float]] = [((nodes[0], nodes[1]), network.capacity_bps((nodes[0], nodes[1]))),
-                                        ((nodes[-2], nodes[-1]), network.capacity_bps((nodes[-2], nodes[-1])))]
-    if len(nodes) > 3:
-        for switch, name in ((nodes[1], "out of"), (nodes[-2], "into")):
-            others = [other for other in network.neighbours(switch) if not network.is_host(other)]
-            links = [(switch, other) if name == "out of" else (other, switch) for other in others]
-            cuts.append(((name, switch), sum(network.capacity_bps(link) for link in links)))
-    return cuts
-
-
-def _least_sum(jobs: Sequence[tuple[float, float]]) -> float:
-    """The least sum of completion times of (arrival, seconds) on one machine that may be interrupted."""
-    coming = sorted(jobs, reverse=True)
-    waiting: list[tuple[float, float]] = []
-    now, total = 0.0, 0.0
-    while coming or waiting:
-        if not waiting:
-            now = max(now, coming[-1][0])
-        while coming and coming[-1][0] <= now:
-            arrival, seconds = coming.pop()
-            heapq.heappush(waiting, (seconds, arrival))
-        left, arrival = heapq.heappop(waiting)
-        until = coming[-1][0] if coming else inf
-        if now + left <= until:
-            now += left
-            total += now - arrival
-        else:
-            heapq.heappush(waiting, (left - (until - now), arrival))
-            now = until
-    return total

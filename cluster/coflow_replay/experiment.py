@@ -16,7 +16,8 @@ from rich.table import Table
 from cluster.coflow_replay.replay import ReplaySettings, replay
 from controller.policy.coflow import Coflow
 from controller.policy.mincof import THRESHOLD_BYTES
-from sim.coflow_workload import generate, least_mean_seconds
+from sim.coflow_bound import least_mean_seconds
+from sim.coflow_workload import generate
 from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of

@@ -15,8 +15,9 @@ from controller.policy.coflow_comparators import Aalo, FairSharing, Rapier, Sinc
 from controller.policy.coflow_plus import CoflowPlus
 from controller.policy.mincof import MinCOF
 from controller.policy.network import Network
+from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.coflow_workload import CoflowWorkload, generate, least_mean_seconds
+from sim.coflow_workload import CoflowWorkload, generate
 from sim.errors import InvalidSetting
 from sim.experiments.report import Layout
 from sim.fabric_network import network_of

@@ -10,8 +10,9 @@ from controller.policy.coflow import Coflow, CoflowFlow, CoflowScheduler
 from controller.policy.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
 from controller.policy.mincof import MinCOF
 from sim.class_shares import class_rates, ranked_rates
+from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
-from sim.coflow_workload import CoflowWorkload, generate, least_mean_seconds
+from sim.coflow_workload import CoflowWorkload, generate
 from sim.errors import InvalidSetting, InvalidWorkload
 from sim.fabric_network import network_of
 from sim.fluid import FluidNetwork
