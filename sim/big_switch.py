@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from controller.policy import coflow_kernels as kernels
+from controller.policy import coflow_order
 from controller.policy.coflow_kernels import Integers, Reals
 from sim.coflow_trace import CoflowTrace
 from sim.errors import InvalidSetting
@@ -62,11 +63,11 @@ def varys(switch: Switch, active: Integers) -> None:
 
 
 def sincronia(switch: Switch, active: Integers) -> None:
-    """The order of `kernels.bssi`; rates as for Varys."""
+    """The order of `coflow_order.bssi`; rates as for Varys."""
     s, free = switch, switch.whole.copy()
     order = active
     if len(active):
-        order = kernels.bssi(active, np.ones(len(active)), s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
+        order = coflow_order.bssi(active, s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
     kernels.scaled(order, s.first, s.count, s.rows, s.links, s.left, free, s.whole, s.load, s.rates)
     kernels.backfill(order, s.first, s.count, s.rows, s.links, free, s.whole, s.rates)
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from controller.policy import coflow_kernels as kernels
+from controller.policy import coflow_order
 from controller.policy.coflow import TrafficSet
 from controller.policy.live_coflows import LiveCoflow, LiveFlow, TableScheduler, hashed, without_rates
 from controller.policy.maxmin import global_shares
@@ -60,8 +61,8 @@ class LiveArrays:
 
     def bssi(self) -> kernels.Integers:
         """Sincronia's order."""
-        return kernels.bssi(self.all, np.ones(len(self.all)), self.first, self.count, self.rows, self.links,
-                            self.left, self.whole, self.load)
+        return coflow_order.bssi(self.all, self.first, self.count, self.rows, self.links, self.left, self.whole,
+                                 self.load)
 
     def scaled(self, order: kernels.Integers) -> None:
         kernels.scaled(order, self.first, self.count, self.rows, self.links, self.left, self.free, self.whole,

@@ -1,4 +1,4 @@
-"""Orders and rates of coflows, over arrays (compiled).
+"""Routes and rates of coflows, over arrays (compiled); orders are those of `coflow_order`.
 
 Flow f runs over the links in row f of `links`, -1 after the last; `left` holds what flows have to send, `free` what
 links can still give. The flows of coflow c are `flows[first[c] : first[c] + count[c]]`. `load` is scratch: zeros, one
@@ -123,78 +123,6 @@ def backfill(order: Integers, first: Integers, count: Integers, flows: Integers,
                     if links[f, position] < 0:
                         break
                     free[links[f, position]] -= more
-
-
-@compiled
-def bssi(coflows: Integers, weights: Reals, first: Integers, count: Integers, flows: Integers, links: Integers,
-         left: Reals, whole: Reals, load: Reals) -> Integers:
-    """Sincronia's order (Agarwal et al., SIGCOMM 2018, Algorithm 1: bottleneck, select, scale, iterate).
-
-    From the last place up: on the link with most to do, the coflow with the least weight for what it has there goes
-    last, and the weights of the others on that link shrink by what it would have cost to put them last. `weights`
-    are used up.
-    """
-    n = len(coflows)
-    ranked = np.empty(n, np.int64)
-    entries = 0
-    for c in coflows:
-        entries += count[c] * links.shape[1]
-    # Each coflow's seconds on each link that it uses, as rows, and for each link the rows on it.
-    row_link = np.empty(entries, np.int64)
-    row_seconds = np.empty(entries)
-    row_coflow = np.empty(entries, np.int64)
-    begin = np.zeros(n + 1, np.int64)
-    total = np.zeros(len(whole))
-    rows = 0
-    for number in range(n):
-        c = coflows[number]
-        add_load(c, first, count, flows, links, left, load)
-        for i in range(first[c], first[c] + count[c]):
-            f = flows[i]
-            for position in range(links.shape[1]):
-                link = links[f, position]
-                if link < 0:
-                    break
-                if load[link] > 0:
-                    row_link[rows], row_coflow[rows] = link, number
-                    row_seconds[rows] = load[link] / whole[link]
-                    total[link] += row_seconds[rows]
-                    load[link] = 0.0
-                    rows += 1
-        begin[number + 1] = rows
-    on_link = np.zeros(len(whole) + 1, np.int64)
-    for row in range(rows):
-        on_link[row_link[row] + 1] += 1
-    for link in range(len(whole)):
-        on_link[link + 1] += on_link[link]
-    filled = on_link[:-1].copy()
-    by_link = np.empty(rows, np.int64)
-    for row in range(rows):
-        by_link[filled[row_link[row]]] = row
-        filled[row_link[row]] += 1
-    placed = np.zeros(n, np.bool_)
-    for place in range(n - 1, -1, -1):
-        busiest = np.argmax(total)
-        last, least, last_seconds = -1, np.inf, 0.0
-        for k in range(on_link[busiest], on_link[busiest + 1]):
-            row = by_link[k]
-            number = row_coflow[row]
-            if not placed[number] and weights[number] / row_seconds[row] < least:
-                last, least, last_seconds = number, weights[number] / row_seconds[row], row_seconds[row]
-        if last < 0:                                # nothing left to send: any order
-            for number in range(n):
-                if not placed[number]:
-                    last = number
-        for k in range(on_link[busiest], on_link[busiest + 1]):
-            row = by_link[k]
-            number = row_coflow[row]
-            if last_seconds > 0 and not placed[number]:
-                weights[number] = max(weights[number] - least * row_seconds[row], 0.0)
-        placed[last] = True
-        ranked[place] = coflows[last]
-        for row in range(begin[last], begin[last + 1]):
-            total[row_link[row]] = max(total[row_link[row]] - row_seconds[row], 0.0)
-    return ranked
 
 
 @compiled

@@ -1,8 +1,9 @@
 """coflow-plus: what MinCOF could be if it were free of the paper's limits.
 
-* **Order**: Sincronia's (`coflow_kernels.bssi`), proven to be within four times the best, over the hosts' own links
+* **Order**: Sincronia's (`coflow_order.bssi`), proven to be within four times the best, over the hosts' own links
   and, as one link each, what a switch at the edge can send up and what can come down to it. So the order does not
-  depend on paths.
+  depend on paths. The coflows that go next are then moved, one by one, to where the sum of all ends is least
+  (`coflow_order.improved`).
 * **Routes**: in that order each coflow is placed, its largest flow first, where what was placed before it and its own
   flows end soonest (`coflow_kernels.route`). Any coflow is re-balanced when that lets it end sooner by `worth`.
 * **Priorities instead of meters**: the first seven coflows have a class of traffic each, all others share the eighth.
@@ -19,6 +20,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import numpy as np
 
 from controller.policy import coflow_kernels as kernels
+from controller.policy import coflow_order
 from controller.policy.coflow import (
     BITS_PER_BYTE,
     Assignment,
@@ -35,6 +37,10 @@ from controller.policy.network import Network, Path
 PRIORITIES = 8
 WORTH = 0.05
 """A coflow is moved if it ends sooner by this part."""
+NEXT = 64
+"""So many coflows from the first on are put into a better order: those that go soon. Later there are others."""
+PASSES = 10
+"""Over these coflows, at most: some two or three are enough mostly."""
 
 
 class _Fabric:
@@ -287,8 +293,9 @@ class CoflowPlus(CoflowScheduler):
         rows, whole = self._rows, self._fabric.whole
         numbers = np.arange(len(ids))
         if len(flows):
-            order = kernels.bssi(numbers, np.ones(len(ids)), first, counts, flows, rows.links, rows.left, whole,
-                                 np.zeros(len(whole)))
+            arguments = first, counts, flows, rows.links, rows.left, whole, np.zeros(len(whole))
+            order = coflow_order.bssi(numbers, *arguments)
+            order[:NEXT] = coflow_order.improved(order[:NEXT], *arguments, NEXT, PASSES)
             self.moves += kernels.route(order, first, counts, flows, rows.left, rows.links, rows.pair,
                                         *self._fabric.arrays(), whole, self._worth, rows.chosen,
                                         np.zeros(len(whole)))

@@ -1,36 +1,12 @@
 """coflow-plus: order, routes and priorities in one, and reads whose replicas are free."""
 
-from itertools import permutations
-from random import Random
-
-import numpy as np
 import pytest
 
-from controller.policy import coflow_kernels as kernels
 from controller.policy.coflow import Coflow, CoflowFlow
 from controller.policy.coflow_plus import CoflowPlus
 from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
 from tests.unit.policy.networks import join, part
 from tests.unit.policy.test_mincof import MBIT, coflow, fabric
-
-
-def test_the_order_is_within_four_times_the_best_of_all_orders() -> None:
-    """Sum of completion times on ports that serve one coflow after the other: Sincronia's bound is 4."""
-    random = Random(5)
-    for _ in range(40):
-        loads = np.array([[random.choice([0, random.randint(1, 9)]) for _ in range(3)] for _ in range(5)], float)
-        loads[:, 0] += 1
-        number, ports = loads.shape
-        links = np.tile(np.arange(ports), number).reshape(-1, 1)
-        order = kernels.bssi(np.arange(number), np.ones(number), np.arange(number) * ports, np.full(number, ports),
-                             np.arange(number * ports), links, loads.flatten(), np.ones(ports), np.zeros(ports))
-
-        def cost(order: object, loads: np.ndarray = loads) -> float:
-            return float(loads[list(order)].cumsum(axis=0).max(axis=1).sum())      # type: ignore[call-overload]
-
-        best = min(cost(each) for each in permutations(range(number)))
-        assert sorted(order) == list(range(number))
-        assert cost(order) <= 4 * best
 
 
 def test_on_one_link_the_shortest_goes_first() -> None:
