@@ -139,7 +139,7 @@ class Appends:
 
     def _follow(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
-                                           operation.chunk_size) as file, \
+                                           operation.chunk_size, operation.length) as file, \
                 turn(file, operation.epoch, channel, RELAYED_TURN_SECONDS):
             records = [Record.of(record) for record in operation.records]
             writer = self._writer(file, operation, records)

@@ -8,14 +8,14 @@ length, CRC). A slot is written with one system call before the append becomes p
 process left is told by its end: an append that ends beyond the file's length never happened.
 """
 
-import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from fs.dataserver.disk import put
 from fs.errors import StorageFailed
 from fs.proto.speedwell_pb2 import AppendRecord
 
@@ -28,6 +28,7 @@ _HEAD = struct.Struct(">4sIQ")
 _HEAD_BYTES = 32
 _SLOT = struct.Struct(">QQQQ")
 _SLOT_BYTES = 40
+LOG_BYTES = _HEAD_BYTES + MAX_WRITERS * _SLOT_BYTES
 _FORGOT = 1
 
 
@@ -52,13 +53,14 @@ class Record(NamedTuple):
 
 
 class AppendLog:
-    """The appends of the file whose chunks lie in `directory`. The caller has the file's turn to change it."""
+    """The appends of one file. The caller has the file's turn to change it."""
 
-    def __init__(self, directory: str, length: int) -> None:
-        """Raises StorageFailed if it cannot be read. `length` is the file's."""
+    def __init__(self, place: Callable[[], tuple[str, int]], length: int) -> None:
+        """Raises StorageFailed if it cannot be read. `place` says in which file it is, and at which offset; `length`
+        is that of the file with the appended bytes."""
         self.epoch = 0
         self.forgot = False     # whether the append of some writer had to make room
-        self._path = f"{directory}/{NAME}"
+        self._place = place
         self._slots: list[Record | None] = []
         self._slot_of: dict[int, int] = {}
         self._load(length)
@@ -88,7 +90,7 @@ class AppendLog:
         writes = []
         for record in records:
             forgot = self.forgot
-            writes.append((self._place(record), record))
+            writes.append((self._slot_for(record), record))
             new_head = new_head or forgot != self.forgot
         self._write(writes, new_head, sync)
 
@@ -110,7 +112,7 @@ class AppendLog:
 
     # ------------------------------------------------------------------ private
 
-    def _place(self, record: Record) -> int:
+    def _slot_for(self, record: Record) -> int:
         slot = self._slot_of.get(record.writer)
         if slot is None:
             slot = self._free_slot()
@@ -131,33 +133,40 @@ class AppendLog:
         return slot
 
     def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool, sync: bool) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path, start = self._place()
+        # What begins elsewhere is in a file with other things: that one is there, or was deleted.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (0 if start else os.O_CREAT), 0o644)
         try:
             if head:
-                _pwrite(descriptor, _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch),
-                                            _HEAD_BYTES), 0)
+                put(descriptor, _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), _HEAD_BYTES),
+                    start)
             for slot, record in slots:
-                _pwrite(descriptor, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES),
-                        _HEAD_BYTES + slot * _SLOT_BYTES)
+                put(descriptor, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES),
+                    start + _HEAD_BYTES + slot * _SLOT_BYTES)
             if sync:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def _load(self, length: int) -> None:
+        path, start = self._place()
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.pread(descriptor, LOG_BYTES, start).rstrip(b"\0")
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error.strerror}") from None
-        with os.fdopen(descriptor, "rb") as stream:
-            data = stream.read(_HEAD_BYTES + MAX_WRITERS * _SLOT_BYTES)
-        if len(data) < _HEAD_BYTES:
-            return  # a crash while it was made
+            raise StorageFailed(f"{path}: {error.strerror}") from None
+        if not data:
+            return  # nothing was appended, or a crash while it was made
+        slots = -(-(len(data) - _HEAD_BYTES) // _SLOT_BYTES)
+        data = data.ljust(_HEAD_BYTES + slots * _SLOT_BYTES, b"\0")
         magic, flags, epoch = _HEAD.unpack_from(data)
         if magic != _MAGIC or not _is_sealed(data[:_HEAD_BYTES], _HEAD.size):
-            raise StorageFailed(f"{self._path} is damaged")
+            raise StorageFailed(f"{path} is damaged")
         self.epoch = epoch
         self.forgot = bool(flags & _FORGOT)
         for start in range(_HEAD_BYTES, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES):
@@ -170,7 +179,7 @@ class AppendLog:
         try:
             self.cut(length)
         except OSError as error:
-            raise StorageFailed(f"{self._path}: {error.strerror}") from None
+            raise StorageFailed(f"{path}: {error.strerror}") from None
 
 
 def _sealed(data: bytes, size: int) -> bytes:
@@ -181,8 +190,3 @@ def _sealed(data: bytes, size: int) -> bytes:
 def _is_sealed(data: bytes, size: int) -> bool:
     """Whether the first `size` bytes match the CRC behind them."""
     return crc32c(data[:size]) == int.from_bytes(data[size:size + 4], "big")
-
-
-def _pwrite(descriptor: int, data: bytes, offset: int) -> None:
-    if os.pwrite(descriptor, data, offset) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

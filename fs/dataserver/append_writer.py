@@ -1,12 +1,12 @@
 """The bytes of one append on their way into a file."""
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, extended, pack
-from fs.dataserver.store import disk_error
+from fs.dataserver.disk import disk_error, sync_directory, write_at
+from fs.dataserver.small_file import DATA_AT, SMALL_BYTES, enlarge
 from fs.dataserver.stored_file import StoredFile, head
 
 
@@ -34,6 +34,8 @@ class AppendWriter:
         """Add bytes. Raises NoSpace or StorageFailed; only `abort` is useful then."""
         self._sum(data)
         try:
+            if self.file.small and self._put_small(data):
+                return
             while data:
                 chunk, start = divmod(self.end, self.file.chunk_size)
                 if chunk != self._chunk:
@@ -60,7 +62,8 @@ class AppendWriter:
             self._close()
             if len(self._sums) > 1:
                 first = (self.offset - 1) // BLOCK_BYTES if self.offset else 0
-                _write_at(f"{self.file.directory}/sums", pack(self._sums[:-1]), first * SUM_BYTES, self._sync)
+                path, begin = self.file.sums_place()
+                write_at(path, begin + first * SUM_BYTES, pack(self._sums[:-1]), sync=self._sync)
         except OSError as error:
             raise disk_error(error, f"cannot write to {self.file.file_id}") from None
 
@@ -70,9 +73,12 @@ class AppendWriter:
             self.prepare()
         try:
             # Length and sum of the last block in one write: they agree whenever this process dies.
-            _write_at(f"{self.file.directory}/meta", head(self.end, self._sums[-1]), 0, self._sync, create=False)
+            record = self.file.record
+            write_at(record, 0, head(self.end, self._sums[-1]), sync=self._sync, create=False)
             if self._sync:
-                sync_directory(self.file.directory)
+                sync_directory(os.path.dirname(record))  # noqa: PTH120
+                if not self.offset:
+                    sync_directory(os.path.dirname(self.file.directory))  # noqa: PTH120
         except OSError as error:
             raise disk_error(error, f"cannot commit to {self.file.file_id}") from None
         self.file.committed = self.end, self._sums[-1]
@@ -80,6 +86,9 @@ class AppendWriter:
     def abort(self) -> None:
         """Drop the bytes and give their space back. Never raises."""
         self._close()
+        if self.file.small and self.end > self.offset:
+            with contextlib.suppress(OSError):
+                os.truncate(self.file.record, DATA_AT + self.offset)
         for chunk in reversed(self._touched):
             kept = max(0, self.offset - chunk * self.file.chunk_size)
             with contextlib.suppress(OSError):
@@ -89,6 +98,22 @@ class AppendWriter:
                     os.unlink(self.file.chunk(chunk))  # noqa: PTH108
         self._touched.clear()
         self.end = self.offset
+
+    def _put_small(self, data: memoryview) -> bool:
+        """Write to a small file; False if it has a directory now, as the bytes are too many. Raises OSError."""
+        if self.end + len(data) > SMALL_BYTES:
+            self._close()
+            if self.end:
+                self._touched.append(0)
+            enlarge(self.file, self.end, self._sync)
+            return False
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.file.record, os.O_WRONLY | os.O_CLOEXEC)
+        while data:
+            written = os.pwrite(self._descriptor, data, DATA_AT + self.end)
+            self.end += written
+            data = data[written:]
+        return True
 
     def _sum(self, data: memoryview) -> None:
         while data:
@@ -112,23 +137,3 @@ class AppendWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = self._chunk = -1
-
-
-def sync_directory(directory: str) -> None:
-    """Force the names in a directory to the disk. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_at(path: str, data: bytes, offset: int, sync: bool, create: bool = True) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-    try:
-        if os.pwrite(descriptor, data, offset) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if sync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

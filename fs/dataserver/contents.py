@@ -1,14 +1,13 @@
 """What lies on this dataserver, compared with what the nameserver thinks lies here."""
 
 import logging
-import os
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
-from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
+from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 
 log = logging.getLogger(__name__)
@@ -121,10 +120,9 @@ def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, st
     OSError."""
     found: list[FileReport] = []
     for prefix in (f"{number:02x}" for number in range(256)):
-        directory = store.directory / prefix
-        if prefix < after[:2] or not directory.is_dir():
+        if prefix < after[:2] or not (store.directory / prefix).is_dir():
             continue
-        for file_id in sorted(os.listdir(directory)):  # noqa: PTH208
+        for file_id in sorted(store.ids_below(prefix)):
             if file_id <= after:
                 continue
             try:
@@ -132,7 +130,7 @@ def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, st
                     found.append(FileReport(file_id=file_id, inode=file.inode, size=file.length,
                                             epoch=file.ordering.log(file.length).epoch,
                                             damage=(damaged or {}).get(file_id, "")))
-            except (NoSuchFile, InvalidArgument) as error:
+            except NoSuchFile as error:
                 log.warning("%s", error)
             except SpeedwellError as error:
                 found.append(FileReport(file_id=file_id, damage=str(error)))

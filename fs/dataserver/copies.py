@@ -11,7 +11,8 @@ from fs.client.metadata import MetadataClient
 from fs.client.receiver import RangeReceiver
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.store import FileStore, check_file_id, disk_error
+from fs.dataserver.disk import disk_error
+from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
 from fs.errors import SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import (
@@ -127,7 +128,8 @@ class Copies:
         primary = copy.replicas[0]
         self._store.begin_anew(copy.file_id)
         known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
-        with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size) as file:
+        with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size,
+                                           known.file_size) as file:
             file.ordering.pinned = True
             for _ in range(MAX_ROUNDS):
                 if known.status not in (OK, NOT_FOUND):

@@ -1,6 +1,7 @@
 """What a dataserver knows of the order of a file's appends beside the bytes."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fs.channel import Channel
@@ -19,13 +20,14 @@ class ReplicaSet:
 class Ordering:
     """Of one file. Only the one who has the file's turn changes it."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, place: Callable[[], tuple[str, int]]) -> None:
+        """`place` says in which file the appends are written down, and at which offset."""
         self.replicas: ReplicaSet | None = None
         self.level_epoch = 0        # all replicas of that epoch held all bytes when last looked at
         self.under_way: tuple[int, Channel] | None = None   # epoch and sender of the append that has the turn
         self.confirmed = (0, 0)     # term of the lease and epoch in which this server was found to be the primary
         self.pinned = False         # kept though empty: the epoch must not be forgotten
-        self._directory = directory
+        self._place = place
         self._log: AppendLog | None = None
         self._loading = threading.Lock()
 
@@ -33,7 +35,7 @@ class Ordering:
         """The file's appends; `length` is its committed length. Raises StorageFailed."""
         with self._loading:
             if self._log is None:
-                self._log = AppendLog(self._directory, length)
+                self._log = AppendLog(self._place, length)
             return self._log
 
     def interrupt(self, epoch: int) -> None:

@@ -14,13 +14,14 @@ from fs.channel import Channel
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.disk import disk_error
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.ordering import ReplicaSet
 from fs.dataserver.payload import Payload
 from fs.dataserver.peers import Peer, Peers
 from fs.dataserver.relay import Relay
-from fs.dataserver.store import FileStore, disk_error
+from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, require_unsealed, turn
 from fs.errors import (
@@ -79,7 +80,7 @@ class Primary:
     def order(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
         """Carry out a client's append. Raises Refused, NoSpace, NoSuchFile, StorageFailed, StaleEpoch."""
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
-                                           operation.chunk_size) as file, \
+                                           operation.chunk_size, operation.length) as file, \
                 turn(file, operation.epoch, channel, TURN_SECONDS):
             self._require_lease(file)
             require_unsealed(file)
@@ -108,7 +109,8 @@ class Primary:
         Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
         """
         copy, own = operation.copy, self._authority.dataserver_id
-        with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size) as file, \
+        with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size,
+                                           operation.length) as file, \
                 turn(file, copy.epoch, channel, TURN_SECONDS):
             self._require_lease(file)
             require_unsealed(file)

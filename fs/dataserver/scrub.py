@@ -4,9 +4,7 @@ A pass reads every block of every file at a bounded rate and compares it with it
 found damaged come first.
 """
 
-import errno
 import logging
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +13,7 @@ from collections.abc import Callable, Iterator
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.connections import ConnectionPool
+from fs.dataserver.disk import write_at
 from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile, head
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
@@ -196,12 +195,13 @@ class Scrubber:
             data, total = self._fetch(replica, file.file_id, start, min(BLOCK_BYTES, length - start))
             for name, offset, count in file.pieces(start, len(data)):
                 if name:
-                    _write_at(f"{file.directory}/{name}", data[:count], offset)
+                    write_at(*file.located(name, offset), data[:count], sync=True)
                 data = data[count:]
             if block < blocks_of(length) - 1:
-                _write_at(f"{file.directory}/sums", pack([total]), block * SUM_BYTES)
+                path, begin = file.sums_place()
+                write_at(path, begin + block * SUM_BYTES, pack([total]), sync=True)
             elif total != tail:
-                _write_at(f"{file.directory}/meta", head(length, total), 0)
+                write_at(file.record, 0, head(length, total), sync=True)
                 file.committed = length, total
             file.verified_block(block, file.committed)
         finally:
@@ -226,13 +226,3 @@ class Scrubber:
         if reply.offset != start or len(data) < length or not sums or sums[0] != block_sum(data):
             raise StorageFailed("its block is damaged too, or shorter")
         return whole, block_sum(whole)
-
-
-def _write_at(path: str, data: bytes, offset: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if os.pwrite(descriptor, data, offset) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

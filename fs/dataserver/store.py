@@ -1,12 +1,12 @@
 """Files on a dataserver's disk (Mayflower, section 3.3.2).
 
 `ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`, `2`, ... as
-`stored_file` says. New versions are made in `ROOT/making` and moved to their place when they are complete; what
-a dead process left there is removed at the next start.
+`stored_file` says; a small file is `<file id>.small` in place of that directory. New versions are made in
+`ROOT/making` and moved to their place when they are complete; what a dead process left there is removed at the
+next start.
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -20,8 +20,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from fs.dataserver.disk import disk_error, write_file
+from fs.dataserver.small_file import DESCRIPTION_BYTES, SMALL_BYTES, SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
-from fs.errors import InvalidArgument, NoSpace, NoSuchFile, StorageFailed
+from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,6 @@ KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
 
 _FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TOMBSTONES = 65536
 REPORTED_AGAIN_SECONDS = 60.0
 
@@ -88,11 +89,12 @@ class FileStore:
             self._release(file)
 
     @contextlib.contextmanager
-    def opened_for_append(self, file_id: str, inode: int, path: bytes,
-                          chunk_size: int) -> Iterator[StoredFile]:
+    def opened_for_append(self, file_id: str, inode: int, path: bytes, chunk_size: int,
+                          expected_bytes: int = 0) -> Iterator[StoredFile]:
         """Like `opened`, but an unknown file is made, and gone again if nothing is ever committed to it.
 
-        Raises NoSuchFile for a file that was deleted, NoSpace, InvalidArgument (`chunk_size` differs).
+        `expected_bytes` are to be appended at once: that tells how to make it. Raises NoSuchFile for a file that
+        was deleted, NoSpace, InvalidArgument (`chunk_size` differs).
         """
         check_file_id(file_id)
         with self._lock:
@@ -100,7 +102,7 @@ class FileStore:
                 raise NoSuchFile(f"the file {file_id} was deleted")
             file = self._files.get(file_id) or self._load(file_id)
             if file is None:
-                file = self._make(StoredFile(file_id, self._place(file_id), inode, path, chunk_size))
+                file = self._make(StoredFile(file_id, self._place(file_id), inode, path, chunk_size), expected_bytes)
             if file.chunk_size != chunk_size:
                 raise InvalidArgument(f"chunk_size: {chunk_size}, but {file_id} has {file.chunk_size}")
             self._hold(file)
@@ -137,7 +139,7 @@ class FileStore:
             self._files.pop(file_id, None)
             self._grown.pop(file_id, None)
             self._reported.pop(file_id, None)
-        shutil.rmtree(self._place(file_id), ignore_errors=True)
+        self._erase(file_id)
 
     def begin_anew(self, file_id: str) -> None:
         """Forget what is left of a file, and that it was deleted: a new replica of it is being made."""
@@ -149,7 +151,12 @@ class FileStore:
         """The ids of all files on disk, in no order."""
         for prefix in sorted(self.directory.glob("[0-9a-f][0-9a-f]")):
             with contextlib.suppress(FileNotFoundError):
-                yield from (entry.name for entry in prefix.iterdir() if _FILE_ID.fullmatch(entry.name))
+                yield from self.ids_below(prefix.name)
+
+    def ids_below(self, prefix: str) -> set[str]:
+        """The ids on disk that begin with two hex digits. Raises FileNotFoundError if none ever did, OSError."""
+        names = (name.removesuffix(SUFFIX) for name in os.listdir(f"{self._root}/{prefix}"))  # noqa: PTH208
+        return {name for name in names if _FILE_ID.fullmatch(name)}
 
     def capacity(self) -> tuple[int, int]:
         """(size of the disk, bytes that can still be written). Raises StorageFailed."""
@@ -235,7 +242,13 @@ class FileStore:
                 return
             if self._files.get(file.file_id) is file:
                 del self._files[file.file_id]
-                shutil.rmtree(file.directory, ignore_errors=True)
+                self._erase(file.file_id)
+
+    def _erase(self, file_id: str) -> None:
+        place = self._place(file_id)
+        with contextlib.suppress(OSError):
+            os.unlink(place + SUFFIX)  # noqa: PTH108
+        shutil.rmtree(place, ignore_errors=True)
 
     def _load(self, file_id: str) -> StoredFile | None:
         try:
@@ -243,12 +256,19 @@ class FileStore:
         except NoSuchFile:
             return None
 
-    def _make(self, file: StoredFile) -> StoredFile:
+    def _make(self, file: StoredFile, expected_bytes: int) -> StoredFile:
+        description = file.description()
+        file.small = (expected_bytes <= SMALL_BYTES <= file.chunk_size and len(description) <= DESCRIPTION_BYTES)
         try:
-            _make_directory(file.directory)
-            _write_new(f"{file.directory}/meta", file.description())
+            if not file.small:
+                _make_directory(file.directory)
+            try:
+                write_file(file.record, description)
+            except FileNotFoundError:
+                _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
+                write_file(file.record, description)
         except OSError as error:
-            shutil.rmtree(file.directory, ignore_errors=True)
+            self._erase(file.file_id)
             raise disk_error(error, f"cannot make {file.file_id}") from None
         return file
 
@@ -261,13 +281,6 @@ class FileStore:
             raise disk_error(error, f"cannot write to {self.directory}") from None
 
 
-def disk_error(error: OSError, what: str) -> NoSpace | StorageFailed:
-    """The filesystem's error for an error of the local disk."""
-    if error.errno in _OUT_OF_SPACE:
-        return NoSpace("the dataserver's disk is full")
-    return StorageFailed(f"{what}: {error.strerror}")
-
-
 def _make_directory(directory: str) -> None:
     try:
         os.mkdir(directory)  # noqa: PTH102
@@ -275,13 +288,3 @@ def _make_directory(directory: str) -> None:
         return
     except FileNotFoundError:
         os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-
-
-def _write_new(path: str, content: bytes) -> None:
-    """Write a file with one system call: a crash leaves it empty or whole."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        if os.write(descriptor, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)

@@ -5,9 +5,10 @@ blocks but the last) and `map` (where the blocks of a version made from another 
 begins with the committed length as 20 digits, the sum of the last block as 8 and the CRC of both, overwritten in
 place by one write when an append commits; so data, sums and length agree whenever a process dies. The rest of it
 has a CRC too. Bytes and sums beyond the committed length are leftovers of an append that did not commit: nobody
-reads them, the next append overwrites them.
+reads them, the next append overwrites them. A small file has all this in one file of the disk (`small_file`).
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.dataserver import layout
+from fs.dataserver import append_log, layout
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
 from fs.dataserver.ordering import Ordering
+from fs.dataserver.small_file import APPENDS_AT, DATA_AT, DESCRIPTION_BYTES, SUFFIX, SUMS_AT
 from fs.errors import NoSuchFile, StorageFailed
 
 LENGTH_DIGITS = 20
@@ -51,6 +53,8 @@ class StoredFile:
     runs: Runs = field(default_factory=list)
     committed: tuple[int, int] = (0, EMPTY)
     """Length in bytes and sum of the last block, which change together."""
+    small: bool = False
+    """Whether it has no directory, but one file beside it."""
     users: int = 0
     turn: threading.Lock = field(default_factory=threading.Lock)
     sealers: int = 0
@@ -58,7 +62,7 @@ class StoredFile:
     ordering: Ordering = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ordering = Ordering(self.directory)
+        self.ordering = Ordering(self.appends_place)
 
     @property
     def length(self) -> int:
@@ -87,6 +91,23 @@ class StoredFile:
         return self.sealers > 0 or now < self.sealed_until
 
     # ------------------------------------------------------------------ where bytes are
+
+    @property
+    def record(self) -> str:
+        """The path of the file that begins with the description."""
+        return self.directory + SUFFIX if self.small else f"{self.directory}/meta"
+
+    def sums_place(self) -> tuple[str, int]:
+        """The path of the file with the sums, and the offset of the first of them."""
+        return (self.record, SUMS_AT) if self.small else (f"{self.directory}/sums", 0)
+
+    def appends_place(self) -> tuple[str, int]:
+        """The path of the file with the appends, and where they begin."""
+        return (self.record, APPENDS_AT) if self.small else (f"{self.directory}/{append_log.NAME}", 0)
+
+    def located(self, name: str, start: int) -> tuple[str, int]:
+        """Where byte `start` of a file that `pieces` names lies: a path, and the offset in that file."""
+        return (self.record, DATA_AT + start) if self.small else (f"{self.directory}/{name}", start)
 
     def chunk(self, number: int) -> str:
         """The path of this version's own chunk file `number`, counted from 0."""
@@ -127,7 +148,7 @@ class StoredFile:
                 if count % ZEROS_BYTES:
                     yield zeros(), 0, count % ZEROS_BYTES
                 continue
-            descriptor = self._open(name)
+            descriptor, start = self._open(name, start)
             try:
                 if os.fstat(descriptor).st_size < start + count:
                     raise StorageFailed(f"chunk {name} of {self.file_id} is shorter than the file's length")
@@ -182,13 +203,17 @@ class StoredFile:
 
     def _stored_sums(self, first: int, end: int) -> bytes:
         wanted = (end - first) * SUM_BYTES
+        was_small = self.small
+        path, begin = self.sums_place()
         try:
-            descriptor = os.open(f"{self.directory}/sums", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                stored = os.pread(descriptor, wanted, first * SUM_BYTES)
+                stored = os.pread(descriptor, wanted, begin + first * SUM_BYTES)
             finally:
                 os.close(descriptor)
         except OSError as error:
+            if was_small and not self.small:
+                return self._stored_sums(first, end)
             raise StorageFailed(f"sums of {self.file_id}: {error.strerror}") from None
         if len(stored) != wanted:
             raise StorageFailed(f"sums of {self.file_id} are cut off")
@@ -212,33 +237,43 @@ class StoredFile:
             yield chunk_name(number, generation), start, count
             begin += count
 
-    def _open(self, name: str) -> int:
+    def _open(self, name: str, start: int) -> tuple[int, int]:
+        was_small = self.small
+        path, offset = self.located(name, start)
         try:
-            return os.open(f"{self.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC), offset
         except OSError as error:
+            if was_small and not self.small:  # it moved between the look and the open
+                return self._open(name, start)
             raise StorageFailed(f"chunk {name} of {self.file_id}: {error.strerror}") from None
 
 
 def load(file_id: str, directory: str) -> StoredFile:
     """Read a version's description. Raises NoSuchFile if there is none, StorageFailed if it is damaged."""
+    small = False
     try:
-        descriptor = os.open(f"{directory}/meta", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = _content(f"{directory}/meta")
+        except FileNotFoundError:
+            text = _content(directory + SUFFIX, DESCRIPTION_BYTES).rstrip(b"\0")
+            small = True
     except FileNotFoundError:
         raise NoSuchFile(f"this dataserver has no file {file_id}") from None
     except OSError as error:
         raise StorageFailed(f"meta of {file_id}: {error.strerror}") from None
-    with os.fdopen(descriptor, encoding="ascii", errors="replace") as meta:
-        text = meta.read()
     if not text:
         raise NoSuchFile(f"this dataserver has no file {file_id}")  # a crash while the file was made
+    if not small:
+        with contextlib.suppress(OSError):
+            os.unlink(directory + SUFFIX)  # noqa: PTH108 - a crash while the file got its directory
     try:
         committed = int(text[:LENGTH_DIGITS]), int(text[LENGTH_DIGITS:SEALED_BYTES], 16)
-        described, _, total = text[HEAD_BYTES:].strip().rpartition(" ")
-        if head(*committed) != text[:HEAD_BYTES].encode() or crc32c(described.encode()) != int(total, 16):
+        described, _, total = text[HEAD_BYTES:].strip().rpartition(b" ")
+        if head(*committed) != text[:HEAD_BYTES] or crc32c(described) != int(total, 16):
             raise ValueError("it does not match its checksum")
         rest = json.loads(described)
         file = StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]), int(rest["chunk_size"]),
-                          int(rest["generation"]), committed=committed)
+                          int(rest["generation"]), committed=committed, small=small)
         if rest["mapped"]:
             file.runs = layout.decode(_content(f"{directory}/map"))
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -272,7 +307,7 @@ def zeros() -> int:
         return _zeros
 
 
-def _content(path: str) -> bytes:
+def _content(path: str, limit: int = -1) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+        return file.read(limit)

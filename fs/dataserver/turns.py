@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fs.channel import Channel
 from fs.dataserver.append_log import Record
-from fs.dataserver.store import disk_error
+from fs.dataserver.disk import disk_error
 from fs.dataserver.stored_file import StoredFile
 from fs.errors import SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import BUSY, STALE, Status

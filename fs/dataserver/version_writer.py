@@ -6,7 +6,6 @@ version is made in a place where nobody looks and moved to its own when it is co
 """
 
 import contextlib
-import errno
 import os
 import shutil
 from bisect import bisect_right
@@ -16,10 +15,11 @@ from dataclasses import dataclass, field
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.dataserver import append_log, layout
-from fs.dataserver.append_writer import sync_directory
+from fs.dataserver.disk import disk_error, sync_directory, write_file
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from fs.dataserver.small_file import enlarge
 from fs.dataserver.sparse import copy_sparse
-from fs.dataserver.store import FileStore, disk_error
+from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile, patch_name
 
 MAX_SOURCES = 32
@@ -74,6 +74,8 @@ class VersionWriter:
         """Make the directory, and in it the changed blocks as they are before the new bytes come."""
         directory = self.file.directory = self._store.making(self.file.file_id)
         try:
+            if self._base is not None and self._base.small:
+                enlarge(self._base, self._committed[0], self._sync)
             os.mkdir(directory)  # noqa: PTH102
             self._made = True
             if self._patch_blocks:
@@ -110,11 +112,11 @@ class VersionWriter:
             file.committed = self._change.size, tail
             self._share()
             if file.runs:
-                _write_file(f"{directory}/map", layout.encode(file.runs), self._sync)
+                write_file(f"{directory}/map", layout.encode(file.runs), self._sync)
             if self._patch >= 0 and self._sync:
                 os.fsync(self._patch)
             file.directory = self._place
-            _write_file(f"{directory}/meta", file.description(), self._sync)
+            write_file(f"{directory}/meta", file.description(), self._sync)
             if self._sync:
                 sync_directory(directory)
             self._store.adopt(file, directory)
@@ -325,16 +327,3 @@ class VersionWriter:
         descriptor, self._patch = self._patch, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _write_file(path: str, content: bytes, sync: bool) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        if os.write(descriptor, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if sync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-

@@ -192,9 +192,9 @@ def test_a_half_made_version_is_gone_after_a_restart_and_the_old_one_is_whole(tm
 def test_an_aborted_version_leaves_no_trace(tmp_path: Path) -> None:
     store = FileStore(tmp_path, "d0")
     base = new_id()
-    append(store, base, b"a" * 100_000)
+    append(store, base, b"a" * 200_000)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
-    write(store, base, Change(100_000, 1 << 62, [(10, 20)]), b"12345", finish=False)
+    write(store, base, Change(200_000, 1 << 62, [(10, 20)]), b"12345", finish=False)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
     store.close()
 
@@ -202,9 +202,9 @@ def test_an_aborted_version_leaves_no_trace(tmp_path: Path) -> None:
 def test_a_damaged_block_does_not_become_a_good_one_by_a_change_beside_it(tmp_path: Path) -> None:
     store = FileStore(tmp_path, "d0")
     base = new_id()
-    append(store, base, b"a" * 100_000, 1 << 28)
+    append(store, base, b"a" * 200_000, 1 << 28)
     with (tmp_path / base[:2] / base / "1").open("r+b") as chunk:
         chunk.write(b"b")
     with pytest.raises(StorageFailed, match="block 0"):
-        write(store, base, Change(100_000, 1 << 62, [(10, 20)]), b"1234567890")
+        write(store, base, Change(200_000, 1 << 62, [(10, 20)]), b"1234567890")
     store.close()

@@ -1,0 +1,53 @@
+"""Writing to the dataserver's disk."""
+
+import errno
+import os
+
+from fs.errors import NoSpace, StorageFailed
+
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_error(error: OSError, what: str) -> NoSpace | StorageFailed:
+    """The filesystem's error for an error of the local disk."""
+    if error.errno in _OUT_OF_SPACE:
+        return NoSpace("the dataserver's disk is full")
+    return StorageFailed(f"{what}: {error.strerror}")
+
+
+def write_file(path: str, content: bytes, sync: bool = False) -> None:
+    """Write a whole file with one system call: a crash leaves it empty or whole. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        if os.write(descriptor, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_at(path: str, offset: int, data: bytes, *, sync: bool, create: bool = True) -> None:
+    """Write into a file with one system call. Raises OSError, also if there is none and it may not be made."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    try:
+        put(descriptor, data, offset)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put(descriptor: int, data: bytes, offset: int) -> None:
+    """Write with one system call, all or nothing. Raises OSError."""
+    if os.pwrite(descriptor, data, offset) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def sync_directory(directory: str) -> None:
+    """Force the names in a directory to the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""A small file as one file of the disk: to make a directory and three files is most of what a small append costs.
+
+`<file id>.small` holds all that the directory would: what is in `meta`, the sums, the appends, and the bytes, each
+from a fixed offset on. A file that grows beyond SMALL_BYTES, or that a version is made from, gets its directory
+then. That has its place only when it is complete: who finds both after a crash takes the directory.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+from fs.checksums import SUM_BYTES, blocks_of
+from fs.dataserver.disk import sync_directory, write_file
+
+if TYPE_CHECKING:
+    from fs.dataserver.stored_file import StoredFile
+
+SUFFIX = ".small"
+SMALL_BYTES = 128 * 1024
+"""A longer file has a directory."""
+
+DESCRIPTION_BYTES = 3968
+SUMS_AT = DESCRIPTION_BYTES
+APPENDS_AT = 4096
+APPENDS_BYTES = 40_992
+DATA_AT = 48 * 1024
+
+_enlarging = threading.Lock()
+
+
+def enlarge(file: "StoredFile", end: int, sync: bool) -> None:
+    """Give a small file its directory, with its bytes up to `end`, uncommitted ones too.
+
+    The caller has the file's turn, or has sealed it. Raises OSError, StorageFailed: then it is a small file still.
+    """
+    with _enlarging:
+        if not file.small:
+            return
+        file.ordering.log(file.length)  # else somebody might look for it while it moves
+        parent = os.path.dirname(file.directory)  # noqa: PTH120
+        made_in = f"{os.path.dirname(parent)}/making/{file.file_id}"  # noqa: PTH120
+        shutil.rmtree(made_in, ignore_errors=True)
+        try:
+            os.mkdir(made_in)  # noqa: PTH102
+            _fill(file, made_in, end, sync)
+            os.rename(made_in, file.directory)  # noqa: PTH104
+        except OSError:
+            shutil.rmtree(made_in, ignore_errors=True)
+            raise
+        if sync:
+            sync_directory(parent)
+        small, file.small = file.record, False
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(small)  # noqa: PTH108
+
+
+def _fill(file: "StoredFile", directory: str, end: int, sync: bool) -> None:
+    whole_blocks = max(0, blocks_of(file.length) - 1)
+    source = os.open(file.record, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = {"sums": os.pread(source, whole_blocks * SUM_BYTES, SUMS_AT),
+                 "appends": os.pread(source, APPENDS_BYTES, APPENDS_AT).rstrip(b"\0"),
+                 "1": os.pread(source, end, DATA_AT)}
+    finally:
+        os.close(source)
+    for name, content in parts.items():
+        if content:
+            write_file(f"{directory}/{name}", content, sync)
+    write_file(f"{directory}/meta", file.description(), sync)
+    if sync:
+        sync_directory(directory)
