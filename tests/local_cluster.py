@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from fs.client import Client
+from fs.dataserver.small_file import DATA_AT, SUFFIX
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
@@ -205,18 +206,30 @@ class LocalCluster:
         return self.directory / name
 
     def stored(self, name: str, file_id: str) -> Path:
-        """The directory that a file has on a dataserver."""
-        return self.data_directory(name) / file_id[:2] / file_id
+        """The directory that a file has on a dataserver; if it is a small one, the file in place of that."""
+        directory = self.data_directory(name) / file_id[:2] / file_id
+        small = directory.with_name(directory.name + SUFFIX)
+        return small if small.exists() else directory
+
+    def record(self, name: str, file_id: str) -> Path:
+        """The file that begins with a stored file's length."""
+        stored = self.stored(name, file_id)
+        return stored if stored.is_file() else stored / "meta"
+
+    def chunk_bytes(self, name: str, file_id: str) -> bytes:
+        """What lies in a file's chunks on one dataserver, committed or not."""
+        stored = self.stored(name, file_id)
+        if stored.is_file():
+            return stored.read_bytes()[DATA_AT:]
+        chunks = sorted((path for path in stored.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        return b"".join(path.read_bytes() for path in chunks)
 
     def stored_bytes(self, name: str, file_id: str) -> bytes:
         """The committed content of a file on one dataserver, straight from its disk."""
-        directory = self.stored(name, file_id)
-        if not (directory / "meta").exists():
+        record = self.record(name, file_id)
+        if not record.exists():
             return b""
-        length = int((directory / "meta").read_text()[:20])
-        chunks = sorted((path for path in directory.iterdir() if path.name.isdigit()),
-                        key=lambda path: int(path.name))
-        return b"".join(path.read_bytes() for path in chunks)[:length]
+        return self.chunk_bytes(name, file_id)[:int(record.read_bytes()[:20])]
 
     def wait_alive(self, names: set[str], timeout_seconds: float = START_SECONDS) -> None:
         """Wait until the nameserver counts exactly `names` as alive."""

@@ -12,7 +12,7 @@ from tests.integration.cluster.test_recovery import fill, read_all, speedwell
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
-KINDS = ("meta", "sums", "appends", "map", "[1-9p]*")
+KINDS = ("*/meta", "*/sums", "*/appends", "*/map", "*/[1-9p]*", "*.small")
 
 
 def flip(path: Path, generator: random.Random) -> None:
@@ -74,6 +74,10 @@ def _flip_and_repair(directory: Path, seed: int, rounds: int) -> None:
                       dataserver_arguments=("--scrub-rate", "50")) as cluster:
         client = cluster.client(metadata_cache_seconds=0)
         contents = fill(client, 6)
+        for number in range(4):
+            contents[f"/small{number}"] = generator.randbytes(1 + 40_000 * number)
+            client.create(f"/small{number}")
+            client.append(f"/small{number}", contents[f"/small{number}"])
         for path in ("/f1", "/f2"):     # versions made from others have a map
             client.change(path, Changes([(70_000, 70_007)], lambda channel: channel.send_bytes([b"patched"])))
             contents[path] = contents[path][:70_000] + b"patched" + contents[path][70_007:]
@@ -83,7 +87,7 @@ def _flip_and_repair(directory: Path, seed: int, rounds: int) -> None:
             victim.kill()
             stored = cluster.data_directory(victim.name)
             for kind in KINDS:
-                files = sorted(path for path in stored.glob(f"[0-9a-f][0-9a-f]/*/{kind}") if path.stat().st_size)
+                files = sorted(path for path in stored.glob(f"[0-9a-f][0-9a-f]/{kind}") if path.stat().st_size)
                 if files:
                     flip(generator.choice(files), generator)
             flip(stored / "dataserver", generator)

@@ -81,8 +81,7 @@ def lengths(cluster: LocalCluster, file_id: str) -> list[int]:
 
 
 def disk_bytes(cluster: LocalCluster, file_id: str) -> list[int]:
-    return [sum(path.stat().st_size for path in cluster.stored(name, file_id).iterdir() if path.name.isdigit())
-            for name in NAMES]
+    return [len(cluster.chunk_bytes(name, file_id)) for name in NAMES]
 
 
 class TestAppends:
@@ -185,7 +184,7 @@ class TestAppends:
         behind = cluster.dataserver(attributes.replicas[2].dataserver_id)
         assert client.append(path, b"abc") == 1000
         behind.kill()
-        stored = cluster.stored(behind.name, attributes.file_id) / "meta"
+        stored = cluster.record(behind.name, attributes.file_id)
         stored.write_bytes(head(1000, block_sum(data)) + stored.read_bytes()[HEAD_BYTES:])
         behind.start()
         cluster.wait_alive(set(NAMES))
@@ -260,8 +259,8 @@ class TestReads:
         for replica in attributes.replicas[:2]:
             daemon = cluster.dataserver(replica.dataserver_id)
             daemon.kill()
-            with (cluster.stored(daemon.name, attributes.file_id) / "meta").open("r+") as meta:
-                meta.write(f"{500:020d}")
+            with cluster.record(daemon.name, attributes.file_id).open("r+b") as record:
+                record.write(b"%020d" % 500)
             daemon.start()
         assert read_all(client, path) == data
 
