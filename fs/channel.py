@@ -30,6 +30,11 @@ STALL_TIMEOUT_SECONDS = 10.0
 _TIMEVAL = struct.Struct("ll")
 _DISCARD_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
+_SEND_STEP_BYTES = 1 << 20
+_READ_AHEAD_BYTES = 4 << 20
+_BATCH_BYTES = 256 * 1024
+"""A receiver of many bytes is woken for so many at a time, not for each segment: a wake-up costs more than to copy
+one."""
 _IOV_LIMIT = 512
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -86,6 +91,7 @@ class Channel:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._timeouts: dict[int, float] = {}
+        self._wake_bytes = 1
         self.peer = _peer(connection)
         self.set_timeout(stall_timeout_seconds)
 
@@ -155,9 +161,17 @@ class Channel:
             self._send_file_by_buffer(descriptor, offset, count)
 
     def _send_file_in_kernel(self, descriptor: int, offset: int, count: int) -> None:
+        end = asked = offset + count
+        if count > _SEND_STEP_BYTES:
+            asked = offset
         while count:
+            if asked < end:     # the kernel reads ahead too little for a disk that answers many requests at once
+                ahead = min(end, offset + _READ_AHEAD_BYTES)
+                if ahead > asked:
+                    os.posix_fadvise(descriptor, asked, ahead - asked, os.POSIX_FADV_WILLNEED)
+                asked = ahead
             try:
-                sent = os.sendfile(self.socket.fileno(), descriptor, offset, count)
+                sent = os.sendfile(self.socket.fileno(), descriptor, offset, min(count, _SEND_STEP_BYTES))
             except OSError as error:
                 raise self._lost(error) from None
             if sent == 0:
@@ -191,16 +205,43 @@ class Channel:
             raise ConnectionLost(f"{self.peer} closed the connection in the middle")
         return received
 
+    def receive_batch(self, view: memoryview) -> int:
+        """Like `receive_some`, but wait for _BATCH_BYTES, or as many as `view` has: they are known to come. Fewer
+        when the peer paused."""
+        self._wake_at(min(len(view), _BATCH_BYTES))
+        try:
+            return self.receive_some(view)
+        finally:
+            self._wake_at(1)
+
     def receive_all(self, view: memoryview) -> None:
         """Fill `view`."""
-        while view:
-            try:
-                received = self.socket.recv_into(view, 0, _WAITALL)
-            except OSError as error:
-                raise self._lost(error) from None
-            if not received:
-                raise ConnectionLost(f"{self.peer} closed the connection in the middle")
-            view = view[received:]
+        try:
+            while view:
+                if len(view) >= _BATCH_BYTES // 4:
+                    self._wake_at(min(len(view), _BATCH_BYTES))
+                    view = view[self.receive_some(view):]
+                else:
+                    self._wake_at(1)
+                    view = view[self._receive_whole(view):]
+        finally:
+            self._wake_at(1)
+
+    def _receive_whole(self, view: memoryview) -> int:
+        try:
+            received = self.socket.recv_into(view, 0, _WAITALL)
+        except OSError as error:
+            raise self._lost(error) from None
+        if not received:
+            raise ConnectionLost(f"{self.peer} closed the connection in the middle")
+        return received
+
+    def _wake_at(self, count: int) -> None:
+        """How many bytes have to be there before a receive, or `is_readable`, wakes up."""
+        if count != self._wake_bytes:
+            self._wake_bytes = count
+            with contextlib.suppress(OSError):  # closed: the receive will say so
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def discard(self, count: int) -> None:
         """Receive `count` bytes and forget them."""
