@@ -17,9 +17,16 @@ def session_class(library: ModuleType, enter_thread: Callable[[], None], tune: C
     addressof: Callable[[Any], int] = ctypes.addressof
 
     class Session(library.FUSE):  # type: ignore[name-defined,misc]
-        def _wrapper(self, *arguments: Any, **options: Any) -> Any:
+        def _wrapper(self, operation: Callable[..., Any], *arguments: Any) -> Any:
             enter_thread()
-            return super()._wrapper(*arguments, **options)
+            try:
+                return operation(*arguments) or 0
+            except OSError as error:
+                if error.errno:     # the usual case, without what mfusepy makes ready for its log
+                    return -error.errno
+                return super()._wrapper(_raise, error)
+            except BaseException as error:
+                return super()._wrapper(_raise, error)
 
         def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
             return self.operations.rename(old, new, flags)
@@ -113,3 +120,7 @@ def session_class(library: ModuleType, enter_thread: Callable[[], None], tune: C
             self.operations.init("/")
 
     return Session
+
+
+def _raise(error: BaseException) -> None:
+    raise error
