@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext, Writer
@@ -56,6 +57,16 @@ CONFIRM_SECONDS = 2.0
 one for longer than that after it was replaced, so none is acknowledged that the new version lacks."""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """An append whose bytes have been sent to the primary."""
+
+    primary: Replica
+    channel: Channel
+    writer: Writer
+    account: Account | None
+
+
 class AppendRequests:
     """Appends to one file. `append` is called by one thread at a time."""
 
@@ -70,24 +81,32 @@ class AppendRequests:
         self._room = _room(attributes)
         self._lock = threading.Lock()
 
-    def append(self, send: Callable[[Channel], None], length: int) -> int:
-        """Have `length` bytes appended that `send` puts on the channel; returns their offset.
+    def begin(self, send: Callable[[Channel], None], length: int) -> "Begun | None":
+        """Send an append without waiting for its answer; `append` then has to be called with what this returns.
+
+        None if nothing could be sent, which `append` will find out about. Raises QuotaExceeded.
+        """
+        writer = self._next(length)
+        try:
+            return self._send(send, length, writer, False)
+        except (_Again, SpeedwellError):
+            return None
+
+    def append(self, send: Callable[[Channel], None], length: int, begun: "Begun | None" = None) -> int:
+        """Have `length` bytes appended that `send` puts on the channel; returns their offset. `begun`: they have been
+        sent.
 
         What fails for a while (a dead primary, replicas that change, a lost answer) is tried again with the same
         writer and sequence number, so that the bytes are appended once however often they are sent.
         Raises AppendFailed, NoSpace, NoReplicaAvailable, StaleFile, QuotaExceeded.
         """
-        self._take_room(length)
-        if time.monotonic() - self._confirmed_at > CONFIRM_SECONDS:
-            self._confirm()
-        if self._writer is None:
-            self._writer = self._context.take_writer()
-        self._writer.sequence += 1
+        writer = self._next(length) if begun is None else begun.writer
         deadline = 0.0
         retry = False
         while True:
             try:
-                return self._append_once(send, length, self._writer, retry)
+                sent, begun = begun or self._send(send, length, writer, retry), None
+                return self._finish(sent, length)
             except _Again as failure:
                 retry = retry or failure.may_be_done
                 deadline = deadline or time.monotonic() + PATIENCE_SECONDS
@@ -129,10 +148,19 @@ class AppendRequests:
             self._room = max(_room(attributes), length)
         self._room -= length
 
-    def _append_once(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> int:
+    def _next(self, length: int) -> Writer:
+        """The writer, about to append so many bytes. Raises QuotaExceeded."""
+        self._take_room(length)
+        if time.monotonic() - self._confirmed_at > CONFIRM_SECONDS:
+            self._confirm()
+        if self._writer is None:
+            self._writer = self._context.take_writer()
+        self._writer.sequence += 1
+        return self._writer
+
+    def _send(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> "Begun":
         primary, relay = self._targets()
         channel: Channel | None = None
-        handed_over = False
         account: Account | None = None
         try:
             channel = self._context.connections.take(primary.host, primary.port)
@@ -146,21 +174,33 @@ class AppendRequests:
                 account = self._context.coflows.append(self.attributes.file_id, writer.id, writer.sequence,
                                                        channel.socket, length)
             send(channel)
-            handed_over = True
-            self._await_answer(channel, primary)
-            reply = channel.expect(DataReply)
-        except (ConnectionLost, MalformedFrame) as error:
-            reply = self._after_break(primary, channel, handed_over, error)
-        except BaseException:
+            return Begun(primary, channel, writer, account)
+        except BaseException as error:
+            if account is not None:
+                account.ended()
+            if isinstance(error, ConnectionLost | MalformedFrame):
+                reply = self._after_break(primary, channel, False, error)
+                raise _refusal(primary, reply, self._path) from None
             if channel is not None:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
+
+    def _finish(self, begun: "Begun", length: int) -> int:
+        primary, channel = begun.primary, begun.channel
+        try:
+            self._await_answer(channel, primary)
+            reply = channel.expect(DataReply)
+        except (ConnectionLost, MalformedFrame) as error:
+            reply = self._after_break(primary, channel, True, error)
+        except BaseException:
+            channel.close()
+            raise
         finally:
-            if account is not None:
-                account.ended()
+            if begun.account is not None:
+                begun.account.ended()
         if reply.status != OK:
             raise _refusal(primary, reply, self._path)
-        self._context.connections.give_back(primary.host, primary.port, channel)  # type: ignore[arg-type]
+        self._context.connections.give_back(primary.host, primary.port, channel)
         self._note(primary, reply, length)
         return reply.offset
 

@@ -3,10 +3,11 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 from fs.channel import MAX_APPEND_BYTES, Channel
-from fs.client.append_request import AppendRequests
+from fs.client.append_request import AppendRequests, Begun
 from fs.client.context import ClientContext
 from fs.errors import FileClosed, InvalidArgument, SpeedwellError
 from fs.proto.speedwell_pb2 import Attributes
@@ -16,10 +17,26 @@ BUFFERED_BYTES = 16 << 20
 JOINED_BYTES = 64 * 1024
 """Smaller writes are copied together; larger ones are sent from where they are."""
 
+AT_ONCE_BYTES = range(16 * 1024, 128 * 1024)
+"""A first write of so many bytes is mostly the whole file: programs that copy have a larger block. It is sent at
+once, so that the dataserver has it done when the program closes the file."""
+
 IDLE_SECONDS = 5.0
 
 Data = bytes | bytearray | memoryview
 Parts = list[bytes | bytearray]
+
+
+@dataclass
+class Piece:
+    """Bytes for one append; `begun` if they have been sent."""
+
+    parts: Parts
+    length: int
+    begun: Begun | None = None
+
+    def send(self, channel: Channel) -> None:
+        channel.send_bytes(self.parts)
 
 
 class Appender:
@@ -35,9 +52,10 @@ class Appender:
         self._requests = AppendRequests(context, attributes, path)
         self._tail: Parts = []
         self._tail_bytes = 0
-        self._queue: deque[tuple[Parts, int]] = deque()
+        self._queue: deque[Piece] = deque()
         self._waiting_bytes = 0     # tail, queue and the piece that is being sent
         self._sending = False
+        self._sent_any = False
         self._has_thread = False
         self._error: SpeedwellError | None = None
         self._raised = False
@@ -73,6 +91,8 @@ class Appender:
                 self._add_to_tail(data, length)
             if self._tail_bytes >= PIECE_BYTES:
                 self._queue_tail()
+            elif not self._sent_any and length in AT_ONCE_BYTES and self._tail_bytes == length:
+                self._begin_tail()
         return length
 
     def append_record(self, data: Data) -> int:
@@ -89,12 +109,16 @@ class Appender:
 
         `send` may be called a second time, with another channel. Returns the offset of the bytes.
         """
-        self._drain()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._sending)
-            self._check()
-            self._sending = True
-            self._waiting_bytes += length
+        while True:
+            self._drain()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._sending)
+                self._check()
+                if self._queue:
+                    continue    # another thread has written meanwhile
+                self._sending = self._sent_any = True
+                self._waiting_bytes += length
+                break
         return self._send(send, length)
 
     def flush(self) -> Attributes:
@@ -120,6 +144,9 @@ class Appender:
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
+            for piece in self._queue:
+                if piece.begun is not None:
+                    piece.begun.channel.close()
             if self._error is None:
                 self._requests.close()
 
@@ -150,16 +177,33 @@ class Appender:
         self._tail_bytes += length
         self._waiting_bytes += length
 
-    def _queue_tail(self) -> None:
-        if not self._tail:
-            return
-        self._queue.append((self._tail, self._tail_bytes))
+    def _take_tail(self) -> Piece:
+        piece = Piece(self._tail, self._tail_bytes)
         self._tail, self._tail_bytes = [], 0
+        return piece
+
+    def _queue_tail(self) -> None:
+        if self._tail:
+            self._sent_any = True
+            self._queue.append(self._take_tail())
+        if not self._queue:
+            return
         if self._has_thread:
             self._changed.notify_all()
         else:
             self._has_thread = True
             threading.Thread(target=self._send_behind, name="append", daemon=True).start()
+
+    def _begin_tail(self) -> None:
+        """Send the tail; whoever needs it done waits for the answer."""
+        self._sent_any = True
+        piece = self._take_tail()
+        try:
+            piece.begun = self._requests.begin(piece.send, piece.length)
+        except SpeedwellError as error:
+            self._error = error
+            self._check()
+        self._queue.append(piece)
 
     def _send_behind(self) -> None:
         while True:
@@ -171,18 +215,18 @@ class Appender:
                     return
                 if self._sending:
                     continue
-                parts, length = self._queue.popleft()
+                piece = self._queue.popleft()
                 self._sending = True
             try:
-                self._send(lambda channel, parts=parts: channel.send_bytes(parts), length)  # type: ignore[misc]
+                self._send(piece.send, piece.length, piece.begun)
             except SpeedwellError:
                 continue  # kept for the next call of the user
 
-    def _send(self, send: Callable[[Channel], None], length: int) -> int:
+    def _send(self, send: Callable[[Channel], None], length: int, begun: Begun | None = None) -> int:
         """Send one piece; the caller has set `_sending`."""
         failure: SpeedwellError | None = None
         try:
-            return self._requests.append(send, length)
+            return self._requests.append(send, length, begun)
         except SpeedwellError as error:
             failure = error
             raise
@@ -194,21 +238,23 @@ class Appender:
                 self._changed.notify_all()
 
     def _drain(self) -> None:
-        """Wait until everything written is acknowledged; the last piece is sent by the caller's own thread."""
-        with self._changed:
-            self._check()
-            self._changed.wait_for(lambda: self._error or not (self._queue or self._sending))
-            self._check()
-            if not self._tail:
-                return
-            parts, length = self._tail, self._tail_bytes
-            self._tail, self._tail_bytes = [], 0
-            self._sending = True
-        try:
-            self._send(lambda channel: channel.send_bytes(parts), length)
-        except SpeedwellError:
-            self._raised = True
-            raise
+        """Wait until everything written is acknowledged; what no thread is to send is sent by the caller's own."""
+        while True:
+            with self._changed:
+                self._check()
+                self._changed.wait_for(
+                    lambda: self._error or not (self._sending or (self._queue and self._has_thread)))
+                self._check()
+                if not self._queue and not self._tail:
+                    return
+                self._sent_any = True
+                piece = self._queue.popleft() if self._queue else self._take_tail()
+                self._sending = True
+            try:
+                self._send(piece.send, piece.length, piece.begun)
+            except SpeedwellError:
+                self._raised = True
+                raise
 
     def _publish(self) -> None:
         try:
