@@ -44,6 +44,7 @@ class OpenFile:
         self._staging_directory = staging_directory
         self._appender: Appender | None = None
         self._staging: Staging | None = None
+        self._spare: Staging | None = None  # empty, for the next change
         self._known_at = time.monotonic()
         self._gone = False  # removed from the namespace: what is staged stays here
 
@@ -205,7 +206,11 @@ class OpenFile:
         if self._staging is None:
             self._flush_appends()
             self._drop_appender()
-            self._staging = Staging(self.attributes.size, self._staging_directory)
+            self._staging, self._spare = self._spare, None
+            if self._staging is None:
+                self._staging = Staging(self.attributes.size, self._staging_directory)
+            else:
+                self._staging.begin_again(self.attributes.size)
         return self._staging
 
     def _staged(self, written: int) -> int:
@@ -226,7 +231,8 @@ class OpenFile:
             self._gone, self.dirty = True, False
             return
         before = self.attributes.file_id
-        self._drop_staging()
+        self._spare, self._staging = self._staging, None
+        self._spare.begin_again(attributes.size)    # gives its space back
         self.dirty = False
         self._take(attributes)
         self.merged = self.merged or not alone
@@ -277,9 +283,11 @@ class OpenFile:
             return  # reported by the write or flush that failed, or of no interest for a discarded content
 
     def _drop_staging(self) -> None:
-        staging, self._staging = self._staging, None
-        if staging is not None:
-            staging.close()
+        kept = self._staging, self._spare
+        self._staging = self._spare = None
+        for staging in kept:
+            if staging is not None:
+                staging.close()
 
 
 class Handle:

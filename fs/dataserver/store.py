@@ -125,8 +125,11 @@ class FileStore:
     def adopt(self, file: StoredFile, made_in: str) -> None:
         """Give a complete version its place: from now on it is a file like others. Raises OSError."""
         with self._lock:
-            Path(file.directory).parent.mkdir(exist_ok=True)
-            os.rename(made_in, file.directory)  # noqa: PTH104
+            try:
+                os.rename(made_in, file.directory)  # noqa: PTH104
+            except FileNotFoundError:
+                _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
+                os.rename(made_in, file.directory)  # noqa: PTH104
             self._files[file.file_id] = file
 
     def delete(self, file_id: str) -> None:
