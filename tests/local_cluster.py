@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from fs.client import Client
-from fs.dataserver.small_file import DATA_AT, SUFFIX
+from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
@@ -208,7 +208,7 @@ class LocalCluster:
     def stored(self, name: str, file_id: str) -> Path:
         """The directory that a file has on a dataserver; if it is a small one, the file in place of that."""
         directory = self.data_directory(name) / file_id[:2] / file_id
-        small = directory.with_name(directory.name + SUFFIX)
+        small = directory.with_name(directory.name + SMALL_SUFFIX)
         return small if small.exists() else directory
 
     def record(self, name: str, file_id: str) -> Path:
@@ -220,7 +220,7 @@ class LocalCluster:
         """What lies in a file's chunks on one dataserver, committed or not."""
         stored = self.stored(name, file_id)
         if stored.is_file():
-            return stored.read_bytes()[DATA_AT:]
+            return stored.read_bytes()[SMALL_DATA_AT:]
         chunks = sorted((path for path in stored.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         return b"".join(path.read_bytes() for path in chunks)
 

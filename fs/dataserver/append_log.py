@@ -1,9 +1,9 @@
-"""Which appends a file holds, and the newest epoch seen: beside its chunks, in `appends`.
+"""Which appends a file holds, and the newest epoch seen: in the file that begins with its description.
 
 A client that sends an append again, to the same primary or to its successor, is answered with the offset at
 which it lies. Of each writer only the last append is kept, as it has no more than one under way.
 
-`appends` has a head of 32 bytes (magic, flags, epoch, CRC) and slots of 40 bytes (writer, sequence, offset,
+There is a head of 32 bytes (magic, flags, epoch, CRC) and slots of 40 bytes (writer, sequence, offset,
 length, CRC). A slot is written with one system call before the append becomes part of the file, so what a killed
 process left is told by its end: an append that ends beyond the file's length never happened.
 """
@@ -22,7 +22,6 @@ from fs.proto.speedwell_pb2 import AppendRecord
 MAX_WRITERS = 1024
 """Of so many writers the last append to one file is remembered."""
 
-NAME = "appends"
 _MAGIC = b"SPWL"
 _HEAD = struct.Struct(">4sIQ")
 _HEAD_BYTES = 32
@@ -134,8 +133,7 @@ class AppendLog:
 
     def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool, sync: bool) -> None:
         path, start = self._place()
-        # What begins elsewhere is in a file with other things: that one is there, or was deleted.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (0 if start else os.O_CREAT), 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the file is there, or was deleted
         try:
             if head:
                 put(descriptor, _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), _HEAD_BYTES),
@@ -157,7 +155,7 @@ class AppendLog:
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
-            return
+            return  # it is being made
         except OSError as error:
             raise StorageFailed(f"{path}: {error.strerror}") from None
         if not data:

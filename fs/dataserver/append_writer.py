@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, extended, pack
 from fs.dataserver.disk import disk_error, sync_directory, write_at
-from fs.dataserver.small_file import DATA_AT, SMALL_BYTES, enlarge
+from fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
+from fs.dataserver.small_file import enlarge
 from fs.dataserver.stored_file import StoredFile, head
 
 
@@ -88,7 +89,7 @@ class AppendWriter:
         self._close()
         if self.file.small and self.end > self.offset:
             with contextlib.suppress(OSError):
-                os.truncate(self.file.record, DATA_AT + self.offset)
+                os.truncate(self.file.record, SMALL_DATA_AT + self.offset)
         for chunk in reversed(self._touched):
             kept = max(0, self.offset - chunk * self.file.chunk_size)
             with contextlib.suppress(OSError):
@@ -110,7 +111,7 @@ class AppendWriter:
         if self._descriptor < 0:
             self._descriptor = os.open(self.file.record, os.O_WRONLY | os.O_CLOEXEC)
         while data:
-            written = os.pwrite(self._descriptor, data, DATA_AT + self.end)
+            written = os.pwrite(self._descriptor, data, SMALL_DATA_AT + self.end)
             self.end += written
             data = data[written:]
         return True

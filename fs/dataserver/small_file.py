@@ -1,36 +1,24 @@
-"""A small file as one file of the disk: to make a directory and three files is most of what a small append costs.
+"""A small file that grows.
 
-`<file id>.small` holds all that the directory would: what is in `meta`, the sums, the appends, and the bytes, each
-from a fixed offset on. A file that grows beyond SMALL_BYTES, or that a version is made from, gets its directory
-then. That has its place only when it is complete: who finds both after a crash takes the directory.
+As long as a file is small, one file of the disk has all of it (`record`). When it grows beyond that, or a version
+is made from it, it gets its directory. That has its place only when it is complete: who finds both after a crash
+takes the directory.
 """
 
 import contextlib
 import os
 import shutil
 import threading
-from typing import TYPE_CHECKING
 
 from fs.checksums import SUM_BYTES, blocks_of
 from fs.dataserver.disk import sync_directory, write_file
-
-if TYPE_CHECKING:
-    from fs.dataserver.stored_file import StoredFile
-
-SUFFIX = ".small"
-SMALL_BYTES = 128 * 1024
-"""A longer file has a directory."""
-
-DESCRIPTION_BYTES = 3968
-SUMS_AT = DESCRIPTION_BYTES
-APPENDS_AT = 4096
-APPENDS_BYTES = 40_992
-DATA_AT = 48 * 1024
+from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUMS_AT, write_meta
+from fs.dataserver.stored_file import StoredFile
 
 _enlarging = threading.Lock()
 
 
-def enlarge(file: "StoredFile", end: int, sync: bool) -> None:
+def enlarge(file: StoredFile, end: int, sync: bool) -> None:
     """Give a small file its directory, with its bytes up to `end`, uncommitted ones too.
 
     The caller has the file's turn, or has sealed it. Raises OSError, StorageFailed: then it is a small file still.
@@ -56,18 +44,17 @@ def enlarge(file: "StoredFile", end: int, sync: bool) -> None:
             os.unlink(small)  # noqa: PTH108
 
 
-def _fill(file: "StoredFile", directory: str, end: int, sync: bool) -> None:
+def _fill(file: StoredFile, directory: str, end: int, sync: bool) -> None:
     whole_blocks = max(0, blocks_of(file.length) - 1)
     source = os.open(file.record, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = {"sums": os.pread(source, whole_blocks * SUM_BYTES, SUMS_AT),
-                 "appends": os.pread(source, APPENDS_BYTES, APPENDS_AT).rstrip(b"\0"),
-                 "1": os.pread(source, end, DATA_AT)}
+        parts = {"sums": os.pread(source, whole_blocks * SUM_BYTES, SMALL_SUMS_AT),
+                 "1": os.pread(source, end, SMALL_DATA_AT)}
     finally:
         os.close(source)
     for name, content in parts.items():
         if content:
             write_file(f"{directory}/{name}", content, sync)
-    write_file(f"{directory}/meta", file.description(), sync)
+    write_meta(f"{directory}/meta", file.description(), file.stored_appends(), file.runs, sync)
     if sync:
         sync_directory(directory)

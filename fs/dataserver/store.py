@@ -21,7 +21,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from fs.dataserver.disk import disk_error, write_file
-from fs.dataserver.small_file import DESCRIPTION_BYTES, SMALL_BYTES, SUFFIX
+from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
@@ -158,7 +158,7 @@ class FileStore:
 
     def ids_below(self, prefix: str) -> set[str]:
         """The ids on disk that begin with two hex digits. Raises FileNotFoundError if none ever did, OSError."""
-        names = (name.removesuffix(SUFFIX) for name in os.listdir(f"{self._root}/{prefix}"))  # noqa: PTH208
+        names = (name.removesuffix(SMALL_SUFFIX) for name in os.listdir(f"{self._root}/{prefix}"))  # noqa: PTH208
         return {name for name in names if _FILE_ID.fullmatch(name)}
 
     def capacity(self) -> tuple[int, int]:
@@ -250,7 +250,7 @@ class FileStore:
     def _erase(self, file_id: str) -> None:
         place = self._place(file_id)
         with contextlib.suppress(OSError):
-            os.unlink(place + SUFFIX)  # noqa: PTH108
+            os.unlink(place + SMALL_SUFFIX)  # noqa: PTH108
         shutil.rmtree(place, ignore_errors=True)
 
     def _load(self, file_id: str) -> StoredFile | None:
@@ -261,7 +261,8 @@ class FileStore:
 
     def _make(self, file: StoredFile, expected_bytes: int) -> StoredFile:
         description = file.description()
-        file.small = (expected_bytes <= SMALL_BYTES <= file.chunk_size and len(description) <= DESCRIPTION_BYTES)
+        file.small = (expected_bytes <= SMALL_BYTES <= file.chunk_size
+                      and len(description) <= SMALL_DESCRIPTION_BYTES)
         try:
             if not file.small:
                 _make_directory(file.directory)

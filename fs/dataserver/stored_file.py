@@ -1,11 +1,11 @@
 """One version of a file as it lies on a dataserver's disk.
 
-Its directory holds `meta`, the chunk files, and, as far as there is something to say, `sums` (the sums of all
-blocks but the last) and `map` (where the blocks of a version made from another one lie: `layout`). `meta`
+Its directory holds the chunk files, `sums` (the sums of all blocks but the last, if there are any) and `meta`: the
+description, the appends, and where the blocks of a version made from another one lie (`record`, `layout`). `meta`
 begins with the committed length as 20 digits, the sum of the last block as 8 and the CRC of both, overwritten in
 place by one write when an append commits; so data, sums and length agree whenever a process dies. The rest of it
 has a CRC too. Bytes and sums beyond the committed length are leftovers of an append that did not commit: nobody
-reads them, the next append overwrites them. A small file has all this in one file of the disk (`small_file`).
+reads them, the next append overwrites them. A small file has all this in one file of the disk.
 """
 
 import contextlib
@@ -18,10 +18,20 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.dataserver import append_log, layout
+from fs.dataserver import layout
+from fs.dataserver.append_log import LOG_BYTES
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
 from fs.dataserver.ordering import Ordering
-from fs.dataserver.small_file import APPENDS_AT, DATA_AT, DESCRIPTION_BYTES, SUFFIX, SUMS_AT
+from fs.dataserver.record import (
+    APPENDS_AT,
+    DESCRIPTION_BYTES,
+    MAP_AT,
+    SMALL_APPENDS_AT,
+    SMALL_DATA_AT,
+    SMALL_DESCRIPTION_BYTES,
+    SMALL_SUFFIX,
+    SMALL_SUMS_AT,
+)
 from fs.errors import NoSuchFile, StorageFailed
 
 LENGTH_DIGITS = 20
@@ -95,19 +105,24 @@ class StoredFile:
     @property
     def record(self) -> str:
         """The path of the file that begins with the description."""
-        return self.directory + SUFFIX if self.small else f"{self.directory}/meta"
+        return self.directory + SMALL_SUFFIX if self.small else f"{self.directory}/meta"
 
     def sums_place(self) -> tuple[str, int]:
         """The path of the file with the sums, and the offset of the first of them."""
-        return (self.record, SUMS_AT) if self.small else (f"{self.directory}/sums", 0)
+        return (self.record, SMALL_SUMS_AT) if self.small else (f"{self.directory}/sums", 0)
 
     def appends_place(self) -> tuple[str, int]:
         """The path of the file with the appends, and where they begin."""
-        return (self.record, APPENDS_AT) if self.small else (f"{self.directory}/{append_log.NAME}", 0)
+        return self.record, SMALL_APPENDS_AT if self.small else APPENDS_AT
+
+    def stored_appends(self) -> bytes:
+        """What is written down of the appends. Raises OSError."""
+        path, start = self.appends_place()
+        return _content(path, LOG_BYTES, start)
 
     def located(self, name: str, start: int) -> tuple[str, int]:
         """Where byte `start` of a file that `pieces` names lies: a path, and the offset in that file."""
-        return (self.record, DATA_AT + start) if self.small else (f"{self.directory}/{name}", start)
+        return (self.record, SMALL_DATA_AT + start) if self.small else (f"{self.directory}/{name}", start)
 
     def chunk(self, number: int) -> str:
         """The path of this version's own chunk file `number`, counted from 0."""
@@ -253,9 +268,9 @@ def load(file_id: str, directory: str) -> StoredFile:
     small = False
     try:
         try:
-            text = _content(f"{directory}/meta")
+            text = _content(f"{directory}/meta", DESCRIPTION_BYTES)
         except FileNotFoundError:
-            text = _content(directory + SUFFIX, DESCRIPTION_BYTES).rstrip(b"\0")
+            text = _content(directory + SMALL_SUFFIX, SMALL_DESCRIPTION_BYTES)
             small = True
     except FileNotFoundError:
         raise NoSuchFile(f"this dataserver has no file {file_id}") from None
@@ -265,17 +280,17 @@ def load(file_id: str, directory: str) -> StoredFile:
         raise NoSuchFile(f"this dataserver has no file {file_id}")  # a crash while the file was made
     if not small:
         with contextlib.suppress(OSError):
-            os.unlink(directory + SUFFIX)  # noqa: PTH108 - a crash while the file got its directory
+            os.unlink(directory + SMALL_SUFFIX)  # noqa: PTH108 - a crash while the file got its directory
     try:
         committed = int(text[:LENGTH_DIGITS]), int(text[LENGTH_DIGITS:SEALED_BYTES], 16)
-        described, _, total = text[HEAD_BYTES:].strip().rpartition(b" ")
+        described, _, total = text[HEAD_BYTES:].rstrip(b"\0\n").rpartition(b" ")
         if head(*committed) != text[:HEAD_BYTES] or crc32c(described) != int(total, 16):
             raise ValueError("it does not match its checksum")
         rest = json.loads(described)
         file = StoredFile(file_id, directory, int(rest["inode"]), os.fsencode(rest["path"]), int(rest["chunk_size"]),
                           int(rest["generation"]), committed=committed, small=small)
         if rest["mapped"]:
-            file.runs = layout.decode(_content(f"{directory}/map"))
+            file.runs = layout.decode(_content(f"{directory}/meta", -1, MAP_AT))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise StorageFailed(f"meta of {file_id} is damaged: {error}") from None
     return file
@@ -307,7 +322,10 @@ def zeros() -> int:
         return _zeros
 
 
-def _content(path: str, limit: int = -1) -> bytes:
+def _content(path: str, limit: int, start: int = 0) -> bytes:
+    """At most `limit` bytes of a file (-1: all) from offset `start` on. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit)
+    try:
+        return os.pread(descriptor, os.fstat(descriptor).st_size if limit < 0 else limit, start)
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,6 @@ old one. The last block, if it is not full, is the new version's own in any case
 version is made in a place where nobody looks and moved to its own when it is complete.
 """
 
-import contextlib
 import os
 import shutil
 from bisect import bisect_right
@@ -14,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
-from fs.dataserver import append_log, layout
-from fs.dataserver.disk import disk_error, sync_directory, write_file
+from fs.dataserver import layout
+from fs.dataserver.disk import disk_error, sync_directory
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
+from fs.dataserver.record import write_meta
 from fs.dataserver.small_file import enlarge
 from fs.dataserver.sparse import copy_sparse
 from fs.dataserver.store import FileStore
@@ -111,12 +111,12 @@ class VersionWriter:
             tail = self._write_sums(f"{directory}/sums")
             file.committed = self._change.size, tail
             self._share()
-            if file.runs:
-                write_file(f"{directory}/map", layout.encode(file.runs), self._sync)
             if self._patch >= 0 and self._sync:
                 os.fsync(self._patch)
             file.directory = self._place
-            write_file(f"{directory}/meta", file.description(), self._sync)
+            # An append to the old version whose answer was lost may be sent again, to the new one.
+            appends = self._base.stored_appends() if self._base is not None else b""
+            write_meta(f"{directory}/meta", file.description(), appends, file.runs, self._sync)
             if self._sync:
                 sync_directory(directory)
             self._store.adopt(file, directory)
@@ -270,9 +270,6 @@ class VersionWriter:
         own = self.file.generation
         for name in self._base.names([run for run in self.file.runs if run.generation != own]):
             os.link(f"{self._base.directory}/{name}", f"{self.file.directory}/{name}")
-        # An append to the old version whose answer was lost may be sent again, to the new one.
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(f"{self._base.directory}/{append_log.NAME}", f"{self.file.directory}/{append_log.NAME}")
 
     # ------------------------------------------------------------------ sums
 

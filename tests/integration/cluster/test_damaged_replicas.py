@@ -12,7 +12,7 @@ from tests.integration.cluster.test_recovery import fill, read_all, speedwell
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
-KINDS = ("*/meta", "*/sums", "*/appends", "*/map", "*/[1-9p]*", "*.small")
+KINDS = ("*/meta", "*/sums", "*/[1-9p]*", "*.small")
 
 
 def flip(path: Path, generator: random.Random) -> None:

@@ -72,7 +72,7 @@ def test_every_replica_holds_every_byte_in_numbered_chunks(cluster: LocalCluster
     attributes = client.lookup(path, fresh=True)
     assert [cluster.stored_bytes(name, attributes.file_id) for name in ("d0", "d1", "d2")] == [data] * 3
     assert {file.name for file in cluster.stored("d0", attributes.file_id).iterdir()} == {
-        "meta", "sums", "appends", "1", "2", "3", "4"}
+        "meta", "sums", "1", "2", "3", "4"}
 
 
 def test_random_reads_by_several_threads_get_the_right_bytes(client: Client, path: str) -> None:

@@ -13,12 +13,11 @@ Open = Callable[[int], AppendLog]
 """The log of a file of so many bytes, as a process finds it that starts now."""
 
 
-@pytest.fixture(params=[0, 4096], ids=["alone", "within another file"])
-def place(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[str, int]:
-    path = tmp_path / append_log.NAME
-    if request.param:
-        path.write_bytes(b"description")
-    return str(path), request.param
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[str, int]:
+    path = tmp_path / "meta"
+    path.write_bytes(b"description")
+    return str(path), 4096
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_a_small_change_of_a_large_file_costs_a_block(tmp_path: Path) -> None:
     place = tmp_path / version[:2] / version
     own = sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.stat().st_nlink == 1)
     assert own <= 2 * BLOCK_BYTES
-    assert sorted(path.name for path in place.iterdir()) == ["1", "map", "meta", "p1", "sums"]
+    assert sorted(path.name for path in place.iterdir()) == ["1", "meta", "p1", "sums"]
     store.close()
 
 

@@ -13,7 +13,8 @@ from fs.checksums import BLOCK_BYTES, blocks_of
 from fs.dataserver import small_file
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.small_file import SMALL_BYTES, enlarge
+from fs.dataserver.record import SMALL_BYTES
+from fs.dataserver.small_file import enlarge
 from fs.dataserver.store import FileStore
 from fs.dataserver.turns import cut, note
 from fs.errors import NoSuchFile, StorageFailed
@@ -58,7 +59,7 @@ def names(store: FileStore) -> set[str]:
 
 
 SMALL = f"01/{FILE_ID}.small"
-LARGE = {f"01/{FILE_ID}/{name}" for name in ("meta", "appends", "1", "sums")}
+LARGE = {f"01/{FILE_ID}/{name}" for name in ("meta", "1", "sums")}
 
 
 def test_a_small_file_is_one_file_of_the_disk(store: FileStore) -> None:
