@@ -88,10 +88,13 @@ class Channel:
     def __init__(self, connection: socket.socket,
                  stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
         connection.setblocking(True)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_local = connection.family == socket.AF_UNIX
+        if not self.is_local:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._timeouts: dict[int, float] = {}
         self._wake_bytes = 1
+        self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
         self.peer = _peer(connection)
         self.set_timeout(stall_timeout_seconds)
 
@@ -110,8 +113,14 @@ class Channel:
 
     def send(self, message: Message, more: bool = False) -> None:
         """Send one frame; `more` holds it back until the raw bytes that follow."""
+        frame = encode(message)
+        if self.is_local:
+            self._held += frame
+            if not more:
+                self.send_bytes([])
+            return
         try:
-            self.socket.sendall(encode(message), socket.MSG_MORE if more else 0)
+            self.socket.sendall(frame, socket.MSG_MORE if more else 0)
         except OSError as error:
             raise self._lost(error) from None
 
@@ -138,6 +147,9 @@ class Channel:
     def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send `parts` one after the other without joining them."""
         queue = [memoryview(part).cast("B") for part in parts]
+        if self._held:
+            queue.insert(0, memoryview(self._held))
+            self._held = b""
         try:
             while queue:
                 sent = self.socket.sendmsg(queue[:_IOV_LIMIT])
@@ -153,11 +165,12 @@ class Channel:
 
         Raises EOFError if the file is shorter.
         """
-        if self._checksums_in_hardware():
+        if not self.is_local and self._checksums_in_hardware():
             self._send_file_in_kernel(descriptor, offset, count)
         else:
             # Then the kernel reads every byte for its checksum anyway, and page by page: large buffers are
-            # up to twice as fast over interfaces such as those of an emulated fabric.
+            # up to twice as fast over interfaces such as those of an emulated fabric. A local socket wakes its
+            # reader once for frame and bytes this way.
             self._send_file_by_buffer(descriptor, offset, count)
 
     def _send_file_in_kernel(self, descriptor: int, offset: int, count: int) -> None:
@@ -185,10 +198,7 @@ class Channel:
             read = os.preadv(descriptor, [buffer[:count]], offset)
             if read == 0:
                 raise EOFError(f"the file ends {count} bytes early")
-            try:
-                self.socket.sendall(buffer[:read])
-            except OSError as error:
-                raise self._lost(error) from None
+            self.send_bytes([buffer[:read]])
             offset += read
             count -= read
 
@@ -238,7 +248,7 @@ class Channel:
 
     def _wake_at(self, count: int) -> None:
         """How many bytes have to be there before a receive, or `is_readable`, wakes up."""
-        if count != self._wake_bytes:
+        if count != self._wake_bytes and not self.is_local:
             self._wake_bytes = count
             with contextlib.suppress(OSError):  # closed: the receive will say so
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)

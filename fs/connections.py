@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 
+from fs import local
 from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, connect
 
 IDLE_SECONDS = 20.0
@@ -11,7 +12,11 @@ IDLE_SECONDS = 20.0
 
 KEPT_PER_SERVER = 8
 
-Address = tuple[str, int]
+NOT_LOCAL_SECONDS = 10.0
+"""How long a server that has no local socket is not asked for one again."""
+
+Address = tuple[str, int, bool]
+"""Host, port, and whether over a local socket."""
 
 
 class ConnectionPool:
@@ -22,18 +27,32 @@ class ConnectionPool:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._stall_timeout_seconds = stall_timeout_seconds
         self._idle: dict[Address, deque[tuple[float, Channel]]] = {}
+        self._not_local: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def take(self, host: str, port: int) -> Channel:
         """A connection to host:port for the caller alone. Raises ConnectionLost."""
+        return self._take_idle((host, port, False)) or connect(
+            host, port, timeout_seconds=self._connect_timeout_seconds,
+            stall_timeout_seconds=self._stall_timeout_seconds)
+
+    def take_on_this_host(self, host: str, port: int) -> Channel:
+        """Like `take`, for a server on this host: over its local socket, if it has one."""
+        channel = self._take_idle((host, port, True))
+        if channel is None and time.monotonic() >= self._not_local.get((host, port), 0.0):
+            channel = local.connect(host, port, self._stall_timeout_seconds)
+            if channel is None:
+                self._not_local[host, port] = time.monotonic() + NOT_LOCAL_SECONDS
+        return channel or self.take(host, port)
+
+    def _take_idle(self, address: Address) -> Channel | None:
         while True:
             with self._lock:
-                kept = self._idle.get((host, port))
+                kept = self._idle.get(address)
                 since, channel = kept.pop() if kept else (0.0, None)
             if channel is None:
-                return connect(host, port, timeout_seconds=self._connect_timeout_seconds,
-                               stall_timeout_seconds=self._stall_timeout_seconds)
+                return None
             if time.monotonic() - since < IDLE_SECONDS and channel.is_idle():
                 channel.set_timeout(self._stall_timeout_seconds)
                 return channel
@@ -42,7 +61,7 @@ class ConnectionPool:
     def give_back(self, host: str, port: int, channel: Channel) -> None:
         """Keep a connection on which the last request was answered in full."""
         with self._lock:
-            kept = self._idle.setdefault((host, port), deque())
+            kept = self._idle.setdefault((host, port, channel.is_local), deque())
             surplus = kept.popleft()[1] if len(kept) >= KEPT_PER_SERVER else None
             if self._closed:
                 surplus = channel

@@ -28,9 +28,11 @@ _LINGER_BYTES = 4 << 20
 class FrameServer(ABC):
     """Serves a listening socket until `stop`. A subclass says what a request is."""
 
-    def __init__(self, listener: socket.socket, *, idle_seconds: float = IDLE_SECONDS,
-                 max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, listener: socket.socket, *, local_listener: socket.socket | None = None,
+                 idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS) -> None:
+        """`local_listener` is for clients on this host (`fs.local`)."""
         self._listener = listener
+        self._local_listener = local_listener
         self._idle_seconds = idle_seconds
         self._max_connections = max_connections
         self._open: dict[Channel, bool] = {}  # whether a request is being served
@@ -55,9 +57,14 @@ class FrameServer(ABC):
 
     def serve(self) -> None:
         """Accept connections until `stop`."""
+        if self._local_listener is not None:
+            threading.Thread(target=self._serve, args=(self._local_listener,), name="accept", daemon=True).start()
+        self._serve(self._listener)
+
+    def _serve(self, listener: socket.socket) -> None:
         while not self._stopping:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError as error:
                 if self._stopping:
                     return
@@ -69,9 +76,11 @@ class FrameServer(ABC):
     def stop(self, grace_seconds: float = 1.0) -> None:
         """Take no more requests, give those under way `grace_seconds` to end, close everything."""
         self._stopping = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in (self._listener, self._local_listener):
+            if listener is not None:
+                with contextlib.suppress(OSError):
+                    listener.shutdown(socket.SHUT_RDWR)
+                listener.close()
         with self._changed:
             for channel, busy in self._open.items():
                 if not busy:

@@ -163,14 +163,14 @@ class AppendRequests:
         channel: Channel | None = None
         account: Account | None = None
         try:
-            channel = self._context.connections.take(primary.host, primary.port)
+            channel = self._context.connection_to(primary, length)
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(append=AppendOperation(
                 file_id=self.attributes.file_id, inode=self.attributes.inode, path=self._path,
                 chunk_size=self.attributes.chunk_size, length=length, relay=relay, epoch=self.attributes.epoch,
                 records=[AppendRecord(writer=writer.id, sequence=writer.sequence)], retry=retry,
                 known_size=max(self.attributes.size, self.end))), more=True)
-            if self._context.coflows is not None:
+            if self._context.coflows is not None and not channel.is_local:
                 account = self._context.coflows.append(self.attributes.file_id, writer.id, writer.sequence,
                                                        channel.socket, length)
             send(channel)

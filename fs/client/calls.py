@@ -41,12 +41,14 @@ class Calls:
     """Connections to one nameserver. Thread-safe. They are made with the first call."""
 
     def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS, *,
-                 wait_until_there: bool = True) -> None:
-        """With `wait_until_there` a call waits for a nameserver that refuses connections, as long as it may."""
+                 wait_until_there: bool = True, local_host: str | None = None) -> None:
+        """A nameserver at `local_host` is on this host. With `wait_until_there` a call waits for a nameserver that
+        refuses connections, as long as it may."""
         self._wait_until_there = wait_until_there
         self._address = address
         self._host = address.rpartition(":")[0].strip("[]")
         self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
+        self._take = self._pool.take_on_this_host if self._host == local_host else self._pool.take
         self._frame_port: int | None = None     # None: not asked for yet
         self._grpc_only_until = 0.0
         self._channel: Any = None
@@ -88,7 +90,7 @@ class Calls:
             if port == 0:
                 return None
             try:
-                return port, self._pool.take(self._host, port)
+                return port, self._take(self._host, port)
             except ConnectionLost:
                 self._frame_port = None
         self._grpc_only_until = time.monotonic() + FRAMES_AGAIN_SECONDS

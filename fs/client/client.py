@@ -50,7 +50,7 @@ class Client:
                  controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS,
                  strong: bool = False) -> None:
         """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL."""
-        self._metadata = MetadataClient(nameserver, metadata_cache_seconds)
+        self._metadata = MetadataClient(nameserver, metadata_cache_seconds, local_host=local_host)
         self._context = ClientContext(
             self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,

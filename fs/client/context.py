@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 
 from fs import coflows
-from fs.channel import ConnectionLost, MalformedFrame
+from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.steering import Steering
@@ -23,6 +23,7 @@ AVOID_SECONDS = 5.0
 """How long a dataserver that failed is tried last: a vanished host costs seconds at every attempt."""
 
 PLACE_EXPIRES_SECONDS = 60.0
+LOCAL_BYTES = 160 * 1024
 DEFAULT_PARTS = 2  # as in the paper (section 4.3)
 MOST_PARTS = 16
 
@@ -101,11 +102,18 @@ class ClientContext:
         """Try this dataserver last for a while."""
         self._failed_at[replica.host, replica.port] = time.monotonic()
 
+    def connection_to(self, replica: Replica, send_bytes: int = 0) -> Channel:
+        """A connection to a dataserver, to send so many bytes to it. Not over the network if it is on this host, and
+        they are not many: a local socket has a small buffer. Raises ConnectionLost."""
+        if replica.host == self.local_host and send_bytes <= LOCAL_BYTES:
+            return self.connections.take_on_this_host(replica.host, replica.port)
+        return self.connections.take(replica.host, replica.port)
+
     def report_damage(self, replica: Replica, file_id: str) -> None:
         """Have a dataserver compare a file with its sums, and repair it. Best effort."""
         log.error("dataserver %s has damaged bytes of %s", replica.dataserver_id, file_id)
         try:
-            channel = self.connections.take(replica.host, replica.port)
+            channel = self.connection_to(replica)
             channel.send(DataRequest(check=CheckOperation(file_id=file_id)))
             channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:

@@ -33,14 +33,16 @@ class MetadataClient(PosixMetadata):
     """
 
     def __init__(self, nameserver: str, cache_seconds: float = 1.0, *, cache_entries: int = 65536,
-                 call_timeout_seconds: float | None = None) -> None:
-        """Connects with the first call. Raises InvalidArgument for a malformed address or number."""
+                 call_timeout_seconds: float | None = None, local_host: str | None = None) -> None:
+        """Connects with the first call; not over the network if the nameserver is at `local_host`.
+
+        Raises InvalidArgument for a malformed address or number."""
         if not cache_seconds >= 0:
             raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
-        self._nameservers = Nameservers(nameserver, call_timeout_seconds)
+        self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host)
 
     # -------------------------------------------------------------- reading
 

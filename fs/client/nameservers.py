@@ -47,7 +47,7 @@ def leads(address: str, timeout_seconds: float) -> bool | None:
 class Nameservers:
     """One or several nameservers of one namespace. Thread-safe."""
 
-    def __init__(self, nameserver: str, timeout_seconds: float | None = None) -> None:
+    def __init__(self, nameserver: str, timeout_seconds: float | None = None, local_host: str | None = None) -> None:
         """`timeout_seconds` is for a call with all its attempts; None: 5, or TAKEOVER_SECONDS with several.
         Raises InvalidArgument."""
         addresses = parse_addresses(nameserver)
@@ -55,7 +55,8 @@ class Nameservers:
         self.address = nameserver
         self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else 5.0)
         self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
-        self._calls = [Calls(address, math.ceil(self._attempt_seconds), wait_until_there=not several)
+        self._calls = [Calls(address, math.ceil(self._attempt_seconds), wait_until_there=not several,
+                             local_host=local_host)
                        for address in addresses]
         self._asked = 0
         self._lock = threading.Lock()

@@ -46,7 +46,7 @@ def _ask(context: ClientContext, attributes: Attributes) -> int:
     if not attributes.replicas:
         raise NoReplicaAvailable(f"{attributes.file_id} has no replica")
     primary, *others = attributes.replicas
-    channel = context.connections.take(primary.host, primary.port)
+    channel = context.connection_to(primary)
     try:
         channel.set_timeout(ANSWER_SECONDS)
         channel.send(DataRequest(length=LengthOperation(

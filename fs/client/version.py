@@ -124,7 +124,8 @@ class _Attempt:
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
         channel: Channel | None = None
         try:
-            channel = self._context.connections.take(primary.host, primary.port)
+            channel = self._context.connection_to(
+                primary, sum(end - begin for begin, end in self._changes.ranges))
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(write=self._operation(relay)), more=bool(self._changes.ranges))
             self._changes.send(channel)

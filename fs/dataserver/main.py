@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from fs import local
 from fs.addresses import parse_address
 from fs.coflows import configured
 from fs.connections import ConnectionPool
@@ -96,7 +97,8 @@ def run(flags: argparse.Namespace) -> int:
     lease = Lease()
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
-    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync, scrubber=scrubber)
+    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync, scrubber=scrubber,
+                        local_listener=local.listen(advertised, port))
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate, sync=flags.sync)

@@ -1,6 +1,7 @@
 """The data channel's listening end."""
 
 import logging
+import os
 import socket
 
 from google.protobuf.message import Message
@@ -17,6 +18,7 @@ from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.frame_server import IDLE_SECONDS, MAX_CONNECTIONS, SEND_STALL_SECONDS, FrameServer
+from fs.local import MAX_DESCRIPTORS, send_descriptors
 from fs.proto.speedwell_pb2 import (
     BUSY,
     INVALID,
@@ -42,9 +44,10 @@ class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
     def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *, sync: bool = False,
-                 idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS,
-                 scrubber: Scrubber | None = None) -> None:
-        super().__init__(listener, idle_seconds=idle_seconds, max_connections=max_connections)
+                 local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
+                 max_connections: int = MAX_CONNECTIONS, scrubber: Scrubber | None = None) -> None:
+        super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
+                         max_connections=max_connections)
         self._store = store
         self._relays = ConnectionPool()
         self._appends = Appends(store, self._relays, authority, sync)
@@ -101,6 +104,8 @@ class DataServer(FrameServer):
         try:
             with self._store.opened(operation.file_id) as file:
                 reply = _read_reply(file, operation)
+                if operation.descriptors and channel.is_local and _hand_over(channel, file, reply):
+                    return
                 for descriptor, start, count in file.segments(reply.offset, reply.length):
                     if not promised:
                         channel.send(reply, more=True)
@@ -163,6 +168,27 @@ class DataServer(FrameServer):
             return DataReply(status=OK, contents=damaged, after=after)
         except OSError as error:
             return DataReply(status=IO_ERROR, message=str(error))
+
+
+def _hand_over(channel: Channel, file: StoredFile, reply: DataReply) -> bool:
+    """Answer with the descriptors of the files that hold the bytes; False, and nothing is sent, if they are many.
+    Raises StorageFailed."""
+    descriptors: list[int] = []
+    try:
+        for descriptor, start, count in file.segments(reply.offset, reply.length):
+            if len(descriptors) == MAX_DESCRIPTORS:
+                del reply.pieces[:]
+                return False
+            descriptors.append(os.dup(descriptor))
+            reply.pieces.add(offset=start, length=count)
+        if not descriptors:
+            return False
+        channel.send(reply, more=True)
+        send_descriptors(channel, descriptors)
+        return True
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _read_reply(file: StoredFile, operation: ReadOperation) -> DataReply:

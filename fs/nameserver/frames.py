@@ -9,6 +9,7 @@ import threading
 
 from google.protobuf.message import Message
 
+from fs import local
 from fs.channel import Channel, MalformedFrame
 from fs.errors import SpeedwellError
 from fs.frame_server import FrameServer
@@ -23,7 +24,7 @@ class NameserverFrames(FrameServer):
     """Answers `Call` frames with what `requests` says."""
 
     def __init__(self, requests: Requests, listener: socket.socket) -> None:
-        super().__init__(listener)
+        super().__init__(listener, local_listener=local.listen(*listener.getsockname()[:2]))
         self._requests = requests
         self.port = int(listener.getsockname()[1])
 
