@@ -39,6 +39,7 @@ _IOV_LIMIT = 512
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _WAITALL = int(socket.MSG_WAITALL)
+_DONTWAIT = int(socket.MSG_DONTWAIT)
 
 M = TypeVar("M", bound=Message)
 
@@ -93,7 +94,6 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._timeouts: dict[int, float] = {}
-        self._wake_bytes = 1
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
         self.peer = _peer(connection)
         self.set_timeout(stall_timeout_seconds)
@@ -205,10 +205,10 @@ class Channel:
     def _checksums_in_hardware(self) -> bool:
         return self.socket.family != socket.AF_INET or checksums_in_hardware(self.socket.getsockname()[0])
 
-    def receive_some(self, view: memoryview) -> int:
+    def receive_some(self, view: memoryview, flags: int = 0) -> int:
         """Receive at least one byte into `view` and return how many."""
         try:
-            received = self.socket.recv_into(view)
+            received = self.socket.recv_into(view, 0, flags)
         except OSError as error:
             raise self._lost(error) from None
         if not received:
@@ -217,41 +217,37 @@ class Channel:
 
     def receive_batch(self, view: memoryview) -> int:
         """Like `receive_some`, but wait for _BATCH_BYTES, or as many as `view` has: they are known to come. Fewer
-        when the peer paused."""
-        self._wake_at(min(len(view), _BATCH_BYTES))
-        try:
-            return self.receive_some(view)
-        finally:
-            self._wake_at(1)
+        when the peer pauses or ends."""
+        there = self._await_bytes(min(len(view), _BATCH_BYTES))
+        return self.receive_some(view, 0 if there else _DONTWAIT)
 
     def receive_all(self, view: memoryview) -> None:
         """Fill `view`."""
-        try:
-            while view:
-                if len(view) >= _BATCH_BYTES // 4:
-                    self._wake_at(min(len(view), _BATCH_BYTES))
-                    view = view[self.receive_some(view):]
-                else:
-                    self._wake_at(1)
-                    view = view[self._receive_whole(view):]
-        finally:
-            self._wake_at(1)
+        while len(view) >= _BATCH_BYTES:
+            view = view[self.receive_batch(view):]
+        while view:
+            try:
+                received = self.socket.recv_into(view, 0, _WAITALL)
+            except OSError as error:
+                raise self._lost(error) from None
+            if not received:
+                raise ConnectionLost(f"{self.peer} closed the connection in the middle")
+            view = view[received:]
 
-    def _receive_whole(self, view: memoryview) -> int:
+    def _await_bytes(self, count: int) -> bool:
+        """Wait until so many bytes are there, or the peer has closed; False when the time allowed is over."""
+        if self.is_local:
+            return True
         try:
-            received = self.socket.recv_into(view, 0, _WAITALL)
-        except OSError as error:
-            raise self._lost(error) from None
-        if not received:
-            raise ConnectionLost(f"{self.peer} closed the connection in the middle")
-        return received
-
-    def _wake_at(self, count: int) -> None:
-        """How many bytes have to be there before a receive, or `is_readable`, wakes up."""
-        if count != self._wake_bytes and not self.is_local:
-            self._wake_bytes = count
-            with contextlib.suppress(OSError):  # closed: the receive will say so
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            # A receive would take the first bytes and then wait for as many again: only a poll counts right.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            poll = select.poll()
+            poll.register(self.socket, select.POLLIN)
+            there = bool(poll.poll(self._timeouts[socket.SO_RCVTIMEO] * 1000))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            return there
+        except (OSError, ValueError) as error:  # closed by another thread
+            raise ConnectionLost(f"the connection to {self.peer} broke: {error}") from None
 
     def discard(self, count: int) -> None:
         """Receive `count` bytes and forget them."""

@@ -39,14 +39,20 @@ class Staging:
     """Changes to a version of `base_size` bytes. One thread at a time. Raises OSError of the temporary file."""
 
     def __init__(self, base_size: int, directory: str | None) -> None:
-        self._begin(base_size)
+        self.size = self._keep = base_size  # bytes of the base from `_keep` on are gone
+        self._cut = False
+        self._begins: list[int] = []
+        self._intervals: list[Interval] = []    # sorted, disjoint, STAGED or ZEROS
         self._file = tempfile.TemporaryFile(dir=directory, prefix="speedwell-", buffering=0)  # noqa: SIM115
         self._descriptor = self._file.fileno()
 
     def begin_again(self, base_size: int) -> None:
         """Take changes to another version, and none of those before: cheaper than to make another file."""
         os.ftruncate(self._descriptor, 0)
-        self._begin(base_size)
+        self.size = self._keep = base_size
+        self._cut = False
+        self._begins.clear()
+        self._intervals.clear()
 
     @property
     def is_full(self) -> bool:
@@ -126,13 +132,6 @@ class Staging:
         self._file.close()
 
     # ------------------------------------------------------------------ private
-
-    def _begin(self, base_size: int) -> None:
-        self.size = base_size
-        self._keep = base_size      # bytes of the base from here on are gone
-        self._cut = False
-        self._begins: list[int] = []
-        self._intervals: list[Interval] = []    # sorted, disjoint, STAGED or ZEROS
 
     def _set(self, new: Interval) -> None:
         """Put `new` in place of what it covers; neighbours from the same source become one."""
