@@ -35,11 +35,11 @@ _READ_AHEAD_BYTES = 4 << 20
 _BATCH_BYTES = 256 * 1024
 """A receiver of many bytes is woken for so many at a time, not for each segment: a wake-up costs more than to copy
 one."""
+_BATCH_MILLISECONDS = 20
 _IOV_LIMIT = 512
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _WAITALL = int(socket.MSG_WAITALL)
-_DONTWAIT = int(socket.MSG_DONTWAIT)
 
 M = TypeVar("M", bound=Message)
 
@@ -205,10 +205,10 @@ class Channel:
     def _checksums_in_hardware(self) -> bool:
         return self.socket.family != socket.AF_INET or checksums_in_hardware(self.socket.getsockname()[0])
 
-    def receive_some(self, view: memoryview, flags: int = 0) -> int:
+    def receive_some(self, view: memoryview) -> int:
         """Receive at least one byte into `view` and return how many."""
         try:
-            received = self.socket.recv_into(view, 0, flags)
+            received = self.socket.recv_into(view)
         except OSError as error:
             raise self._lost(error) from None
         if not received:
@@ -216,10 +216,9 @@ class Channel:
         return received
 
     def receive_batch(self, view: memoryview) -> int:
-        """Like `receive_some`, but wait for _BATCH_BYTES, or as many as `view` has: they are known to come. Fewer
-        when the peer pauses or ends."""
-        there = self._await_bytes(min(len(view), _BATCH_BYTES))
-        return self.receive_some(view, 0 if there else _DONTWAIT)
+        """Like `receive_some`, with _BATCH_BYTES at a time, or as many as `view` has, if they come soon."""
+        self._await_bytes(min(len(view), _BATCH_BYTES))
+        return self.receive_some(view)
 
     def receive_all(self, view: memoryview) -> None:
         """Fill `view`."""
@@ -234,18 +233,17 @@ class Channel:
                 raise ConnectionLost(f"{self.peer} closed the connection in the middle")
             view = view[received:]
 
-    def _await_bytes(self, count: int) -> bool:
-        """Wait until so many bytes are there, or the peer has closed; False when the time allowed is over."""
+    def _await_bytes(self, count: int) -> None:
+        """Give so many bytes a moment to be there."""
         if self.is_local:
-            return True
+            return
         try:
             # A receive would take the first bytes and then wait for as many again: only a poll counts right.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             poll = select.poll()
             poll.register(self.socket, select.POLLIN)
-            there = bool(poll.poll(self._timeouts[socket.SO_RCVTIMEO] * 1000))
+            poll.poll(_BATCH_MILLISECONDS)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-            return there
         except (OSError, ValueError) as error:  # closed by another thread
             raise ConnectionLost(f"the connection to {self.peer} broke: {error}") from None
 
