@@ -75,7 +75,7 @@ class LocalChannel(Channel):
     def take_pieces(self, pieces: list[tuple[int, int]]) -> None:
         """Receive the open files that hold the next bytes: (offset, bytes) in each. Raises ConnectionLost."""
         try:
-            _, descriptors, _, _ = socket.recv_fds(self.socket, 1, len(pieces))
+            _, descriptors, _, _ = socket.recv_fds(self.socket, 1, len(pieces), socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise self._lost(error) from None
         self._pieces.extend((descriptor, offset, count)

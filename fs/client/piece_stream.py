@@ -42,7 +42,7 @@ class PieceStream:
         if read.chosen_by == "controller":
             self._channel = connect(read.replica_host, read.replica_port, bound=self.source.bound)
         else:
-            self._channel = context.connections.take(read.replica_host, read.replica_port)
+            self._channel = context.connection_to(self.replica)
 
     def ask(self, start: int, stop: int) -> None:
         """Have a piece sent, one of `asked`. Raises ConnectionLost."""

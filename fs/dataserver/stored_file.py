@@ -105,15 +105,20 @@ class StoredFile:
     @property
     def record(self) -> str:
         """The path of the file that begins with the description."""
-        return self.directory + SMALL_SUFFIX if self.small else f"{self.directory}/meta"
+        return self._small_record if self.small else f"{self.directory}/meta"
+
+    @property
+    def _small_record(self) -> str:
+        # Whoever needs an offset too looks at `small` once: it may change between two looks.
+        return self.directory + SMALL_SUFFIX
 
     def sums_place(self) -> tuple[str, int]:
         """The path of the file with the sums, and the offset of the first of them."""
-        return (self.record, SMALL_SUMS_AT) if self.small else (f"{self.directory}/sums", 0)
+        return (self._small_record, SMALL_SUMS_AT) if self.small else (f"{self.directory}/sums", 0)
 
     def appends_place(self) -> tuple[str, int]:
         """The path of the file with the appends, and where they begin."""
-        return self.record, SMALL_APPENDS_AT if self.small else APPENDS_AT
+        return (self._small_record, SMALL_APPENDS_AT) if self.small else (f"{self.directory}/meta", APPENDS_AT)
 
     def stored_appends(self) -> bytes:
         """What is written down of the appends. Raises OSError."""
@@ -122,7 +127,7 @@ class StoredFile:
 
     def located(self, name: str, start: int) -> tuple[str, int]:
         """Where byte `start` of a file that `pieces` names lies: a path, and the offset in that file."""
-        return (self.record, SMALL_DATA_AT + start) if self.small else (f"{self.directory}/{name}", start)
+        return (self._small_record, SMALL_DATA_AT + start) if self.small else (f"{self.directory}/{name}", start)
 
     def chunk(self, number: int) -> str:
         """The path of this version's own chunk file `number`, counted from 0."""
