@@ -35,35 +35,32 @@ class _Level(NamedTuple):
 
 
 class _Load:
-    """Sinbad's estimate v for one host link."""
+    """Sinbad's estimate v for one host link: the moving average, and what was placed since it was measured.
 
-    __slots__ = ("_added_bps", "_added_for_seconds", "_base_bps", "_measured_bps", "_placed_at")
+    The next measurement replaces what was added, as in Sinbad's own code for HDFS.
+    """
+
+    __slots__ = ("_average_bps", "_interval_seconds", "_measured_at", "expected_bps")
 
     def __init__(self) -> None:
-        self._measured_bps: float | None = None
-        self._placed_at = 0.0
-        self._base_bps = 0.0
-        self._added_bps = 0.0
-        self._added_for_seconds = 0.0
+        self._average_bps: float | None = None
+        self._measured_at = -math.inf
+        self._interval_seconds = 0.0
+        self.expected_bps = 0.0
 
-    def measured(self, rate_bps: float) -> None:
-        old_bps = rate_bps if self._measured_bps is None else self._measured_bps
-        self._measured_bps = SMOOTHING * rate_bps + (1 - SMOOTHING) * old_bps
+    def measured(self, rate_bps: float, now: float) -> None:
+        old_bps = rate_bps if self._average_bps is None else self._average_bps
+        self._average_bps = self.expected_bps = SMOOTHING * rate_bps + (1 - SMOOTHING) * old_bps
+        self._interval_seconds = now - self._measured_at
+        self._measured_at = now
 
     def placed(self, size_bits: float, capacity_bps: float, now: float) -> None:
-        """Expect the new transfer to take all that is left, and to tail off until it should be done."""
-        self._base_bps = self.at(now)
-        self._added_bps = max(capacity_bps - self._base_bps, 0.0)
-        self._added_for_seconds = size_bits / self._added_bps if self._added_bps else 0.0
-        self._placed_at = now
-
-    def at(self, now: float) -> float:
-        load_bps = self._measured_bps or 0.0
-        elapsed_seconds = now - self._placed_at
-        if elapsed_seconds < self._added_for_seconds:
-            share_left = 1 - elapsed_seconds / self._added_for_seconds
-            load_bps = max(load_bps, self._base_bps + self._added_bps * share_left)
-        return load_bps
+        """Expect the transfer to take all that is left, or what it needs to be done by the next measurement."""
+        added_bps = max(capacity_bps - self.expected_bps, 0.0)
+        seconds_left = self._measured_at + self._interval_seconds - now
+        if 0 < seconds_left < math.inf:
+            added_bps = min(added_bps, size_bits / seconds_left)
+        self.expected_bps += added_bps
 
 
 class SinbadR:
@@ -81,7 +78,7 @@ class SinbadR:
         self._follow_network()
         in_pod = [replica for replica in reachable if replica.host in self._pod_of(request.client)]
         residuals = [
-            (self._residual_bps(replica.host, request.client, now), replica) for replica in in_pod or reachable
+            (self._residual_bps(replica.host, request.client), replica) for replica in in_pod or reachable
         ]
         best = max(residual for residual, _ in residuals)
         return self._generator.choice([replica for residual, replica in residuals if residual == best])
@@ -89,7 +86,7 @@ class SinbadR:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in the rate of a link; only what hosts send matters."""
         if self._network.is_host(link[0]):
-            self._loads.setdefault(link, _Load()).measured(rate_bps)
+            self._loads.setdefault(link, _Load()).measured(rate_bps, now)
 
     def flow_added(self, path: Path, size_bits: float, now: float) -> None:
         """Count a new transfer before the counters show it, so that requests do not all go the same way."""
@@ -97,7 +94,7 @@ class SinbadR:
             link = path.links[0]
             self._loads.setdefault(link, _Load()).placed(size_bits, self._network.capacity_bps(link), now)
 
-    def _residual_bps(self, replica: str, client: str, now: float) -> float:
+    def _residual_bps(self, replica: str, client: str) -> float:
         """Bandwidth left at the tightest rung between the replica and where its data turns to the client."""
         residual_bps = math.inf
         group = frozenset((replica,))
@@ -106,14 +103,14 @@ class SinbadR:
             if client in level.hosts or not level.uplinks:
                 break
             capacity_bps = sum(self._network.capacity_bps(link) for link in level.uplinks)
-            residual_bps = min(residual_bps, capacity_bps - self._sent_bps(level.hosts, now))
+            residual_bps = min(residual_bps, capacity_bps - self._sent_bps(level.hosts))
             group = frozenset(above for _, above in level.uplinks)
         return residual_bps
 
-    def _sent_bps(self, hosts: frozenset[str], now: float) -> float:
+    def _sent_bps(self, hosts: frozenset[str]) -> float:
         loads = self._loads
         links = ((host, switch) for host in sorted(hosts) for switch in self._network.neighbours(host))
-        return sum(loads[link].at(now) for link in links if link in loads)
+        return sum(loads[link].expected_bps for link in links if link in loads)
 
     def _pod_of(self, client: str) -> frozenset[str]:
         group = frozenset((client,))

@@ -31,14 +31,15 @@ def one_rack() -> Network:
     return network_of(three_tier(pods=1, racks_per_pod=1, hosts_per_rack=3, host_bps=10e6))
 
 
-def choose(sinbad_r: SinbadR, client: str, *hosts: str, now: float = 0.0) -> str:
+def choose(sinbad_r: SinbadR, client: str, *hosts: str) -> str:
     replicas = tuple(map(Replica, hosts))
-    return sinbad_r.choose(ReadRequest(client, replicas, SIZE_BITS), replicas, now).host
+    return sinbad_r.choose(ReadRequest(client, replicas, SIZE_BITS), replicas, 0.0).host
 
 
-def measure(sinbad_r: SinbadR, network: Network, source: str, destination: str, rate_bps: float) -> None:
+def measure(sinbad_r: SinbadR, network: Network, source: str, destination: str, rate_bps: float,
+            now: float = 0.0) -> None:
     assert network.has_link((source, destination))
-    sinbad_r.link_measured((source, destination), rate_bps, 0.0)
+    sinbad_r.link_measured((source, destination), rate_bps, now)
 
 
 def test_what_a_replica_sends_counts_and_what_it_receives_does_not(network: Network, sinbad_r: SinbadR) -> None:
@@ -94,23 +95,39 @@ def test_measurements_are_smoothed(one_rack: Network, offset_bps: float, chosen:
     assert choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1") == chosen
 
 
-def test_a_new_transfer_counts_before_it_is_measured_and_fades_until_it_should_be_done(one_rack: Network) -> None:
-    sinbad_r = SinbadR(one_rack, Random(1))
-    measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", 3e6)
-    (path,) = one_rack.shortest_paths("p0r0h0", "p0r0h2")
-    sinbad_r.flow_added(path, SIZE_BITS, 100.0)  # 10 Mbit at 10 Mbit/s: one second
-    chosen = [choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1", now=now) for now in (100.0, 100.69, 100.71, 101.0)]
-    assert chosen == ["p0r0h1", "p0r0h1", "p0r0h0", "p0r0h0"]
+def is_expected_to_send(one_rack: Network, sinbad_r: SinbadR, rate_bps: float) -> bool:
+    """Whether p0r0h0 is taken to send this, by what p0r0h1 must send to be as good a choice."""
+    chosen = []
+    for beside_bps in (rate_bps - 1e5, rate_bps + 1e5):
+        for _ in range(60):     # until the moving average is there
+            measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", beside_bps)
+        chosen.append(choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1"))
+    return chosen == ["p0r0h1", "p0r0h0"]
 
 
-def test_a_second_transfer_takes_what_the_first_left(one_rack: Network) -> None:
+@pytest.mark.parametrize(("sizes_bits", "expected_bps"), [
+    ([4e6], 1e6 + 4e6),             # done when measured again, a second from now
+    ([3e6, 3e6], 1e6 + 3e6 + 3e6),
+    ([4e6, 40e6], 10e6),            # all that is left
+])
+def test_new_transfers_count_by_what_they_can_send_until_the_next_measurement(
+        one_rack: Network, sizes_bits: list[float], expected_bps: float) -> None:
+    sinbad_r = SinbadR(one_rack, Random(1))
+    for now in (98.0, 100.0):
+        measure(sinbad_r, one_rack, "p0r0h0", "edge-p0r0", 1e6, now)
+    (path,) = one_rack.shortest_paths("p0r0h0", "p0r0h2")
+    for size_bits in sizes_bits:
+        sinbad_r.flow_added(path, size_bits, 101.0)
+    assert is_expected_to_send(one_rack, sinbad_r, expected_bps)
+    measure(sinbad_r, one_rack, "p0r0h0", "edge-p0r0", 1e6, 102.0)
+    assert is_expected_to_send(one_rack, sinbad_r, 1e6)
+
+
+def test_a_transfer_on_a_link_never_measured_takes_it_all(one_rack: Network) -> None:
     sinbad_r = SinbadR(one_rack, Random(1))
     (path,) = one_rack.shortest_paths("p0r0h0", "p0r0h2")
-    sinbad_r.flow_added(path, SIZE_BITS, 100.0)
-    sinbad_r.flow_added(path, SIZE_BITS, 100.5)  # 5 Mbit/s are left: two seconds more
-    measure(sinbad_r, one_rack, "p0r0h1", "edge-p0r0", 7.5e6)
-    chosen = [choose(sinbad_r, "p0r0h2", "p0r0h0", "p0r0h1", now=now) for now in (101.4, 101.6)]
-    assert chosen == ["p0r0h1", "p0r0h0"]
+    sinbad_r.flow_added(path, 1.0, 100.0)
+    assert is_expected_to_send(one_rack, sinbad_r, 10e6)
 
 
 def test_the_graph_may_change_between_choices(network: Network, sinbad_r: SinbadR) -> None:
