@@ -17,14 +17,20 @@ Door = TypeVar("Door", bound=Callable[..., Any])
 
 def answers_errno(door: Door) -> Door:
     """Turn every error into the OSError that the FUSE library answers the kernel with, and the hidden name that
-    libfuse gave to an open file without a name into the path that names its inode."""
+    libfuse gave to an open file without a name into the path that names its inode. If that is gone too the kernel is
+    told ESTALE: a program's `stat` or `open` that began before the name went to another file finds that then."""
     guarded = answers_errno_to_names(door)
 
     @functools.wraps(door)
     def translating(operations: Any, path: Path | None, *arguments: Any) -> Any:
-        if path is not None and operations.hidden:
-            path = operations.hidden.path_of(path)
-        return guarded(operations, path, *arguments)
+        if path is None or not operations.hidden.knows(path):
+            return guarded(operations, path, *arguments)
+        try:
+            return guarded(operations, operations.hidden.path_of(path), *arguments)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise OSError(errno.ESTALE, str(error)) from error
+            raise
 
     return translating  # type: ignore[return-value]
 

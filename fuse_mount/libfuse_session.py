@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from fuse_mount.rename_requests import follow
+
 
 def session_class(library: ModuleType, enter_thread: Callable[[], None], tune: Callable[[Any], None]) -> type:
     """mfusepy's FUSE class with what it does not hand on: flags of rename, the handle of chmod and its like;
@@ -117,6 +119,8 @@ def session_class(library: ModuleType, enter_thread: Callable[[], None], tune: C
         def _init(self, conn: Any, config: Any) -> None:
             if conn:
                 tune(conn.contents)
+            if library.fuse_version_major >= 3:
+                self.followed_renames = follow(library, self.operations.rename_requests, enter_thread)
             self.operations.init("/")
 
     return Session

@@ -203,26 +203,38 @@ class NameOperations(SharedState):
         return self._unlink(os.fsencode(path))
 
     def _unlink(self, path: bytes) -> int:
-        if self.hidden and self.hidden.drop(path):
-            return 0
-        self._remove(path)
+        inode = self.hidden.drop(path)
+        if inode is None:
+            self._remove(path, self._if_open(path) is not None)
+        else:
+            self._let_go(inode)
         return 0
 
-    def _remove(self, path: bytes) -> int | None:
-        """Take a name away; the inode if the file is open here and therefore lives on."""
-        file = self._if_open(path)
-        removed = self._metadata.remove(path, self._session.number if file is not None else 0)
+    def _remove(self, path: bytes, is_open: bool, hidden: bytes | None = None) -> None:
+        """Take a name away. What is open here and loses its last one lives on, for libfuse under `hidden`."""
+        removed = self._metadata.remove(path, self._session.number if is_open else 0)
         self._pages.forget(path)
         self._links.changed(removed.inode)
-        if file is None:
-            return None
-        self._drop_attributes(path)  # the kernel counts the links down from what it was told some time ago
+        if is_open:
+            self._drop_attributes(path)  # the kernel counts the links down from what it was told some time ago
+            if hidden is not None:
+                self.hidden.hide(hidden, removed.inode)
+            self._hold(removed)
+
+    def _hold(self, removed: Attributes) -> None:
+        """A file lost a name by a request with this mount's session: with the last one the nameserver keeps the inode
+        until `_let_go`. It need not be the one that is open here: another mount may have put it there meanwhile."""
         if removed.link_count == 0:
-            file.unlinked = True
             self._nameless.add(removed.inode)
-            if self._files.by_inode(removed.inode) is None:  # closed meanwhile
-                self._nameless.closed(removed.inode)
-        return removed.inode
+            file = self._files.by_inode(removed.inode)
+            if file is not None:
+                file.unlinked = True
+            self._let_go(removed.inode)
+
+    def _let_go(self, inode: int) -> None:
+        """Unless it is open here, or libfuse may still ask about it under a hidden name."""
+        if self._files.by_inode(inode) is None and self.hidden.known_as(inode) is None:
+            self._nameless.closed(inode)
 
     @answers_errno_to_names
     def rename(self, source: Path, destination: Path, flags: int = 0) -> int:
@@ -231,23 +243,41 @@ class NameOperations(SharedState):
     def _rename(self, source: bytes, destination: bytes, flags: int) -> int:
         if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
             raise OSError(errno.EINVAL, "only RENAME_NOREPLACE or RENAME_EXCHANGE is supported")
-        if not flags and self.hidden.is_hiding(source, destination) and self._if_open(source) is not None:
-            inode = self._remove(source)
-            if inode is not None:
-                self.hidden.hide(destination, inode)
-            return 0
-        replaced = None
-        if source != destination and not flags:
-            replaced = self._if_open(destination)
-        gone = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
-                                     exchange=flags == RENAME_EXCHANGE,
-                                     session=0 if replaced is None else self._session.number)
+        if not flags and self._is_hiding(source, destination):
+            return self._hide(source, destination)
+        hidden, self.rename_requests.here.hidden = self.rename_requests.here.hidden, None
+        replaced = self._if_open(destination) if source != destination and flags != RENAME_EXCHANGE else None
+        holds = replaced is not None or hidden is not None
+        gone = None
+        try:
+            gone = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
+                                         exchange=flags == RENAME_EXCHANGE,
+                                         session=self._session.number if holds else 0)
+        finally:
+            if hidden is not None:  # also if the rename fails: libfuse has its name for the file, and keeps it
+                known = replaced.attributes.inode if replaced else self._files.opened_as(destination)
+                self.hidden.hide(hidden, gone.inode if gone is not None else known or 0)
         self._pages.forget(source, destination)
         if gone is not None:
             self._links.changed(gone.inode)
-            if replaced is not None and gone.link_count == 0 and gone.inode == replaced.attributes.inode:
-                replaced.unlinked = True
-                self._nameless.add(gone.inode)
+            if hidden is not None:
+                self._drop_attributes(hidden)
+            if holds:
+                self._hold(gone)
+        return 0
+
+    def _is_hiding(self, source: bytes, destination: bytes) -> bool:
+        """Whether this is libfuse's way to take an open file away, not a program's rename."""
+        return (self.hidden.is_hiding(source, destination)
+                and paths.name(destination) != self.rename_requests.here.new_name
+                and (self.rename_requests.followed or self._if_open(source) is not None))
+
+    def _hide(self, path: bytes, hidden: bytes) -> int:
+        """What has the name loses it: now, or to the file that libfuse renames next, and that is one step then."""
+        if self.rename_requests.here.new_name is not None:
+            self.rename_requests.here.hidden = hidden
+            return 0
+        self._remove(path, True, hidden)
         return 0
 
     def _if_open(self, path: bytes) -> OpenFile | None:

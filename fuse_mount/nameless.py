@@ -8,22 +8,22 @@ libfuse asks about the hidden name is asked about the inode.
 import os
 import re
 import threading
+from contextlib import suppress
 
 from fs import paths
 from fs.client.session import Session
 
+MAX_DROPPED = 4096
 _HIDDEN_NAME = re.compile(rb"\.fuse_hidden[0-9a-f]{16}")
 
 
 class HiddenNames:
-    """libfuse's hidden names and the inodes they stand for. False while there are none. Thread-safe."""
+    """libfuse's hidden names and the inodes they stand for. Thread-safe."""
 
     def __init__(self) -> None:
         self._inodes: dict[bytes, int] = {}
         self._paths: dict[int, bytes] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._inodes)
+        self._dropped: dict[bytes, None] = {}
 
     @staticmethod
     def is_hiding(source: bytes, destination: bytes) -> bool:
@@ -35,14 +35,26 @@ class HiddenNames:
         self._inodes[paths.name(path)] = inode
         self._paths[inode] = path
 
-    def drop(self, path: bytes) -> bool:
-        """Forget a hidden name; whether it was one."""
-        inode = self._inodes.pop(paths.name(path), None)
+    def drop(self, path: bytes) -> int | None:
+        """Forget a hidden name; what it stood for, if it was one."""
+        name = paths.name(path)
+        inode = self._inodes.pop(name, None)
         if inode is None:
+            return None
+        if paths.name(self._paths.get(inode, path)) == name:
+            self._paths.pop(inode, None)
+        self._dropped[name] = None
+        if len(self._dropped) > MAX_DROPPED:
+            with suppress(StopIteration, RuntimeError, KeyError):   # another thread does it
+                del self._dropped[next(iter(self._dropped))]
+        return inode
+
+    def knows(self, path: str | bytes) -> bool:
+        """Whether it is one, or was one lately: libfuse never gives one out twice, but the kernel may still ask."""
+        if not self._inodes and not self._dropped:
             return False
-        if self._paths.get(inode) == path:
-            del self._paths[inode]
-        return True
+        name = paths.name(os.fsencode(path))
+        return name in self._inodes or name in self._dropped
 
     def known_as(self, inode: int) -> bytes | None:
         """The hidden path under which the kernel has the inode."""

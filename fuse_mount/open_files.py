@@ -405,6 +405,12 @@ class OpenFiles:
                 failures.append((paths[0] if paths else b"?", error))
         return failures
 
+    def opened_as(self, path: bytes) -> int | None:
+        """The inode of the file that was opened last under `path`, whatever has that name now."""
+        with self._lock:
+            return next((handle.file.attributes.inode for handle in reversed(self._handles.values())
+                         if handle.path == path), None)
+
     def other_content_open(self, path: bytes, file_id: str) -> bool:
         """Whether a handle that was opened under `path` reads a content other than `file_id`."""
         with self._lock:

@@ -13,6 +13,7 @@ from fuse_mount.kernel_cache import AttributesTold, PageVersions
 from fuse_mount.kernel_links import KernelLinks
 from fuse_mount.nameless import HiddenNames, Nameless
 from fuse_mount.open_files import FileInfo, OpenFiles
+from fuse_mount.rename_requests import RenameRequests
 
 SET_ID_BITS = 0o6000
 
@@ -46,6 +47,7 @@ class SharedState:
         self._lock_waiters = threading.BoundedSemaphore(MAX_WAITERS)
         self._interrupted = interrupted
         self.hidden = HiddenNames()
+        self.rename_requests = RenameRequests()
 
     def _name(self, path: Path | None, info: FileInfo | None) -> Path:
         """The path of a request, which libfuse leaves out for an open file that lost its name."""
