@@ -8,10 +8,11 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from fs import paths
-from fs.errors import SpeedwellError
+from fs.errors import NoSuchFile, NotADirectory, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.door import Path, answers_errno, answers_errno_to_names
@@ -76,10 +77,7 @@ class NameOperations(SharedState):
             file = self._files.by_inode(attributes.inode)
         else:
             file = self._files.handle(info.fh).file
-            attributes = file.attributes
-            found = self._client.lookup(self._name(path, info))
-            if found.inode == attributes.inode:
-                attributes = found
+            attributes = self._of_open(file, self._name(path, info))
         size = attributes.size
         if file is not None and file.attributes.file_id == attributes.file_id:
             if size > file.attributes.size and not file.dirty:
@@ -98,6 +96,18 @@ class NameOperations(SharedState):
             elif attributes.link_count > 1:
                 self._links.told(attributes.inode, os.fsencode(path))
         return fields
+
+    def _of_open(self, file: OpenFile, path: Path) -> Attributes:
+        """Of an open file, which another mount may have removed, or whose name it may have given to another file."""
+        for name in (path, paths.of_inode(file.attributes.inode)):
+            with suppress(NoSuchFile, NotADirectory):
+                found = self._client.lookup(name)
+                if found.inode == file.attributes.inode:
+                    return found
+        gone = Attributes()
+        gone.CopyFrom(file.attributes)
+        gone.link_count = 0
+        return gone
 
     @answers_errno
     def chmod(self, path: Path | None, mode: int, info: FileInfo | None = None) -> int:

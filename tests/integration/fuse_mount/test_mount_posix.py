@@ -106,6 +106,21 @@ def test_a_file_that_is_replaced_while_open_stays_readable(here: Path, there: Pa
         assert os.fstat(reader.fileno()).st_nlink == 0
 
 
+def test_a_file_that_another_mount_removes_or_replaces_is_read_to_its_end(here: Path, there: Path) -> None:
+    (here / "removed").write_bytes(b"content")
+    (here / "replaced").write_bytes(b"content")
+    with (there / "removed").open("rb", buffering=0) as removed, \
+            (there / "replaced").open("rb", buffering=0) as replaced:
+        (here / "removed").unlink()
+        (here / "new").write_bytes(b"something else")
+        (here / "new").rename(here / "replaced")
+        wait_until(lambda: not (there / "removed").exists(), SEEN_SECONDS, "the other mount still sees the name")
+        for reader in (removed, replaced):
+            assert reader.read(100) == b"content"   # more than there is: the kernel asks how long the file is by now
+            assert reader.read(100) == b""
+            assert os.lseek(reader.fileno(), 0, os.SEEK_END) == len(b"content")
+
+
 def test_a_file_removed_under_one_name_keeps_the_other_while_it_is_open(here: Path) -> None:
     (here / "first").write_text("x")
     os.link(here / "first", here / "second")
