@@ -180,8 +180,7 @@ class MeteredPaths:
         return meter
 
     def _meter(self, dpid: str, kept: Meter | None, rate_bps: float) -> Meter | None:
-        settings = self._state.settings
-        least, rate_bps = settings.meter_min_burst_bytes, max(rate_bps, settings.meter_min_rate_bps)
+        least = self._state.settings.meter_min_burst_bytes
         if kept is not None:
             return meter_for(kept.meter_id, rate_bps, least)
         try:

@@ -69,8 +69,9 @@ class Settings(BaseModel):
     meter_min_burst_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 10
     """A meter's burst must hold what a sender's offload hands over at once; less only where nothing is offloaded."""
     meter_min_rate_bps: Annotated[float, Field(ge=1000, le=1e12)] = 64e3
-    """No meter lets less pass: a full frame of 1,500 bytes in 200 ms, after which TCP sends again at the earliest.
-    Below, each loss doubles its wait, and a flow whose rate was computed from too little left does not recover."""
+    """What a meter lets pass at least: a full frame of 1,500 bytes in 200 ms, after which TCP sends again at the
+    earliest. Below, each loss doubles its wait, and a flow whose rate was computed from too little left does not
+    recover. Less only where many flows wait at one host: `controller/rate_floor.py`."""
 
     probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""

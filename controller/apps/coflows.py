@@ -36,6 +36,7 @@ from controller.policy.coflow import Assignment, TrafficSet
 from controller.policy.ecmp import ecmp_path
 from controller.policy.five_tuple import FiveTuple
 from controller.queues import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
+from controller.rate_floor import floored
 from controller.rest import RestApplication
 from controller.rest.coflows_api import CoflowsApi
 from controller.rest.metrics import CoflowMetrics
@@ -182,9 +183,11 @@ class Coflows(RyuApp):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        schedule = self.book.schedule
-        if self._state.settings.coflow_rates == "hosts":
+        schedule, settings = self.book.schedule, self._state.settings
+        if settings.coflow_rates == "hosts":
             schedule = {flow: replace(assignment, rate_bps=None) for flow, assignment in schedule.items()}
+        else:
+            schedule = floored(schedule, self._state.network, settings.meter_min_rate_bps)
         target = {flow: assignment for flow, assignment in schedule.items()
                   if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
         now = time.monotonic()
@@ -193,7 +196,7 @@ class Coflows(RyuApp):
                   if renew or self._placed.get(flow) != assignment or self.forwarding.metered_paths.get(flow) is None}
         unwanted = [flow for flow in self._placed if flow not in target]
         if renew:
-            self._renew_at = now + self._state.settings.coflow_lifetime_seconds / 3
+            self._renew_at = now + settings.coflow_lifetime_seconds / 3
         if not wanted and not unwanted:
             return
         with self.metrics.placement_seconds.time():
