@@ -70,8 +70,9 @@ class Confirmations:
 
     def _error_received(self, message: Any) -> None:
         ofproto = message.datapath.ofproto
-        self.refused(message.datapath, message.xid, ofproto.ofp_error_type_to_str(message.type),
-                     ofproto.ofp_error_code_to_str(message.type, message.code))
+        # Ryu puts the number behind the name: "OFPET_METER_MOD_FAILED(12)".
+        names = ofproto.ofp_error_type_to_str(message.type), ofproto.ofp_error_code_to_str(message.type, message.code)
+        self.refused(message.datapath, message.xid, *(name.partition("(")[0] for name in names))
 
     def _part_received(self, message: Any) -> None:
         batch = self._batches.get(message.datapath, {}).get(message.xid)

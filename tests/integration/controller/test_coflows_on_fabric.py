@@ -237,6 +237,45 @@ def test_datagrams_that_nobody_signed_or_that_are_none_schedule_nothing(fabric: 
     fabric.wait_until_empty()
 
 
+def test_meters_that_others_add_or_delete_at_a_switch_cost_no_flow_its_own(fabric: Transfers) -> None:
+    def ofctl(*command: str) -> str:
+        return fabric.emulation.ovs_ofctl("leaf0", *command)
+
+    before = fabric.get("/v1/meters")["without_meter"]
+    ofctl("add-meter", "meter=1,kbps,band=type=drop,rate=1000")
+    first = fabric.send("r0h0", "r1h0", 12_000_000)
+    fabric.placed(2)
+    assert len(fabric.meters()) == 2 and all("meter:" in entry for entry in fabric.entries())
+    ofctl("del-meters")
+    second = fabric.send("r0h1", "r1h1", 4_000_000)
+    fabric.placed(4)
+    scheduled = [flow for coflow in fabric.coflows() for flow in coflow["members"] if flow["queue"] == "scheduled"]
+    assert len(scheduled) >= 2 and all(flow["meter"] for flow in scheduled)
+    assert len(fabric.entries()) == 4 and sum("meter:" in entry for entry in fabric.entries()) == len(fabric.meters())
+    assert fabric.get("/v1/meters")["without_meter"] == before
+    assert [process.wait(60) for process in (first, second)] == [0, 0]
+    fabric.wait_until_empty()
+
+
+def test_flows_beyond_the_meters_there_may_be_go_without_one_and_end(fabric: Transfers) -> None:
+    settings = fabric.settings
+    fabric.stop_controller()
+    fabric.settings = settings + "max_meters = 1\n"
+    fabric.start_controller()
+    try:
+        sending = fabric.send("r0h0", "r1h0", 10_000_000, flows=3)
+        assert {flow["queue"] for flow in fabric.placed(3)} == {"scheduled"}
+        assert len(fabric.meters()) == 1 and len(fabric.entries()) == 3
+        assert sum("meter:" in entry for entry in fabric.entries()) == 1
+        assert fabric.get("/v1/meters")["without_meter"] >= 2
+        assert sending.wait(30) == 0
+        fabric.wait_until_empty()
+    finally:
+        fabric.stop_controller()
+        fabric.settings = settings
+        fabric.start_controller()
+
+
 @pytest.mark.full
 def test_no_meter_is_left_after_a_thousand_coflows(fabric: Transfers) -> None:
     address, most, live = scheduler(MACHINE, fabric.key_file), 0, 8

@@ -12,6 +12,7 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.confirm import Confirmations, asked, confirmed, confirmed_on_all
 from controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.metered_paths import METER_TROUBLE, OUT_OF_METERS
 from controller.openflow import flow_add
 from controller.switch_tables import STATIC_ENTRIES
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -113,6 +114,16 @@ def test_a_refusal_of_any_message_reaches_the_caller_with_the_openflow_error(sta
         assert not leftovers(state)
 
     run_simulated(scenario)
+
+
+def test_an_error_is_told_by_its_names_alone() -> None:
+    told = []
+    confirmations = Confirmations()
+    confirmations.refused = lambda *names: told.append(names)  # type: ignore[method-assign]
+    message = SimpleNamespace(datapath=SimpleNamespace(ofproto=ofproto_v1_3), xid=7,
+                              type=ofproto_v1_3.OFPET_METER_MOD_FAILED, code=ofproto_v1_3.OFPMMFC_OUT_OF_METERS)
+    confirmations._error_received(message)
+    assert told == [(message.datapath, 7, METER_TROUBLE, OUT_OF_METERS)]
 
 
 def test_an_error_for_somebody_elses_message_is_not_the_callers(state: Any) -> None:
