@@ -75,6 +75,13 @@ def test_alone_each_class_gets_the_whole_link(fabric: Northbound, tmp_path: Path
     assert rates[host] > (1 - TOLERANCE) * LINK_BPS
 
 
+def test_no_entry_of_a_userspace_switch_relies_on_set_queue(fabric: Northbound) -> None:
+    for switch in fabric.fabric.switches:
+        datapath = fabric.emulation.ovs_vsctl(switch.name, "get", "Bridge", "br0", "datapath_type").strip()
+        uses = "set_queue" in fabric.emulation.ovs_ofctl(switch.name, "dump-flows")
+        assert uses is (datapath != "netdev"), switch.name
+
+
 def test_what_somebody_changes_in_a_database_is_put_right(fabric: Northbound) -> None:
     wanted = queue_rates(fabric, "leaf0")
     assert round(SCHEDULED.share * LINK_BPS) in wanted
