@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,14 +104,16 @@ class LocalCluster:
 
     The dataservers are d0, d1, ... with the rack and pod that `places` names for each, by default two to a
     rack and two racks to a pod. Every one has an address of its own, 127.0.1.1, 127.0.1.2, ..., so that a
-    test can be "on" the host of one of them.
+    test can be "on" the host of one of them. `prefixes` are words in front of the commands of some, which become
+    them (`env NAME=VALUE`).
     """
 
     def __init__(self, directory: Path, *, dataservers: int = 3, replication: int | None = None,
                  chunk_size: int | None = None, deletion_grace_seconds: float | None = None,
                  places: list[tuple[str, str]] | None = None,
                  nameserver_arguments: tuple[str, ...] = (),
-                 dataserver_arguments: tuple[str, ...] = ()) -> None:
+                 dataserver_arguments: tuple[str, ...] = (),
+                 prefixes: Mapping[str, Sequence[str]] | None = None) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         options = list(nameserver_arguments)
@@ -118,7 +121,9 @@ class LocalCluster:
                             ("--deletion-grace", deletion_grace_seconds)):
             if value is not None:
                 options += [flag, str(value)]
-        self.nameserver = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--directory",
+        self._prefixes = prefixes or {}
+        self.nameserver = Daemon("nameserver", [*self._prefixes.get("nameserver", ()),
+                                                str(SCRIPTS / "speedwell-nameserver"), "--directory",
                                                 str(directory / "nameserver"), *options],
                                  directory / "nameserver.log")
         self._new = not (directory / "nameserver").exists()
@@ -150,7 +155,8 @@ class LocalCluster:
             rack, pod = self._places[index]
             name = f"d{index}"
             self.dataservers.append(Daemon(
-                name, [str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
+                name, [*self._prefixes.get(name, ()),
+                       str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
                        "--nameserver", self.nameserver.address, "--directory", str(self.data_directory(name)),
                        *self._dataserver_arguments],
                 self.directory / f"{name}.log", listen_host=f"127.0.1.{index + 1}"))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fuse_mount.mountpoint import mounted_here
@@ -17,12 +18,12 @@ STOP_SECONDS = 5.0
 class Mounted:
     """A `speedwell-mount --foreground` process and the directory it serves."""
 
-    def __init__(self, mountpoint: Path, nameserver: str, *arguments: str) -> None:
+    def __init__(self, mountpoint: Path, nameserver: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
         self.path = mountpoint
         self.log = mountpoint.with_name(mountpoint.name + ".log")
         mountpoint.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
-            [SPEEDWELL_MOUNT, mountpoint, "--nameserver", nameserver, "--foreground", "--log", self.log,
+            [*prefix, SPEEDWELL_MOUNT, mountpoint, "--nameserver", nameserver, "--foreground", "--log", self.log,
              *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
