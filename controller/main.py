@@ -26,7 +26,8 @@ STOP_SECONDS = 1.0
 @click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
 @click.option("--replica-policy", metavar="POLICY",
-              help="mayflower (default), mayflower-plus, nearest, sinbad-r, random, hdfs or power-of-two-choices.")
+              help="mayflower (default), mayflower-plus, nearest, sinbad-r, sinbad-r-measured, random, hdfs or "
+                   "power-of-two-choices.")
 @click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")

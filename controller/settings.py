@@ -13,7 +13,7 @@ from controller.errors import InvalidSettings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "random", "hdfs",
+ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs",
                         "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
 CoflowPolicy = Literal["mincof", "coflow-plus", "varys", "tailor", "rapier", "sincronia", "aalo", "fair"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
               help="Probabilities of a client in the primary's rack, in its pod, elsewhere.")
 @click.option("--files", default=2000, show_default=True, help="Their popularity is Zipf's with exponent 1.1.")
 @click.option("--read-mib", default=256.0, show_default=True, help="Size of a read.")
+@click.option("--poll-seconds", default=1.0, show_default=True, help="Between two looks at the switches' counters.")
 @click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Of a run.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each method at each rate.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
-             locality: tuple[float, float, float], files: int, read_mib: float, reads: int, runs: int, seed: int,
-             output: Path, resume: bool, scheduler: str | None) -> None:
+             locality: tuple[float, float, float], files: int, read_mib: float, poll_seconds: float, reads: int,
+             runs: int, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
     """Simulate reads on a fabric of any size.
 
     Prints a table of completion times by method and arrival rate, with 95 % confidence intervals, and leaves
@@ -51,7 +52,7 @@ def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rat
         fabric = _fabric(fabric_file)
         workloads = [Workload(rate, locality, files, read_bits=read_mib * 2**20 * 8) for rate in dict.fromkeys(rates)]
         chosen = [method_of(method, parts) for method in dict.fromkeys(methods)]
-        tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed)
+        tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed, poll_seconds)
         _run(tasks, fabric, output, resume, scheduler)
     except (SimulationError, PolicyError, InvalidFabric) as error:
         raise click.ClickException(str(error)) from None
@@ -87,7 +88,8 @@ def _run(tasks: list[CustomTask], fabric: Fabric, output: Path, resume: bool, sc
     output.mkdir(parents=True, exist_ok=True)
     (output / "fabric.json").write_text(fabric.to_json())
     write_manifest(output, {"fabric": "fabric.json", "runs": [task.parameters() for task in tasks],
-                            "delays_seconds": asdict(Delays()), "warm_up": WARM_UP})
+                            "delays_seconds": asdict(Delays(poll_interval=tasks[0].poll_seconds)),
+                            "warm_up": WARM_UP})
     with progress_bar("simulate", len(tasks), output) as (finished, _):
         results = run_all(tasks, run_custom, results_file, finished, scheduler)
     finish(layout, results, output)

@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
-REPLICA_POLICIES = (MAYFLOWER, PLUS, "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices")
+REPLICA_POLICIES = (MAYFLOWER, PLUS, "nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs",
+                    "power-of-two-choices")
 PATH_POLICIES = (MAYFLOWER, "ecmp")
 
 
@@ -73,9 +74,11 @@ class Selector:
         self._plus: MayflowerPlus | None = None
         self._patience = patience
         self._sinbad_r = SinbadR(network, generator)
+        self._sinbad_r_measured = SinbadR(network, generator)
         self._replica_policies: dict[str, ReplicaPolicy] = {
             "nearest": Nearest(network, generator),
             "sinbad-r": self._sinbad_r,
+            "sinbad-r-measured": self._sinbad_r_measured,    # is not told of flows
             "random": RandomReplica(generator),
             "hdfs": Hdfs(network, generator),
             "power-of-two-choices": PowerOfTwoChoices(self._mayflower.flows, generator),
@@ -248,6 +251,7 @@ class Selector:
         """A link's rate since the last poll, all traffic counted. Raises UnknownLink or InvalidMeasurement."""
         self._mayflower.link_measured(link, rate_bps, now)
         self._sinbad_r.link_measured(link, rate_bps, now)
+        self._sinbad_r_measured.link_measured(link, rate_bps, now)
         if self._plus is not None:
             self._plus.link_measured(link, rate_bps, now)
 

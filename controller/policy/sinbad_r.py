@@ -7,6 +7,8 @@ It picks the machine whose bottleneck has most bandwidth left. Two things differ
 1. The links that count face the core: those that data takes from the replica up to where it turns.
 2. If the client shares a pod with any replica, only the replicas in that pod are considered.
 
+The policy `sinbad-r-measured` is one that nobody tells of the transfers placed: it has measurements only.
+
 Tiers, racks and pods are read off the graph: a switch's tier is its distance from the nearest host, a pod
 is what hangs below the second tier of switches. In a two-tier fabric that is everything.
 """

@@ -9,6 +9,7 @@ from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES
 from sim.errors import InvalidSetting
 from sim.experiments.mayflower import Method
 from sim.experiments.sweep import simulate
+from sim.simulation import Delays
 from sim.workload import Workload, generate
 from topo.fabric import Fabric
 
@@ -22,18 +23,21 @@ class CustomTask:
     method: Method
     reads: int
     seed: int
+    poll_seconds: float = Delays().poll_interval
 
     def parameters(self) -> dict[str, Any]:
         rate = self.workload.reads_per_server_second
         return {"point": f"{rate:g}", "x": rate, "method": asdict(self.method), "reads": self.reads,
-                "seed": self.seed, "workload": asdict(self.workload) | {"locality": list(self.workload.locality)},
+                "seed": self.seed, "poll_seconds": self.poll_seconds,
+                "workload": asdict(self.workload) | {"locality": list(self.workload.locality)},
                 "fabric_sha256": sha256(self.fabric.encode()).hexdigest()}
 
 
 def run_custom(task: CustomTask) -> dict[str, Any]:
     """See `sweep.simulate`."""
     fabric = Fabric.from_json(task.fabric)
-    return {"task": task.parameters()} | simulate(fabric, task.workload, task.method, task.reads, task.seed)
+    return {"task": task.parameters()} | simulate(fabric, task.workload, task.method, task.reads, task.seed,
+                                                 Delays(poll_interval=task.poll_seconds))
 
 
 def method_of(text: str, parts: int) -> Method:
@@ -48,9 +52,10 @@ def method_of(text: str, parts: int) -> Method:
 
 
 def custom_tasks(fabric: Fabric, workloads: list[Workload], methods: list[Method], reads: int, runs: int,
-                 seed: int) -> list[CustomTask]:
-    """All methods meet the same reads. Raises InvalidWorkload for what the fabric cannot hold or carry."""
+                 seed: int, poll_seconds: float = Delays().poll_interval) -> list[CustomTask]:
+    """All methods meet the same reads. Raises InvalidSetting, InvalidWorkload for what the fabric cannot carry."""
+    Delays(poll_interval=poll_seconds)
     for workload in workloads:
         generate(workload, fabric, Random(seed))
-    return [CustomTask(fabric.to_json(), workload, method, reads, seed + run)
+    return [CustomTask(fabric.to_json(), workload, method, reads, seed + run, poll_seconds)
             for workload in workloads for method in methods for run in range(runs)]

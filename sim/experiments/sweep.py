@@ -13,7 +13,7 @@ from sim.experiments.engine import run_all
 from sim.experiments.mayflower import Method, Task, fabric_of
 from sim.experiments.results_file import ResultsFile
 from sim.on_time import clairvoyant_percentile_seconds
-from sim.simulation import Simulation
+from sim.simulation import Delays, Simulation
 from sim.workload import Read, Workload, generate
 from topo.fabric import Fabric
 
@@ -40,12 +40,13 @@ def run_task(task: Task) -> dict[str, Any]:
     return {"task": task.parameters()} | simulate(fabric, workload, task.method, task.reads, task.seed)
 
 
-def simulate(fabric: Fabric, workload: Workload, method: Method, reads: int, seed: int) -> dict[str, Any]:
+def simulate(fabric: Fabric, workload: Workload, method: Method, reads: int, seed: int,
+             delays: Delays | None = None) -> dict[str, Any]:
     """Mean and 95th percentile of the completion times in seconds, and more: see `summary`.
 
     A run that overloads the network has the reason under `overloaded` instead. Raises InvalidWorkload.
     """
-    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(seed), parts=method.parts,
+    simulation = Simulation(fabric, method.replica_policy, method.path_policy, Random(seed), delays, method.parts,
                             patience=method.patience, revises=method.revises)
     try:
         outcomes = simulation.run(generate(workload, fabric, Random(f"reads {seed}")), reads)

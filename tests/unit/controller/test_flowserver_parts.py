@@ -68,7 +68,8 @@ def test_read_too_small_to_cut_has_one_part(controller: Controller) -> None:
     agree(controller)
 
 
-@pytest.mark.parametrize("replica_policy", ["nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices"])
+@pytest.mark.parametrize("replica_policy", ["nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs",
+                                            "power-of-two-choices"])
 def test_policies_that_mayflower_is_compared_with_read_from_one_replica(
         controller: Controller, replica_policy: str) -> None:
     assert len(place(controller, replica_policy=replica_policy).parts) == 1

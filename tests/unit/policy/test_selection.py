@@ -161,7 +161,8 @@ def test_a_dropped_flow_gives_its_path_back(network: Network) -> None:
 
 
 def test_policies_that_are_not_offered_are_refused_by_name(network: Network) -> None:
-    with pytest.raises(UnknownPolicy, match=r"'closest'.*mayflower, mayflower-plus, nearest, sinbad-r, random"):
+    offered = "mayflower, mayflower-plus, nearest, sinbad-r, sinbad-r-measured, random"
+    with pytest.raises(UnknownPolicy, match=f"'closest'.*{offered}"):
         selector(network, "closest")
     with pytest.raises(UnknownPolicy, match=r"'hedera'.*mayflower, ecmp"):
         selector(network).select(request(*REPLICAS), 0.0, path_policy="hedera")
@@ -246,3 +247,14 @@ def test_equal_histories_give_equal_choices_whatever_the_hash_seed() -> None:
     ]
     assert runs[0].count("Selection(") == 150
     assert runs[0] == runs[1]
+
+
+def test_measured_sinbad_r_knows_nothing_of_what_was_just_placed(network: Network) -> None:
+    chosen: dict[str, set[str]] = {}
+    for policy in ("sinbad-r", "sinbad-r-measured"):
+        chooser = selector(network, policy, "mayflower")
+        first = chooser.select(request(*REPLICAS), 0.0)
+        chooser.flow_added("one", first.path, SIZE_BITS, 0.0)
+        chosen[policy] = {chooser.select(request(*REPLICAS), 0.0).replica.host for _ in range(40)}
+        assert (first.replica.host in chosen[policy]) == (policy == "sinbad-r-measured")
+    assert chosen["sinbad-r"] < chosen["sinbad-r-measured"]

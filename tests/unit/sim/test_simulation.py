@@ -27,7 +27,8 @@ def run(number: int, workload: Workload = SMALL, fabric: Fabric = FABRIC, **sett
 
 @pytest.mark.parametrize(("replica_policy", "path_policy"), [
     ("mayflower-plus", "mayflower"),
-    *product(["mayflower", "nearest", "sinbad-r", "random", "hdfs", "power-of-two-choices"], ["mayflower", "ecmp"]),
+    *product(["mayflower", "nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs", "power-of-two-choices"],
+             ["mayflower", "ecmp"]),
 ])
 def test_reads_end_under_every_policy_and_never_before_the_network_allows(
     replica_policy: str, path_policy: str
