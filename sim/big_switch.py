@@ -14,6 +14,7 @@ from numba import njit
 from controller.policy import coflow_kernels as kernels
 from controller.policy import coflow_order
 from controller.policy.coflow_kernels import Integers, Reals
+from controller.policy.coflow_plus import coflow_plus_order
 from sim.coflow_trace import CoflowTrace
 from sim.errors import InvalidSetting
 
@@ -72,7 +73,15 @@ def sincronia(switch: Switch, active: Integers) -> None:
     kernels.backfill(order, s.first, s.count, s.rows, s.links, free, s.whole, s.rates)
 
 
-POLICIES: dict[str, Decide] = {"varys": varys, "sincronia": sincronia}
+def coflow_plus(switch: Switch, active: Integers) -> None:
+    """The order of coflow-plus, and strictly by it: a coflow takes all that it can use before the next does."""
+    s, free = switch, switch.whole.copy()
+    if len(active):
+        order = coflow_plus_order(active, s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
+        kernels.fill(order, s.first, s.count, s.rows, s.links, s.left, free, s.whole, s.load, s.rates)
+
+
+POLICIES: dict[str, Decide] = {"varys": varys, "sincronia": sincronia, "coflow-plus": coflow_plus}
 
 
 def run(trace: CoflowTrace, port_bps: float, policy: str, interval_seconds: float = np.inf) -> dict[int, float]:

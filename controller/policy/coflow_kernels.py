@@ -126,6 +126,66 @@ def backfill(order: Integers, first: Integers, count: Integers, flows: Integers,
 
 
 @compiled
+def fill(order: Integers, first: Integers, count: Integers, flows: Integers, links: Integers, left: Reals,
+         free: Reals, whole: Reals, load: Reals, rates: Reals) -> None:
+    """In order, each coflow takes all that it can use: no link is left free that one of its flows could use.
+
+    Its flows rise together, each in proportion to what it has left, so that they would end together; when a link is
+    full, its flows stay as they are and the others go on rising. Those of the longest link are the first to stop, at
+    the rates of MADD.
+    """
+    rising, own = np.empty(len(links), np.int64), np.empty(len(whole), np.int64)
+    for c in order:
+        still, used, level = 0, 0, 0.0
+        for i in range(first[c], first[c] + count[c]):
+            f = flows[i]
+            if left[f] > 0 and not _on_a_full_link(f, links, free, whole):
+                rising[still] = f
+                still += 1
+                for link in links[f]:
+                    if link < 0:
+                        break
+                    if load[link] == 0.0:
+                        own[used] = link
+                        used += 1
+                    load[link] += left[f]
+        while still > 0:
+            step = np.inf
+            for link in own[:used]:
+                if load[link] > 0 and free[link] > FULL * whole[link]:
+                    step = min(step, free[link] / load[link])
+            level += step
+            for link in own[:used]:
+                if free[link] > FULL * whole[link]:
+                    free[link] = max(free[link] - step * load[link], 0.0)
+            kept = 0
+            for k in range(still):
+                f = rising[k]
+                if not _on_a_full_link(f, links, free, whole):
+                    rising[kept] = f
+                    kept += 1
+                    continue
+                rates[f] += level * left[f]
+                for link in links[f]:
+                    if link < 0:
+                        break
+                    load[link] -= left[f]
+            still = kept
+        for link in own[:used]:
+            load[link] = 0.0
+
+
+@compiled
+def _on_a_full_link(f: int, links: Integers, free: Reals, whole: Reals) -> bool:
+    for link in links[f]:
+        if link < 0:
+            break
+        if free[link] <= FULL * whole[link]:
+            return True
+    return False
+
+
+@compiled
 def route(order: Integers, first: Integers, count: Integers, flows: Integers, left: Reals, ends: Integers,
           pair: Integers, pair_first: Integers, pair_paths: Integers, inner: Integers, whole: Reals, worth: float,
           chosen: Integers, load: Reals) -> int:

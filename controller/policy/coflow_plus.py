@@ -43,6 +43,15 @@ PASSES = 10
 """Over these coflows, at most: some two or three are enough mostly."""
 
 
+def coflow_plus_order(coflows: kernels.Integers, first: kernels.Integers, count: kernels.Integers,
+                      flows: kernels.Integers, links: kernels.Integers, left: kernels.Reals, whole: kernels.Reals,
+                      load: kernels.Reals) -> kernels.Integers:
+    """Sincronia's order with the coflows that go next at better places; arguments as in `coflow_kernels`."""
+    order = coflow_order.bssi(coflows, first, count, flows, links, left, whole, load)
+    order[:NEXT] = coflow_order.improved(order[:NEXT], first, count, flows, links, left, whole, load, NEXT, PASSES)
+    return order
+
+
 class _Fabric:
     """The network's paths by number, for one version of the network.
 
@@ -293,9 +302,8 @@ class CoflowPlus(CoflowScheduler):
         rows, whole = self._rows, self._fabric.whole
         numbers = np.arange(len(ids))
         if len(flows):
-            arguments = first, counts, flows, rows.links, rows.left, whole, np.zeros(len(whole))
-            order = coflow_order.bssi(numbers, *arguments)
-            order[:NEXT] = coflow_order.improved(order[:NEXT], *arguments, NEXT, PASSES)
+            order = coflow_plus_order(numbers, first, counts, flows, rows.links, rows.left, whole,
+                                      np.zeros(len(whole)))
             self.moves += kernels.route(order, first, counts, flows, rows.left, rows.links, rows.pair,
                                         *self._fabric.arrays(), whole, self._worth, rows.chosen,
                                         np.zeros(len(whole)))
