@@ -25,6 +25,7 @@ class Campaign:
     def __init__(self, directory: Path, stack: ExitStack, *, deletion_grace_seconds: float = 5,
                  session_lease_seconds: float = 15) -> None:
         self._directory = directory
+        self._clean_seconds = GETS_ON_SECONDS + deletion_grace_seconds
         daemons = ["nameserver", *(f"d{number}" for number in range(DATASERVERS))]
         self.clocks = {name: WallClock(directory / f"{name}.clock")
                        for name in (*daemons, *(f"mount{number}" for number in range(MOUNTS)))}
@@ -83,7 +84,7 @@ class Campaign:
         for worker in self.workers:
             worker.judge(self.mounts[-1].path)
         client = self.cluster.client()
-        wait_until(lambda: check(client.metadata).clean, GETS_ON_SECONDS, "the check is not clean",
+        wait_until(lambda: check(client.metadata).clean, self._clean_seconds, "the check is not clean",
                    interval_seconds=0.5)
 
     def _mounted(self, name: str) -> Mounted:

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.fuse_mount.campaign import Campaign
 from tests.wall_clock import requires_compiler
 
-pytestmark = [pytest.mark.root, requires_compiler]
+pytestmark = [pytest.mark.root, pytest.mark.full, requires_compiler]
 
 HOURS = 3600.0
 DAY = 24 * HOURS
@@ -21,7 +21,7 @@ LOCKED_SECONDS = 2.0
 """How long a silent mount keeps its locks in this test."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_nothing_is_lost_deleted_early_or_unlocked_when_clocks_jump(tmp_path: Path) -> None:
     generator = random.Random(1)
     with ExitStack() as stack:
