@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cluster.coflow_replay.replay import Replayed, ReplaySettings, replay
+from coflow.reporter import REPORT_INTERVAL_SECONDS
 from controller.policy.coflow import Coflow, CoflowFlow
+from controller.policy.live_coflows import LATE_SECONDS
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
@@ -20,9 +22,18 @@ COFLOWS = [
     Coflow("small", (CoflowFlow("small.0", "r0h0", "r1h0", 1_000_000),), 0.5),
 ]
 LEAST_SECONDS = {"large": 4_000_000 * 8 / LINK_BPS, "small": 1_000_000 * 8 / LINK_BPS}
-MOST_LONGER = 2.5
-"""A schedule may cost a coflow so much of what it takes unscheduled: the small one waits for the large one, and TCP
-needs a while at a new rate. With rates that were made for a few bytes it was ten times as much."""
+CLOCK_TICKS = 0.05
+"""Processor time is counted in ticks of 10 ms, which may be noted a little late."""
+TCP_PART = 0.9
+"""Of a rate that TCP gets at least, below a meter or at its host (`scripts/bench-meters`)."""
+LATE_AT_MOST_SECONDS = LATE_SECONDS + REPORT_INTERVAL_SECONDS
+"""By which a coflow falls behind its plan before another is made: plans here are shorter than 4 s, a quarter of which
+would be more."""
+ON_SHARED_LINK_SECONDS = (4_000_000 + 1_000_000) * 8 / LINK_BPS
+"""Both coflows leave r0h0 and go to r1h0: no order has both done sooner, and any that lets no link idle has then."""
+MOST_LONGER = (ON_SHARED_LINK_SECONDS / TCP_PART + len(COFLOWS) * LATE_AT_MOST_SECONDS) / ON_SHARED_LINK_SECONDS
+"""By which factor the last coflow may end later than without a schedule: TCP gets less than its rate, and each coflow
+is late once before that is put right. With rates that were made for a few bytes it was ten times as late."""
 
 
 def play(directory: Path, policy: str | None, queues: str = "none", paced: bool = False) -> Replayed:
@@ -42,7 +53,8 @@ def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
     assert unscheduled.seconds.keys() == LEAST_SECONDS.keys()
     assert all(LEAST_SECONDS[name] * 0.9 < seconds for name, seconds in unscheduled.seconds.items()), unscheduled
     assert unscheduled.switch_cpu.keys() == {switch.name for switch in FABRIC.switches}
-    assert all(0 < share <= 1 for share in unscheduled.switch_cpu.values()) and 0 < unscheduled.machine_busy <= 1
+    shares = [*unscheduled.switch_cpu.values(), unscheduled.machine_busy]
+    assert all(0 < share < 1 + CLOCK_TICKS for share in shares), unscheduled
 
 
 @pytest.mark.parametrize(("policy", "queues", "paced"), [("mincof", "mincof", False), ("varys", "none", True)])
