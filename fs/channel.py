@@ -32,10 +32,6 @@ _DISCARD_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
 _SEND_STEP_BYTES = 1 << 20
 _READ_AHEAD_BYTES = 4 << 20
-_BATCH_BYTES = 256 * 1024
-"""A receiver of many bytes is woken for so many at a time, not for each segment: a wake-up costs more than to copy
-one."""
-_BATCH_MILLISECONDS = 20
 _IOV_LIMIT = 512
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -215,15 +211,8 @@ class Channel:
             raise ConnectionLost(f"{self.peer} closed the connection in the middle")
         return received
 
-    def receive_batch(self, view: memoryview) -> int:
-        """Like `receive_some`, with _BATCH_BYTES at a time, or as many as `view` has, if they come soon."""
-        self._await_bytes(min(len(view), _BATCH_BYTES))
-        return self.receive_some(view)
-
     def receive_all(self, view: memoryview) -> None:
         """Fill `view`."""
-        while len(view) >= _BATCH_BYTES:
-            view = view[self.receive_batch(view):]
         while view:
             try:
                 received = self.socket.recv_into(view, 0, _WAITALL)
@@ -232,20 +221,6 @@ class Channel:
             if not received:
                 raise ConnectionLost(f"{self.peer} closed the connection in the middle")
             view = view[received:]
-
-    def _await_bytes(self, count: int) -> None:
-        """Give so many bytes a moment to be there."""
-        if self.is_local:
-            return
-        try:
-            # A receive would take the first bytes and then wait for as many again: only a poll counts right.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-            poll = select.poll()
-            poll.register(self.socket, select.POLLIN)
-            poll.poll(_BATCH_MILLISECONDS)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        except (OSError, ValueError) as error:  # closed by another thread
-            raise ConnectionLost(f"the connection to {self.peer} broke: {error}") from None
 
     def discard(self, count: int) -> None:
         """Receive `count` bytes and forget them."""

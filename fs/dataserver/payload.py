@@ -18,7 +18,7 @@ class Payload:
         """The bytes as they arrive, in a buffer that is used again for the next piece."""
         buffer = memoryview(bytearray(min(self._missing, PIECE_BYTES)))
         while self._missing:
-            received = self._channel.receive_batch(buffer[:self._missing])
+            received = self._channel.receive_some(buffer[:self._missing])
             self._missing -= received
             yield buffer[:received]
 
