@@ -22,8 +22,9 @@ def arrays(loads: Reals) -> tuple[Integers, Integers, Integers, Integers, Reals,
 
 
 def sum_of_ends(order: Sequence[int] | Integers, loads: Reals) -> float:
-    """On ports that serve one coflow after the other."""
-    return float(loads[list(order)].cumsum(axis=0).max(axis=1).sum())
+    """On ports that serve one coflow after the other; a coflow waits for those ports only that it uses."""
+    own = loads[list(order)]
+    return float(np.where(own > 0, own.cumsum(axis=0), 0).max(axis=1).sum())
 
 
 @given(LOADS)
