@@ -253,6 +253,36 @@ def test_editors_save_by_replacing_and_in_place(here: Path, there: Path) -> None
     assert (there / "text").read_text() == "1\n2 and less\n"
 
 
+def test_truncate_cuts_extends_and_rounds(here: Path, there: Path) -> None:
+    path, data = here / "file", os.urandom(3_000_000)
+    path.write_bytes(data)
+    for size, expected in [("2500000", data[:2_500_000]), ("+500000", data[:2_500_000] + bytes(500_000)),
+                           ("-600000", data[:2_400_000]), ("%4096", data[:2_400_000] + bytes(256)),
+                           ("<10", data[:10]), ("0", b""), ("1M", bytes(1 << 20))]:
+        run("truncate", f"--size={size}", path)
+        assert path.stat().st_size == len(expected)
+        assert (there / "file").read_bytes() == path.read_bytes() == expected
+    run("truncate", "--no-create", "--size=5", here / "absent")
+    run("truncate", "--size=5", here / "new")
+    run("truncate", f"--reference={path}", here / "new")
+    assert (there / "new").stat().st_size == 1 << 20
+    assert sorted(os.listdir(there)) == ["file", "new"]
+
+
+def test_cp_sparse_copies_files_with_holes(here: Path, there: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        for offset in (0, 3_333_333, 70 << 20):
+            file.seek(offset)
+            file.write(os.urandom(100_000))
+        file.truncate(80 << 20)
+    for way in ("auto", "always", "never"):
+        run("cp", f"--sparse={way}", source, here / way)
+        assert filecmp.cmp(source, there / way, shallow=False)
+        run("cp", f"--sparse={way}", there / way, tmp_path / way)
+        assert filecmp.cmp(source, tmp_path / way, shallow=False)
+
+
 @pytest.mark.full
 def test_pip_installs_into_a_directory(here: Path, there: Path) -> None:
     run(sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--target", here / "packages", "click",
