@@ -54,7 +54,13 @@ def _on_this_machine(tasks: Sequence[T], run: Callable[[T], Result]) -> Iterator
         futures = [pool.submit(run, task) for task in tasks]
         yield (future.result() for future in local_as_completed(futures))
     finally:
-        pool.shutdown(cancel_futures=True)
+        try:
+            pool.shutdown(cancel_futures=True)
+        except KeyboardInterrupt:
+            # Whoever interrupts again does not want to wait for what runs; the pool alone would wait for ever.
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
 
 
 def _leave_interrupts_to_the_parent() -> None:

@@ -36,6 +36,14 @@ def processes_of(group: int) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
+def processor_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_sweep_that_ctrl_c_interrupts_keeps_what_has_finished_and_resumes(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert speedwell(*SWEEP, "--output", whole).returncode == 0
@@ -66,6 +74,26 @@ def test_a_sweep_that_ctrl_c_interrupts_keeps_what_has_finished_and_resumes(tmp_
     assert lines(cut)[: len(kept)] == kept
     assert sorted(lines(cut)) == sorted(lines(whole))
     assert (cut / "table.csv").read_text() == (whole / "table.csv").read_text()
+
+
+def test_a_sweep_that_is_interrupted_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    process = subprocess.Popen([str(SCRIPTS / "speedwell"), "simulate", "--runs", "4", "--reads", "20000",
+                                "--output", str(tmp_path)], start_new_session=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        # Two workers beside the command and Python's helper of its pools, and they are at work by now
+        wait_until(lambda: sum(map(processor_seconds, processes_of(process.pid))) > 8, 60, "no run has begun")
+        os.killpg(process.pid, signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):     # runs of half a minute may end after the first
+            process.wait(timeout=2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    wait_until(lambda: not processes_of(process.pid), 20, "processes are left")
 
 
 @pytest.fixture
