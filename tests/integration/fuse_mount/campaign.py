@@ -5,7 +5,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from cluster.fsck import check
+from cluster.fsck import Check, check
+from fs.dataserver.contents import PAUSE_SECONDS
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 from tests.mixed_worker import GETS_ON_SECONDS, Worker, all_get_on
@@ -17,6 +18,8 @@ WORKERS = 3
 DATASERVERS = 4
 FAULTS = ("dataserver", "nameserver", "mount", "worker", "pause", "pause nameserver", "everything", "clock", "clocks")
 LONGEST_JUMP_SECONDS = 26 * 3600.0
+NOTICED_SECONDS = 2 * PAUSE_SECONDS
+"""A dataserver reports all it holds so often: once before the grace period of what no file has, once after it."""
 
 
 class Campaign:
@@ -25,7 +28,7 @@ class Campaign:
     def __init__(self, directory: Path, stack: ExitStack, *, deletion_grace_seconds: float = 5,
                  session_lease_seconds: float = 15) -> None:
         self._directory = directory
-        self._clean_seconds = GETS_ON_SECONDS + deletion_grace_seconds
+        self._clean_seconds = deletion_grace_seconds + NOTICED_SECONDS + GETS_ON_SECONDS
         daemons = ["nameserver", *(f"d{number}" for number in range(DATASERVERS))]
         self.clocks = {name: WallClock(directory / f"{name}.clock")
                        for name in (*daemons, *(f"mount{number}" for number in range(MOUNTS)))}
@@ -84,7 +87,14 @@ class Campaign:
         for worker in self.workers:
             worker.judge(self.mounts[-1].path)
         client = self.cluster.client()
-        wait_until(lambda: check(client.metadata).clean, self._clean_seconds, "the check is not clean",
+        found = Check()
+
+        def clean() -> bool:
+            nonlocal found
+            found = check(client.metadata)
+            return found.clean
+
+        wait_until(clean, self._clean_seconds, lambda: f"the check is not clean: {found.document()}",
                    interval_seconds=0.5)
 
     def _mounted(self, name: str) -> Mounted:
