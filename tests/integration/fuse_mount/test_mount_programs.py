@@ -18,6 +18,7 @@ from tests.integration.fuse_mount.mounting import run
 pytestmark = pytest.mark.root
 
 TREE = Path("/usr/lib/python3.11/email")
+VIM = shutil.which("vim.tiny") or shutil.which("vim")
 
 
 @pytest.fixture
@@ -251,6 +252,37 @@ def test_editors_save_by_replacing_and_in_place(here: Path, there: Path) -> None
     assert (there / "text").read_text() == "1\n2 and more\n"
     run("perl", "-pi", "-e", "s/more/less/", path)
     assert (there / "text").read_text() == "1\n2 and less\n"
+
+
+def saved_by_vim(directory: Path, seen: Path, way: str) -> tuple[dict[str, str], bool, int, str]:
+    """What `seen`, the same directory, has after two saves: the files, whether the file is the same inode still, its
+    mode, and what someone reads who had it open before. `way` is vim's backupcopy."""
+    path = directory / "text"
+    path.write_text("one\ntwo\n")
+    path.chmod(0o640)
+    inode = path.stat().st_ino
+    with path.open() as here_before, (seen / "text").open() as seen_before:
+        for replacement in ("1", "one again"):
+            # by default vim keeps no backup of what lies below /tmp
+            run(VIM, "-es", "-u", "NONE", "-i", "NONE",
+                "-c", f"set swapfile backup writebackup backupskip= backupcopy={way}",
+                "-c", f"1s/.*/{replacement}/", "-c", r"$s/$/\rmore/", "-c", "wq", path)
+        before = "" if way == "yes" else here_before.read() + seen_before.read()
+    with (seen / "text").open() as text:    # an open asks anew, a stat may be answered from the cache
+        status = os.fstat(text.fileno())
+    files = {name: (seen / name).read_text() for name in sorted(os.listdir(seen))}
+    return files, status.st_ino == inode, status.st_mode & 0o7777, before
+
+
+@pytest.mark.skipif(VIM is None, reason="vim is not installed")
+@pytest.mark.parametrize("way", ["no", "yes"], ids=["by renaming a backup", "in place"])
+def test_vim_saves_a_file_that_others_have_open_as_on_a_local_directory(here: Path, there: Path, tmp_path: Path,
+                                                                        way: str) -> None:
+    saved = saved_by_vim(here, there, way)
+    assert saved == saved_by_vim(tmp_path, tmp_path, way)
+    assert saved == ({"text": "one again\ntwo\nmore\nmore\n", "text~": "1\ntwo\nmore\n"}, way == "yes", 0o640,
+                     2 * "one\ntwo\n" if way == "no" else "")
+    assert sorted(os.listdir(here)) == ["text", "text~"]
 
 
 def test_truncate_cuts_extends_and_rounds(here: Path, there: Path) -> None:
