@@ -140,6 +140,19 @@ class Emulation:
             processes.run(processes.in_namespace(self.network[here].pid, command),
                           what=f"setting the link of {here} to {there}")
 
+    def set_management_link(self, name: str, up: bool) -> None:
+        """Take the link of a host or switch to the management network down, or up again; raises `UnknownNode`."""
+        self.fabric.ports(name)     # knows whether there is such a node
+        command = ["ip", "link", "set", management.NODE_INTERFACE, "up" if up else "down"]
+        processes.run(processes.in_namespace(self.network[name].pid, command),
+                      what=f"setting the management link of {name}")
+
+    def set_management_network(self, up: bool) -> None:
+        """Take the whole management network down, or up again: down, the machine itself, where controller and
+        nameserver run, reaches no host and no switch."""
+        processes.run(["ip", "link", "set", management.BRIDGE, "up" if up else "down"],
+                      what="setting the management network")
+
     def switch_cpu_seconds(self) -> dict[str, float]:
         """CPU time that the forwarding daemon of each switch has used since the start."""
         return {switch.name: self._switch(switch.name).vswitch.cpu_seconds for switch in self.fabric.switches}

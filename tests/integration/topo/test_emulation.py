@@ -184,6 +184,26 @@ def test_link_goes_down_at_both_ends_and_up_again(emulation: Emulation) -> None:
     wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 5, "nothing passes the link that is up again")
 
 
+def test_nodes_leave_the_management_network_and_come_back(emulation: Emulation) -> None:
+    def reached() -> list[bool]:
+        nodes = [*(host.management_ip for host in emulation.fabric.hosts[:2]),
+                 emulation.fabric.switch("leaf0").management_ip]
+        return [subprocess.run(["ping", "-c", "1", "-W", "0.2", address], capture_output=True,
+                               check=False).returncode == 0 for address in nodes]
+
+    wait_until(lambda: reached() == [True, True, True], 5, "the management network does not reach all")
+    emulation.set_management_link(emulation.fabric.hosts[0].name, up=False)
+    emulation.set_management_link("leaf0", up=False)
+    assert reached() == [False, True, False]
+    emulation.set_management_link(emulation.fabric.hosts[0].name, up=True)
+    emulation.set_management_link("leaf0", up=True)
+    wait_until(lambda: reached() == [True, True, True], 5, "the nodes do not come back")
+    emulation.set_management_network(up=False)
+    assert reached() == [False, False, False]
+    emulation.set_management_network(up=True)
+    wait_until(lambda: reached() == [True, True, True], 5, "the network does not come back")
+
+
 def test_service_runs_on_its_host_with_its_log_and_environment(emulation: Emulation, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "service.log"
     service = emulation.popen("r1h1", ["sh", "-c", "echo $GREETING; ip -brief address; echo done >&2"], log=log,
@@ -200,6 +220,8 @@ def test_unknown_names_and_refused_commands_are_reported(emulation: Emulation) -
         emulation.kill_switch("spine9")
     with pytest.raises(UnknownNode, match="neighbour of leaf0"):
         emulation.set_link("leaf0", "leaf1", up=False)
+    with pytest.raises(UnknownNode, match="spine9"):
+        emulation.set_management_link("spine9", up=False)
     with pytest.raises(EmulationError, match=r"leaf0: ovs-ofctl add-flow failed: .*must specify an action"):
         emulation.ovs_ofctl("leaf0", "add-flow", "nonsense")
     with pytest.raises(EmulationError, match="leaf0: ovs-vsctl failed"):
