@@ -64,6 +64,7 @@ class FabricSettings(BaseModel):
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
+    deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
     replica_policy: ReplicaPolicy = "mayflower"
     path_policy: PathPolicy = "mayflower"
     shaped: bool = True
@@ -217,7 +218,8 @@ class FabricCluster:
 
     def _nameservers(self, *first: str) -> list[Command]:
         options = [*first, "--replication", str(self.settings.replication),
-                   "--chunk-size", str(self.settings.chunk_size_bytes)]
+                   "--chunk-size", str(self.settings.chunk_size_bytes),
+                   "--deletion-grace", str(self.settings.deletion_grace_seconds)]
         return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                    self._etcd_members)
 
