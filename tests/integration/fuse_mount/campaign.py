@@ -28,7 +28,8 @@ class Campaign:
     def __init__(self, directory: Path, stack: ExitStack, *, deletion_grace_seconds: float = 5,
                  session_lease_seconds: float = 15) -> None:
         self._directory = directory
-        self._clean_seconds = deletion_grace_seconds + NOTICED_SECONDS + GETS_ON_SECONDS
+        # twice: a machine that stands still for seconds makes replicas be made elsewhere, and some of that fail
+        self._clean_seconds = 2 * (deletion_grace_seconds + NOTICED_SECONDS) + GETS_ON_SECONDS
         daemons = ["nameserver", *(f"d{number}" for number in range(DATASERVERS))]
         self.clocks = {name: WallClock(directory / f"{name}.clock")
                        for name in (*daemons, *(f"mount{number}" for number in range(MOUNTS)))}
