@@ -1,0 +1,104 @@
+"""Directories with very many entries: listed whole and quickly, while others are served."""
+
+# ruff: noqa: PTH208 (the names as the system call lists them)
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fuse_mount.mounting import Mounted, run
+from tests.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.root
+
+MAKERS = 4
+SOME_SECONDS = 1.0
+LIST_SECONDS = 120e-6
+LIST_AND_STAT_SECONDS = 400e-6
+"""For each entry, about four times what it took while others worked on the machine too; and SOME_SECONDS once."""
+LOOKS_PER_SECOND = 10
+"""While a directory is listed: far fewer than there are if nobody has to wait for the end of it."""
+MEMORY_MIB = 4096 / (1 << 20)
+"""For each entry of the longest directory that is listed: it took 2.5 KiB."""
+
+
+def fill(cluster: LocalCluster, directory: str, count: int) -> set[str]:
+    """Make `count` empty files; their names."""
+    names = [f"an entry whose name is as long as they are {number:06}" for number in range(count)]
+
+    def make(some: list[str]) -> None:
+        client = cluster.client()
+        for name in some:
+            client.create(f"{directory}/{name}")
+
+    with ThreadPoolExecutor(MAKERS) as makers:
+        list(makers.map(make, [names[first::MAKERS] for first in range(MAKERS)]))
+    return set(names)
+
+
+class Looks:
+    """How often a thread of its own has got the attributes of a path, one `stat` after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.count = 0
+        self._path = path
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Looks":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.005):
+            self._path.stat()
+            self.count += 1
+
+
+def seconds_while_others_are_served(work: Callable[[], object], *others: Looks) -> float:
+    """How long `work` takes. AssertionError if it keeps others waiting."""
+    before = [other.count for other in others]
+    began = time.monotonic()
+    work()
+    seconds = time.monotonic() - began
+    looks = [other.count - count for other, count in zip(others, before, strict=True)]
+    assert min(looks) >= int(seconds * LOOKS_PER_SECOND), (looks, seconds)
+    return seconds
+
+
+@pytest.mark.parametrize("count", [
+    5_000, pytest.param(100_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
+def test_very_many_entries_are_listed_whole_while_others_are_served(
+        cluster: LocalCluster, two_mounts: tuple[Mounted, Mounted], here: Path, there: Path, count: int) -> None:
+    (here / "many").mkdir()
+    (here / "other").touch()
+    names = fill(cluster, f"/{here.name}/many", count)
+    memory_before = two_mounts[0].memory_mib()
+    listed: list[str] = []
+    with Looks(here / "other") as on_same_mount, Looks(there / "other") as on_other_mount:
+        others = on_same_mount, on_other_mount
+        seconds = seconds_while_others_are_served(lambda: listed.extend(os.listdir(here / "many")), *others)
+        assert len(listed) == count and set(listed) == names
+        assert seconds < SOME_SECONDS + count * LIST_SECONDS
+        listed.clear()
+        seconds = seconds_while_others_are_served(
+            lambda: listed.extend(run("ls", "-lU", here / "many").splitlines()), *others)
+        assert len(listed) == count + 1     # and how much it takes up in all
+        assert seconds < SOME_SECONDS + count * LIST_AND_STAT_SECONDS
+    assert two_mounts[0].memory_mib() - memory_before < count * MEMORY_MIB
+    first = min(names)
+    (there / "many" / first).unlink()
+    (there / "many" / "new").touch()
+    assert set(os.listdir(here / "many")) == names - {first} | {"new"}
+    if count < 10_000:
+        run("rm", "-r", there / "many")
+        assert os.listdir(here) == ["other"]
