@@ -94,6 +94,7 @@ class ExactShares:
         self.flows: dict[str, SharedFlow] = {}
         self._background_bps: dict[int, float] = {}
         self._explained_bits: dict[int, float] = {}
+        self._unexplained_bps: dict[int, float] = {}
         self._measured_at: dict[int, float] = {}
         self._now = -math.inf
         self._stale = True
@@ -128,7 +129,10 @@ class ExactShares:
         """The flow that ended or failed, None if it was not known."""
         self._carry_until(now)
         self._stale = True
-        return self.flows.pop(flow_id, None)
+        flow = self.flows.pop(flow_id, None)
+        if flow is not None:
+            self._carry(flow, flow.left_bits)   # whoever got more than its share is no traffic from elsewhere
+        return flow
 
     def flow_measured(self, flow_id: str, transferred_bits: float, now: float) -> None:
         """Take in a flow's counter: bits since it started. An unknown flow is passed over."""
@@ -144,7 +148,10 @@ class ExactShares:
         explained_bits = self._explained_bits.pop(index, 0.0)
         since, self._measured_at[index] = self._measured_at.get(index), now
         if since is not None and now > since:
-            background_bps = rate_bps - explained_bits / (now - since)
+            unexplained_bps = rate_bps - explained_bits / (now - since)
+            # Counters of one round are not read at one moment: what one window has too much, the next has too little
+            background_bps = min(unexplained_bps, self._unexplained_bps.get(index, 0.0))
+            self._unexplained_bps[index] = unexplained_bps
             if background_bps > NOISE * self._capacities_bps[index]:
                 self._background_bps[index] = background_bps
                 self._stale = True

@@ -82,10 +82,11 @@ def test_a_read_is_divided_so_that_its_parts_end_together() -> None:
 
 
 def test_a_read_whose_parts_would_not_end_together_any_more_is_divided_anew() -> None:
-    """A poll shows 4 Mbit/s of others on b's link, so that b's part gets 3: the 50 Mbit left are for 3 + 4."""
+    """Two polls show 4 Mbit/s of others on b's link, so that b's part gets 3: the 50 Mbit left are for 3 + 4."""
     policy = MayflowerPlus(star(a=4e6, b=6e6, c=10e6))
     start(policy, "1", request("c", "a b"), 0.0)
-    policy.link_measured(("b", "s"), 6e6, 4.0)
+    policy.link_measured(("b", "s"), 6e6, 3.0)
+    policy.link_measured(("b", "s"), 10e6, 4.0)
     assert policy.revise(4.0) == []
 
     policy.flow_measured("1.0", int(30e6 / 8), 5.0)
@@ -169,11 +170,35 @@ def test_without_patience_no_read_waits() -> None:
 
 def test_traffic_that_is_no_read_keeps_no_read_waiting() -> None:
     policy = MayflowerPlus(star(a=10e6, c=10e6))
-    for now in (0.0, 1.0):
+    for now in (0.0, 1.0, 2.0):
         policy.link_measured(("a", "s"), 10e6, now)
 
-    (part,) = policy.select_parts(request("c", "a"), 1.0, 1)
+    (part,) = policy.select_parts(request("c", "a"), 2.0, 1)
     assert part.selection.estimated_bps == 5e6
+
+
+def test_what_one_poll_has_too_much_is_not_taken_for_traffic_from_elsewhere() -> None:
+    policy = MayflowerPlus(star(a=10e6, c=10e6))
+    for now, rate_bps in ((0.0, 0.0), (1.0, 6e6), (2.0, 0.0), (3.0, 6e6)):
+        policy.link_measured(("a", "s"), rate_bps, now)
+
+        (part,) = policy.select_parts(request("c", "a"), now, 1)
+        assert part.selection.estimated_bps == 10e6
+
+
+def test_a_read_that_ends_before_its_time_leaves_no_traffic_behind() -> None:
+    """The 100 Mbit go over a's link in two polls; a share of 5 would have moved half of them only."""
+    policy = MayflowerPlus(star(a=10e6, b=5e6, c=10e6))
+    policy.link_measured(("a", "s"), 0.0, 0.0)
+    start(policy, "1", request("b", "a"), 0.0)
+    for now in (5.0, 10.0):
+        end(policy, "1", now)
+        policy.link_measured(("a", "s"), 100e6 / 5, now)
+        start(policy, "1", request("b", "a"), now)
+    end(policy, "1", 10.0)
+
+    (part,) = policy.select_parts(request("c", "a"), 10.0, 1)
+    assert part.selection.estimated_bps == 10e6
 
 
 def test_a_replica_on_the_clients_own_host_is_read_at_once_and_alone() -> None:
