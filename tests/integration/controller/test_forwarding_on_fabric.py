@@ -71,11 +71,13 @@ class Running(Northbound):
     def hosts(self) -> set[str]:
         return {host["ip"] for host in self.get("/v1/hosts")["hosts"]}
 
-    def pings(self, a: str, b: str) -> bool:
-        return self.emulation.run(a, ["ping", "-c1", "-W1", self.ip(b)]).returncode == 0
+    def pings(self, a: str, b: str, patience_seconds: int = 1) -> bool:
+        """Whether one packet is answered."""
+        return self.emulation.run(a, ["ping", "-c1", f"-W{patience_seconds}", self.ip(b)]).returncode == 0
 
     def pairs_without_answer(self) -> list[tuple[str, str]]:
-        return [(a.name, b.name) for a, b in permutations(self.fabric.hosts, 2) if not self.pings(a.name, b.name)]
+        return [(a.name, b.name) for a, b in permutations(self.fabric.hosts, 2)
+                if not self.pings(a.name, b.name, patience_seconds=5)]      # a machine may stand still for seconds
 
     def wait_for_all_links(self) -> None:
         wait_until(lambda: self.links() == self.all_links(), 20, "the controller does not find all links", 0.1)
