@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import groupby
@@ -13,14 +14,15 @@ from statistics import fmean
 from typing import Any
 
 from cluster import supervisor
+from cluster.errors import ClusterError
 from cluster.fabric import DIRECTORY, read_settings
 from cluster.machine import busy_seconds, switch_cpu_seconds
 from cluster.replay.replay import Replayed, replay
-from cluster.replay.scale import Scale, files_of
+from cluster.replay.scale import Scale, StoredFile, files_of
 from cluster.replay.speedwell import Speedwell
 from cluster.replay.system import Progress, SystemUnderTest
 from sim.errors import Overloaded
-from sim.experiments.mayflower import OTHER_METHODS, Figure, Task, tasks
+from sim.experiments.mayflower import OTHER_METHODS, Figure, Method, Task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.sweep import summary
 from topo.emulation.settings import Settings
@@ -28,6 +30,9 @@ from topo.fabric import Fabric
 
 MOST_SWITCH_SHARE = 0.6
 """Of the machine's processors. Above it a run measures the processors, not the network."""
+
+WARM_UP_BYTES = 64 << 10
+WARM_UP_SECONDS = 60.0
 
 System = Callable[[Scale, float], Any]
 """Given a scale and an over-subscription, a context manager of a running `SystemUnderTest`."""
@@ -61,8 +66,9 @@ def run_emulated(chosen: Sequence[Task], scale: Scale, results: ResultsFile, fin
     finished(done)
     for oversubscription, group in groupby(missing, key=lambda task: task.oversubscription):
         with system(scale, oversubscription) as running:
+            warm: set[Method] = set()
             for task in group:
-                results.add(run_task(task, scale, running, progress))
+                results.add(run_task(task, scale, running, progress, warm))
                 done += 1
                 finished(done)
     return [result for task in chosen if (result := results.get(parameters(task, scale))) is not None]
@@ -82,21 +88,28 @@ def speedwell(scale: Scale, oversubscription: float, progress: Progress,
         yield system
 
 
-def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progress) -> dict[str, Any]:
+def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progress,
+             warm: set[Method]) -> dict[str, Any]:
     """One run as a JSON object, as the simulator's, in seconds of the paper's time.
 
     Under `machine` stands what the machine spent, under `seconds` every read's completion time in order of arrival,
-    under `paths` the nodes that each of its parts crossed; nothing where the system does not say.
+    under `paths` the nodes that each of its parts crossed; nothing where the system does not say. Before the first
+    run with a method, one that is not in `warm`, every host reads a file with it that does not count.
     """
     trace = scale.trace(task)
+    hosts = scale.fabric(task.oversubscription).hosts
     system.prepare(files_of(trace), progress)
+    if task.method not in warm:
+        warm_up(system, [host.name for host in hosts], task.method, progress)
+        warm.add(task.method)
     system.settle()
     result: dict[str, Any] = {"task": parameters(task, scale)}
     meter = _Meter()
     try:
-        outcomes = replay(trace, system, task.method, len(scale.fabric(task.oversubscription).hosts),
+        outcomes = replay(trace, system, task.method, len(hosts),
                           lambda ended: progress(f"{task.method.name}: {ended} of {len(trace)} reads have ended"))
     except Overloaded as error:
+        warm.clear()        # the reading processes are new ones now
         return result | {"overloaded": str(error), "machine": {**meter.read(), **system.details()}}
     times = summary(outcomes, scale.host_bps)
     times["split_reads"] = sum(len(outcome.report.sources) > 1 for outcome in outcomes)
@@ -106,6 +119,25 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
         "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
         "paths": _paths(outcomes, scale.fabric(task.oversubscription)),
     }
+
+
+def warm_up(system: SystemUnderTest, hosts: Sequence[str], method: Method, progress: Progress) -> None:
+    """Let every host read a small file from its neighbours. Raises ClusterError.
+
+    A host's first read loads modules and opens connections to servers. For 64 hosts on one machine that takes seconds
+    of its processors, as long as a short run.
+    """
+    files = [StoredFile(f"/warm-up/{host}", tuple(dict.fromkeys(
+        hosts[(number + distance) % len(hosts)] for distance in (1, 2, 3))), WARM_UP_BYTES)
+        for number, host in enumerate(hosts)]
+    system.prepare(files, progress)
+    reads = [system.read(host, file, method) for host, file in zip(hosts, files, strict=True)]
+    _, unfinished = wait(reads, WARM_UP_SECONDS)
+    if unfinished:
+        system.abandon()
+        raise ClusterError(f"{len(unfinished)} of {len(reads)} first reads have not ended in {WARM_UP_SECONDS:g} s")
+    for read in reads:
+        read.result()
 
 
 def _paths(outcomes: Sequence[Replayed], fabric: Fabric) -> list[list[list[str]]] | None:
