@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, InvalidSetting
+from cluster.replay import experiment
 from cluster.replay.agents import ReaderAgents, ReadingFailed
 from cluster.replay.agreement import agreement_of, wire_factor
-from cluster.replay.experiment import emulated_tasks, parameters, run_emulated, saturated
+from cluster.replay.experiment import emulated_tasks, parameters, run_emulated, saturated, warm_up
 from cluster.replay.replay import replay
 from cluster.replay.scale import Scale, StoredFile, file_of, files_of
 from cluster.replay.speedwell import content
@@ -255,3 +256,25 @@ def test_an_agreement_has_an_interval_from_batches_of_the_same_reads() -> None:
 
 def test_few_reads_have_no_interval() -> None:
     assert math.isnan(agreement_of("Mayflower", [1.0] * 30, [[1.0] * 30]).ratio.low)
+
+
+# ---------------------------------------------------------------------- first reads
+
+
+def test_every_host_reads_a_small_file_from_others_before_it_counts() -> None:
+    system, hosts = Instant(), [host.name for host in SMALL.fabric(8.0).hosts]
+    warm_up(system, hosts, MAYFLOWER, lambda message: None)
+    assert [host for host, _, _ in system.asked] == hosts
+    for host, file, method in system.asked:
+        assert method == MAYFLOWER
+        assert len(set(file.replicas) - {host}) == 3
+
+
+def test_a_first_read_that_fails_or_does_not_end_fails_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ReadingFailed, match="the disk is gone"):
+        warm_up(Instant(fails=1), ["a", "b"], MAYFLOWER, lambda message: None)
+    monkeypatch.setattr(experiment, "WARM_UP_SECONDS", 0.05)
+    slow = Instant(seconds=30.0)
+    with pytest.raises(ClusterError, match="2 of 2 first reads have not ended"):
+        warm_up(slow, ["a", "b"], MAYFLOWER, lambda message: None)
+    assert slow.abandoned == 1
