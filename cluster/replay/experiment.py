@@ -122,13 +122,14 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
 
 
 def warm_up(system: SystemUnderTest, hosts: Sequence[str], method: Method, progress: Progress) -> None:
-    """Let every host read a small file from its neighbours. Raises ClusterError.
+    """Let every host read a small file from three others, far from each other. Raises ClusterError.
 
     A host's first read loads modules and opens connections to servers. For 64 hosts on one machine that takes seconds
     of its processors, as long as a short run.
     """
+    count = len(hosts)
     files = [StoredFile(f"/warm-up/{host}", tuple(dict.fromkeys(
-        hosts[(number + distance) % len(hosts)] for distance in (1, 2, 3))), WARM_UP_BYTES)
+        hosts[(number + 1 + third * count // 3) % count] for third in range(3))), WARM_UP_BYTES)
         for number, host in enumerate(hosts)]
     system.prepare(files, progress)
     reads = [system.read(host, file, method) for host, file in zip(hosts, files, strict=True)]
