@@ -19,16 +19,12 @@ from cluster.supervision import Supervision
 def main() -> None:
     """Entry of the background process; prints `ready` when it watches."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     directory = Path(sys.argv[1])
     processes = Processes(directory)
     with suppress(KeyboardInterrupt, NotRunning):
         print("ready watching", flush=True)
         Supervision(processes, lambda: wanted(processes), lambda name: command_again(processes, name)).run()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _follow(child: subprocess.Popen[bytes], log: Path, progress: Callable[[str],
 
 def main() -> None:
     """Entry of the background process; its argument is a FabricSettings document."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = FabricSettings.model_validate_json(sys.argv[1])
     with exclusive(LOCK_FILE, "a cluster on an emulated fabric"):
         _supervise(FabricCluster(settings))
@@ -190,10 +190,6 @@ def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[st
     STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
     write_atomically(STATE_FILE, json.dumps(state, indent=2) + "\n")
     return state
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -97,16 +97,16 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
     run with a method, one that is not in `warm`, every host reads a file with it that does not count.
     """
     trace = scale.trace(task)
-    hosts = scale.fabric(task.oversubscription).hosts
+    fabric = scale.fabric(task.oversubscription)
     system.prepare(files_of(trace), progress)
     if task.method not in warm:
-        warm_up(system, [host.name for host in hosts], task.method, progress)
+        warm_up(system, [host.name for host in fabric.hosts], task.method, progress)
         warm.add(task.method)
     system.settle()
     result: dict[str, Any] = {"task": parameters(task, scale)}
     meter = _Meter()
     try:
-        outcomes = replay(trace, system, task.method, len(hosts),
+        outcomes = replay(trace, system, task.method, len(fabric.hosts),
                           lambda ended: progress(f"{task.method.name}: {ended} of {len(trace)} reads have ended"))
     except Overloaded as error:
         warm.clear()        # the reading processes are new ones now
@@ -117,7 +117,7 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
                                                                             "bound_seconds", "p95_bound_seconds")} | {
         "machine": {**meter.read(), **_diligence(outcomes), **system.details()},
         "seconds": [round(outcome.seconds * scale.speedup, 4) for outcome in outcomes],
-        "paths": _paths(outcomes, scale.fabric(task.oversubscription)),
+        "paths": _paths(outcomes, fabric),
     }
 
 

@@ -81,7 +81,7 @@ class AppendRequests:
         self._room = _room(attributes)
         self._lock = threading.Lock()
 
-    def begin(self, send: Callable[[Channel], None], length: int) -> "Begun | None":
+    def begin(self, send: Callable[[Channel], None], length: int) -> Begun | None:
         """Send an append without waiting for its answer; `append` then has to be called with what this returns.
 
         None if nothing could be sent, which `append` will find out about. Raises QuotaExceeded.
@@ -92,7 +92,7 @@ class AppendRequests:
         except (_Again, SpeedwellError):
             return None
 
-    def append(self, send: Callable[[Channel], None], length: int, begun: "Begun | None" = None) -> int:
+    def append(self, send: Callable[[Channel], None], length: int, begun: Begun | None = None) -> int:
         """Have `length` bytes appended that `send` puts on the channel; returns their offset. `begun`: they have been
         sent.
 
@@ -158,7 +158,7 @@ class AppendRequests:
         self._writer.sequence += 1
         return self._writer
 
-    def _send(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> "Begun":
+    def _send(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> Begun:
         primary, relay = self._targets()
         channel: Channel | None = None
         account: Account | None = None
@@ -185,7 +185,7 @@ class AppendRequests:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
 
-    def _finish(self, begun: "Begun", length: int) -> int:
+    def _finish(self, begun: Begun, length: int) -> int:
         primary, channel = begun.primary, begun.channel
         try:
             self._await_answer(channel, primary)

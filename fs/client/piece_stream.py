@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from fs.channel import Channel, ConnectionLost, connect
+from fs.channel import Channel, ConnectionLost
 from fs.checksums import BLOCK_BYTES
 from fs.client.blocks import Blocks
 from fs.client.choice import ReplicaChoice
@@ -38,11 +38,7 @@ class PieceStream:
 
     def connect(self, context: ClientContext) -> None:
         """Raises ConnectionLost."""
-        read = self.source.read
-        if read.chosen_by == "controller":
-            self._channel = connect(read.replica_host, read.replica_port, bound=self.source.bound)
-        else:
-            self._channel = context.connection_to(self.replica)
+        self._channel = self.source.connect(context, self.replica)
 
     def ask(self, start: int, stop: int) -> None:
         """Have a piece sent, one of `asked`. Raises ConnectionLost."""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fs.channel import Channel, connect
 from fs.client.context import ClientContext
 from fs.client.steering import FollowedPlacement, Placement, SteeredRead
 from fs.coflows import MIN_BYTES, Account, Coflows, new_id
@@ -26,6 +27,13 @@ class Source:
     bound: socket.socket | None = None
     placement: Placement | FollowedPlacement | None = None
     account: Account | None = None
+
+    def connect(self, context: ClientContext, replica: Replica) -> Channel:
+        """A connection to the replica that it reads from; one that the controller chose knows its port. Raises
+        ConnectionLost."""
+        if self.read.chosen_by == "controller":
+            return connect(self.read.replica_host, self.read.replica_port, bound=self.bound)
+        return context.connection_to(replica)
 
     def moved(self, count: int) -> None:
         """So many bytes came from it."""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame, connect
+from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.checksums import BLOCK_BYTES, MAX_SUMS
 from fs.client.blocks import Blocks
 from fs.client.choice import ReplicaChoice
@@ -218,10 +218,7 @@ class RangeReceiver(Receiver):
         read = source.read
         try:
             self._replica = self._choice.replica(read.replica_id)
-            if read.chosen_by == "controller":
-                self._channel = connect(read.replica_host, read.replica_port, bound=source.bound)
-            else:
-                self._channel = self._context.connection_to(self._replica)
+            self._channel = source.connect(self._context, self._replica)
             self._ask_ahead(self._channel)
         except (ConnectionLost, OSError) as error:
             self._failed(str(error))

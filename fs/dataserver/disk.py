@@ -19,8 +19,7 @@ def write_file(path: str, content: bytes, sync: bool = False) -> None:
     """Write a whole file with one system call: a crash leaves it empty or whole. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        if os.write(descriptor, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        put(descriptor, content, 0)
         if sync:
             os.fsync(descriptor)
     finally:
