@@ -48,7 +48,7 @@ class FlowProgress:
         """0 once the flow has ended. The end is told by `Reporter.ended` alone, so 1 byte stays until then."""
         if self._has_ended:
             return 0
-        if self._connection is not None and (acknowledged := _acknowledged_bytes(self._connection)) is not None:
+        if self._connection is not None and (acknowledged := acknowledged_bytes(self._connection)) is not None:
             self._left_bytes = max(1, self._size_bytes - (acknowledged - self._acknowledged_before))
         return self._left_bytes
 
@@ -59,7 +59,7 @@ class FlowProgress:
     def follow(self, connection: socket.socket) -> None:
         """Count what the other end acknowledges from now on. What a sender has handed over may wait in its socket
         for seconds yet, and a schedule that takes it for sent gives the flow next to nothing for it."""
-        acknowledged = _acknowledged_bytes(connection)
+        acknowledged = acknowledged_bytes(connection)
         if acknowledged is not None:
             self._connection, self._acknowledged_before = connection, acknowledged
 
@@ -68,7 +68,7 @@ class FlowProgress:
         self._has_ended, self._connection = True, None
 
 
-def _acknowledged_bytes(connection: socket.socket) -> int | None:
+def acknowledged_bytes(connection: socket.socket) -> int | None:
     """What the other end of a TCP connection has acknowledged so far; None if the socket does not tell (any more)."""
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

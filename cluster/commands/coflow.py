@@ -10,9 +10,10 @@ import click
 
 from cluster.progress import Meter
 from coflow.errors import InvalidSetting
+from coflow.parts import MAX_PARTS
+from coflow.receiver import Receiver
 from coflow.reporter import Reporter
 from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
-from coflow.transfer import MAX_PARTS, Receiver
 from coflow.transfer import send as send_file
 from topo.click_types import HostPort
 
@@ -59,7 +60,7 @@ def recv(listen: tuple[str, int], directory: Path, forever: bool) -> None:
     try:
         click.echo(f"ready {receiver.address[0]}:{receiver.address[1]}")
         with Meter("receiving", None) as meter:
-            receiver.serve(lambda path: click.echo(str(path)), meter.advance, once=not forever)
+            receiver.serve(lambda path: click.echo(bytes(path)), meter.advance, once=not forever)
     finally:
         receiver.close()
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,9 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coflow.errors import TransferFailed
+from coflow.parts import MAX_PARTS, split
+from coflow.receiver import Receiver
 from coflow.reporter import Reporter
 from coflow.settings import SchedulerAddress
-from coflow.transfer import MAX_PARTS, Receiver, send, split
+from coflow.transfer import send
+from tests.waiting import wait_until
 
 KEY = b"k" * 32
 
@@ -63,6 +71,102 @@ def test_a_file_arrives_as_it_was(receiving: Receiving, tmp_path: Path, size: in
     assert [path.name for path in receiving.directory.iterdir()] == ["a file"]
 
 
+@pytest.mark.parametrize("name", [b"\xff is no UTF-8", b"n" * 255, b"two\nlines", b".hidden", b"-f"])
+def test_a_file_keeps_its_name_whatever_it_is(receiving: Receiving, tmp_path: Path, name: bytes) -> None:
+    source = tmp_path / os.fsdecode(name)
+    source.write_bytes(b"content")
+    send(source, *receiving.receiver.address, 2)
+    assert [os.fsencode(path.name) for path in receiving.directory.iterdir()] == [name]
+
+
+def test_a_file_that_cannot_have_its_name_leaves_nothing_and_others_arrive(
+        receiving: Receiving, tmp_path: Path) -> None:
+    (receiving.directory / "taken").mkdir()
+    for name in ("taken", "free"):
+        (tmp_path / name).write_bytes(b"content")
+    with pytest.raises(TransferFailed, match="Is a directory"):
+        send(tmp_path / "taken", *receiving.receiver.address, 3)
+    send(tmp_path / "free", *receiving.receiver.address, 3)
+    assert sorted(path.name for path in receiving.directory.iterdir()) == ["free", "taken"]
+    assert list((receiving.directory / "taken").iterdir()) == []
+
+
+def test_a_file_larger_than_there_may_be_leaves_nothing(receiving: Receiving, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(2_000_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        with pytest.raises(TransferFailed, match="File too large"):
+            send(tmp_path / "large", *receiving.receiver.address, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(receiving.directory.iterdir()) == []
+
+
+def test_what_is_no_file_of_known_size_is_not_sent(receiving: Receiving, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(TransferFailed, match="size is known"):
+            send(path, *receiving.receiver.address, 2)
+
+
+def test_a_flow_that_is_done_waits_for_slower_ones_as_long_as_they_move(
+        receiving: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coflow.parts.TIMEOUT_SECONDS", 2.0)
+    header = {"transfer": "ab", "name": "x", "total": 12, "parts": 2, "size": 6}
+    with closing(socket.create_connection(receiving.receiver.address)) as first, \
+            closing(socket.create_connection(receiving.receiver.address)) as second:
+        first.sendall(json.dumps(header | {"part": 0, "offset": 0}).encode() + b"\nabcdef")
+        first.sendall(sha256(b"abcdef").digest())
+        assert first.recv(5) == b"done\n"
+        second.sendall(json.dumps(header | {"part": 1, "offset": 6}).encode() + b"\n")
+        begin = time.monotonic()
+        for byte in b"ghijkl":
+            assert not select.select([first, second], [], [], 0.6)[0], "it is given up while it moves"
+            second.sendall(bytes([byte]))
+        second.sendall(sha256(b"ghijkl").digest())
+        assert second.recv(5) == b"done\n" and first.recv(5) == b"ok\n"
+        assert time.monotonic() - begin > 2.0
+    assert (receiving.directory / "x").read_bytes() == b"abcdefghijkl"
+
+
+def test_a_sender_whose_receiver_stands_still_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coflow.parts.TIMEOUT_SECONDS", 1.0)
+    (tmp_path / "file").write_bytes(b"content")
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TransferFailed, match="nothing has moved"):
+        send(tmp_path / "file", *silent.getsockname()[:2], 2)
+
+
+def test_a_transfer_that_fails_does_not_write_into_another(receiving: Receiving, tmp_path: Path) -> None:
+    """Parts of the first are still on their way when it is given up; the second begins then."""
+    header = {"transfer": "ab", "name": "failing", "total": 2_000_000, "parts": 2, "size": 1_000_000}
+    (tmp_path / "file").write_bytes(content(1_000_000)[:1_000_000])
+    with closing(socket.create_connection(receiving.receiver.address)) as slow, \
+            closing(socket.create_connection(receiving.receiver.address)) as broken:
+        slow.sendall(json.dumps(header | {"part": 0, "offset": 0}).encode() + b"\n" + bytes(1000))
+        wait_until(lambda: list(receiving.directory.iterdir()), 5, "the first part is not taken")
+        broken.sendall(json.dumps(header | {"part": 1, "offset": 1_000_000}).encode() + b"\n")
+        broken.shutdown(socket.SHUT_WR)
+        assert b"error" in broken.recv(200)
+        sending = threading.Thread(target=send, args=(tmp_path / "file", *receiving.receiver.address, 4))
+        sending.start()
+        with suppress(OSError):
+            slow.sendall(b"\xff" * 900_000)
+        sending.join(20)
+    assert [path.name for path in receiving.directory.iterdir()] == ["file"]
+    assert (receiving.directory / "file").read_bytes() == (tmp_path / "file").read_bytes()
+
+
+def test_a_receiver_that_is_closed_leaves_nothing_of_what_has_not_arrived(receiving: Receiving) -> None:
+    header = {"transfer": "ab", "name": "x", "total": 4, "part": 0, "parts": 1, "offset": 0, "size": 4}
+    with closing(socket.create_connection(receiving.receiver.address)) as connection:
+        connection.sendall(json.dumps(header).encode() + b"\nab")
+        wait_until(lambda: list(receiving.directory.iterdir()), 5, "the part is not taken")
+        receiving.stop()
+    assert list(receiving.directory.iterdir()) == []
+
+
 def test_flows_within_a_machine_are_not_reported(receiving: Receiving, tmp_path: Path) -> None:
     source = tmp_path / "file"
     source.write_bytes(content(3_000_000))
@@ -94,11 +198,12 @@ def test_a_sender_that_dies_leaves_nothing(receiving: Receiving) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    b"", b"\n", b"{}\n", b"[]\n", b"GET / HTTP/1.1\r\n", b"x" * 5000,
+    b"", b"\n", b"{}\n", b"[]\n", b"[" * 4000 + b"\n", b"GET / HTTP/1.1\r\n", b"x" * 5000,
     *(json.dumps({"transfer": "ab", "name": "x", "total": 4, "part": 0, "parts": 1, "offset": 0, "size": 4}
                  | changed).encode() + b"\n" for changed in (
         {"name": "../x"}, {"name": ".."}, {"name": ""}, {"size": 5}, {"offset": 1}, {"part": 1}, {"parts": 0},
-        {"parts": MAX_PARTS + 1}, {"total": -1}, {"transfer": "../x"}, {"total": "4"}, {"more": 1}))])
+        {"parts": MAX_PARTS + 1}, {"total": -1}, {"total": 10**30, "size": 10**30}, {"name": "n" * 256},
+        {"name": "\ud800"}, {"transfer": "../x"}, {"total": "4"}, {"more": 1}))])
 def test_what_is_no_part_is_refused(receiving: Receiving, line: bytes) -> None:
     with closing(socket.create_connection(receiving.receiver.address)) as connection:
         connection.sendall(line)
