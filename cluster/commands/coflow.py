@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -79,6 +81,11 @@ def _reporter(address: str | None, key_file: Path | None, coflow_id: str | None)
     if number is not None and 2 * len(number) != _ID_HEX_DIGITS:
         raise click.UsageError(f"--coflow-id: {coflow_id!r} is not {_ID_HEX_DIGITS} hex digits")
     try:
-        return Reporter(scheduler(address, key_file), number)
+        found = scheduler(address, key_file)
+        # Reports are sent without waiting for an answer, so a wrong name would never be noticed.
+        *_, (host, *_) = socket.getaddrinfo(found.host, found.port, socket.AF_INET, socket.SOCK_DGRAM)[0]
+        return Reporter(replace(found, host=str(host)), number)
     except InvalidSetting as error:
         raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"--scheduler: {address}: {error.strerror}") from None

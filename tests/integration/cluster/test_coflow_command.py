@@ -75,3 +75,14 @@ def test_a_receiver_that_dies_ends_its_senders_with_a_message(
     process.kill()
     assert sending.wait(10) == 1
     assert log.read_text().startswith("speedwell: ") and "did not arrive" in log.read_text()
+
+
+def test_a_scheduler_whose_name_is_not_known_is_said(
+        receiving: tuple[subprocess.Popen[bytes], str], tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "file").write_bytes(b"content")
+    log = tmp_path / "send.log"
+    assert start("send", str(tmp_path / "file"), receiving[1], "--scheduler", "nobody.invalid", "--key-file",
+                 str(tmp_path / "key"), log=log).wait(60) == 1
+    assert "nobody.invalid" in log.read_text()
+    assert list((tmp_path / "in").iterdir()) == []
