@@ -23,7 +23,7 @@ from controller.meters import MeterIds, MetersExhausted, meter_for
 from controller.network_state import NetworkState
 from controller.openflow import COOKIE_MASK, FlowEntry, FlowKey, Meter, Priority
 from controller.policy.five_tuple import FiveTuple
-from controller.reconcile import ReadBack
+from controller.read_back import ReadBack
 
 METER_TROUBLE, OUT_OF_METERS = "OFPET_METER_MOD_FAILED", "OFPMMFC_OUT_OF_METERS"
 

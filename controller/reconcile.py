@@ -8,21 +8,12 @@ deletes name exactly one entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from controller import openflow
-from controller.openflow import (
-    COOKIE_MASK,
-    EXPLICIT_COOKIES,
-    PLANNED_COOKIES,
-    FlowEntry,
-    FlowKey,
-    Meter,
-    SelectGroup,
-    Table,
-)
+from controller.openflow import FlowEntry, FlowKey, SelectGroup, Table
 from controller.switch_tables import SwitchTables
 
 
@@ -67,6 +58,20 @@ def changes(installed: SwitchTables, desired: SwitchTables) -> Changes:
     return result
 
 
+def pruned_groups(installed: SwitchTables, live: Mapping[int, SelectGroup]) -> list[SelectGroup]:
+    """The groups of `installed` that have ways which `live` ones lack, without these ways.
+
+    A group that would have none left stays as it is.
+    """
+    pruned = []
+    for group_id, group in installed.groups.items():
+        remaining = live[group_id].buckets if group_id in live else ()
+        kept = tuple(bucket for bucket in group.buckets if bucket in remaining)
+        if kept and len(kept) < len(group.buckets):
+            pruned.append(SelectGroup(group_id, kept))
+    return pruned
+
+
 def arrival_messages(datapath: Any, change: Changes) -> list[Any]:
     return [openflow.flow_add(datapath, entry) for entry in change.arrivals]
 
@@ -107,31 +112,3 @@ def apply_closing(installed: SwitchTables, change: Changes) -> None:
         installed.flows.pop(key, None)
     for group_id in change.stale_groups:
         installed.groups.pop(group_id, None)
-
-
-@dataclass(slots=True)
-class ReadBack:
-    """What a switch says it holds: the planned part, entries of explicit paths, and meters."""
-
-    tables: SwitchTables
-    explicit: list[FlowEntry]
-    meters: dict[int, Meter]
-    max_meters: int | None = None
-    """How many meters it can have; None if it was not asked."""
-
-
-def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[SelectGroup],
-                   meters: Iterable[Meter] = ()) -> ReadBack:
-    """What a switch says it holds, sorted.
-
-    Entries of others, recognised by their cookies, are left alone. Groups and meters are all taken for ours.
-    """
-    planned, explicit = SwitchTables(), []
-    for entry in flows:
-        prefix = entry.cookie & COOKIE_MASK
-        if prefix in PLANNED_COOKIES:
-            planned.add([entry])
-        elif prefix in EXPLICIT_COOKIES:
-            explicit.append(entry)
-    planned.groups = {group.group_id: group for group in groups}
-    return ReadBack(planned, explicit, {meter.meter_id: meter for meter in meters})

@@ -10,14 +10,16 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller import reconcile
+from controller import table_sync
 from controller.apps import forwarding as forwarding_module
 from controller.apps.forwarding import Forwarding
 from controller.confirm import Confirmations
 from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
+from controller.network_state import NetworkState
 from controller.openflow import COOKIE_READS, FlowEntry, cookie
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.network import Path
+from controller.read_back import ReadBack, sort_read_back
 from tests.unit.controller.fake_switch import FakeNetwork, Refused
 from tests.unit.controller.simulated_time import SimulatedHub
 from topo.fabric import three_tier
@@ -71,12 +73,21 @@ class Connection:
                 confirmations.refused(self, xid, refusal.error_type, str(refusal))
 
 
+def read_back(state: NetworkState, datapath: Connection, timeout_seconds: float) -> ReadBack:
+    """What a fake switch holds."""
+    eventlet.sleep(ROUND_TRIP_SECONDS)
+    switch = datapath.switch
+    return sort_read_back(list(switch.flows.values()), list(switch.groups.values()), list(switch.meters.values()))
+
+
 class World:
     """The application on a whole fabric, settled."""
 
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
         self.hosts = SimpleNamespace(recovered=lambda location: None)
-        patch.setattr(forwarding_module, "time", SimpleNamespace(monotonic=hub.read))
+        for module in (forwarding_module, table_sync):
+            patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
+        patch.setattr(table_sync, "read_back", read_back)
         patch.setattr(forwarding_module, "lookup_service_brick", lambda name: self.hosts)
         self.network = FakeNetwork(FABRIC)
         self.state = self.network.state()
@@ -84,19 +95,12 @@ class World:
         self.app = Forwarding(state=self.state)
         self.events: list[EventPathsChanged] = []
         self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
-        patch.setattr(self.app, "_read", self._read)
         self.connections = {dpid: Connection(self, dpid) for dpid in self.network.switches}
         self.state.datapaths.update(self.connections)
         self.app.start()
         for dpid in self.connections:
             self.app.switch_changed(EventSwitchChanged(dpid, connected=True))
         eventlet.sleep(5)
-
-    def _read(self, datapath: Connection) -> Any:
-        eventlet.sleep(ROUND_TRIP_SECONDS)
-        switch = datapath.switch
-        return reconcile.sort_read_back(list(switch.flows.values()), list(switch.groups.values()),
-                                        list(switch.meters.values()))
 
     @property
     def flow(self) -> FiveTuple:

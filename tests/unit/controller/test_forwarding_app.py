@@ -9,13 +9,13 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3
 
-from controller.apps import forwarding as forwarding_module
 from controller.apps.forwarding import Forwarding
 from controller.confirm import Confirmations
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
 from controller.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
 from controller.network_state import SwitchInfo
 from controller.openflow import Table, ToGroup
+from controller.table_sync import AUDIT_INTERVAL_SECONDS
 from tests.unit.controller.forwarding_world import Connection, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
@@ -175,7 +175,7 @@ def test_what_somebody_else_changes_in_a_switch_is_put_right(run: Any) -> None:
         switch.flows = {key: entry for key, entry in switch.flows.items() if entry.table != Table.ROUTES}
         switch.groups.clear()
         assert stray.key in switch.flows
-        eventlet.sleep(2 * forwarding_module.AUDIT_INTERVAL_SECONDS)
+        eventlet.sleep(2 * AUDIT_INTERVAL_SECONDS)
         assert (switch.flows, switch.groups) == before
 
     run(scenario)
@@ -211,7 +211,7 @@ def test_a_switch_that_refuses_is_asked_again_ever_more_rarely_and_does_not_hold
     run(scenario)
 
 
-def test_nothing_is_changed_before_the_fabric_has_settled(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_changed_before_the_fabric_has_settled(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         # A second controller's life begins, and one switch comes late.
         before = {dpid: (dict(switch.flows), dict(switch.groups)) for dpid, switch in world.network.switches.items()}
@@ -222,7 +222,6 @@ def test_nothing_is_changed_before_the_fabric_has_settled(run: Any, monkeypatch:
         world.state.switch_disconnected(late)
         world.app = Forwarding(state=world.state)
         world.app.send_event_to_observers = lambda event, state=None: None
-        monkeypatch.setattr(world.app, "_read", world._read)
         world.app.start()
         for dpid in world.connections:
             if dpid != late:

@@ -19,6 +19,7 @@ from controller.openflow import COOKIE_READS, Output, PushLabel, Table
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.labels import LabelTable
 from controller.policy.network import Path
+from controller.read_back import sort_read_back
 from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
 from tests.unit.controller.fake_switch import FakeNetwork, Packet
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
@@ -55,7 +56,7 @@ class Run:
                 note(self.installed[dpid], change)
                 between_steps()
         for dpid, switch in self.network.switches.items():
-            planned = reconcile.sort_read_back(switch.flows.values(), switch.groups.values()).tables
+            planned = sort_read_back(switch.flows.values(), switch.groups.values()).tables
             assert planned == self.installed[dpid]
 
     def fail(self, a: str, b: str) -> None:
@@ -328,7 +329,7 @@ def test_what_switches_hold_tells_an_amnesiac_controller_where_hosts_are() -> No
 def test_entries_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
     foreign = openflow.FlowEntry(Table.ROUTES, 7, (), cookie=0x1234)
     read = openflow.FlowEntry(Table.ROUTES, 300, (), cookie=COOKIE_READS | 5)
-    found = reconcile.sort_read_back([foreign, read, *STATIC_ENTRIES], [])
+    found = sort_read_back([foreign, read, *STATIC_ENTRIES], [])
     assert set(found.tables.flows.values()) == set(STATIC_ENTRIES)
     assert found.explicit == [read]
 
