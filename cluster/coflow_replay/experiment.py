@@ -18,7 +18,7 @@ from controller.policy.coflow import Coflow
 from controller.policy.mincof import THRESHOLD_BYTES
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_workload import generate
-from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, tasks
+from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, spine_leaf
@@ -64,7 +64,8 @@ def _parameters(task: CoflowTask, host_bps: float) -> dict[str, Any]:
 
 
 def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """As the simulator's, with the part of the machine that was busy. Files shrink with the links, so times stay."""
+    """As the simulator's, with how long each coflow took, in the order of arrival, what the simulator says, and the
+    part of the machine that was busy. Files shrink with the links, so times stay."""
     fabric, scale = _slower(fabric_of(task.point.spines), task.point.spines, host_bps), host_bps / LINK_BPS
     paper = generate(task.point.workload, network_of(fabric_of(task.point.spines)), Random(f"coflows {task.seed}"))
     draw = Random(f"background {task.seed}")
@@ -80,6 +81,7 @@ def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[
     return {"task": _parameters(task, host_bps), "mean_seconds": fmean(seconds),
             "p95_seconds": float(np.percentile(seconds, 95)),
             "bound_seconds": least_mean_seconds(counted, network_of(fabric)), "counted": len(counted),
+            "seconds": [round(each, 3) for each in seconds], "simulated_seconds": run_task(task)["mean_seconds"],
             "switch_cpu": {name: round(share, 4) for name, share in played.switch_cpu.items()},
             "machine_busy": round(played.machine_busy, 4)}
 
@@ -88,15 +90,32 @@ def cpu_table(results: Sequence[dict[str, Any]]) -> Table:
     """What each switch took of a processor in a method's runs, on average, and how busy the machine was."""
     switches = list(dict.fromkeys(name for result in results for name in result["switch_cpu"]))
     table = Table("point", "method", *switches, "machine", title="Processor time of the switches, % of a processor")
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for result in results:
-        groups.setdefault((result["task"]["point"], result["task"]["method"]["name"]), []).append(result)
-    for names, runs in groups.items():
+    for names, runs in _groups(results).items():
         shares = (fmean(run["switch_cpu"][switch] for run in runs) if switch in runs[0]["switch_cpu"] else None
                   for switch in switches)
         table.add_row(*names, *("" if share is None else f"{share:.1%}" for share in shares),
                       f"{fmean(run['machine_busy'] for run in runs):.0%}")
     return table
+
+
+def simulated_table(results: Sequence[dict[str, Any]]) -> Table:
+    """Means beside those that the simulator has for the same coflows, and the coflow that took longest: one that
+    stood still shows there."""
+    table = Table("point", "method", "mean, s", "simulated, s", "/ simulated", "slowest coflow, s",
+                  title="Beside the simulator")
+    for names, runs in _groups(results).items():
+        mean, simulated = (fmean(run[name] for run in runs) for name in ("mean_seconds", "simulated_seconds"))
+        table.add_row(*names, f"{mean:.2f}", f"{simulated:.2f}", f"{mean / simulated:.2f}",
+                      f"{max(max(run['seconds']) for run in runs):.1f}")
+    return table
+
+
+def _groups(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Runs by point and method."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["task"]["point"], result["task"]["method"]["name"]), []).append(result)
+    return groups
 
 
 def _slower(fabric: Fabric, spines: int, host_bps: float) -> Fabric:

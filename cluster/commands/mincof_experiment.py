@@ -27,7 +27,7 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
 
 def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
     """The same on an emulated fabric, with files as much smaller as its links are slower."""
-    from cluster.coflow_replay.experiment import MOST_BUSY, cpu_table, emulated_tasks, run_emulated
+    from cluster.coflow_replay.experiment import MOST_BUSY, cpu_table, emulated_tasks, run_emulated, simulated_table
     from cluster.commands.output import console
     from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from cluster.errors import ClusterError
@@ -45,6 +45,7 @@ def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, outp
     except (ClusterError, EmulationError) as error:
         raise click.ClickException(str(error)) from None
     finish(figure, results, output)
+    console().print(simulated_table(results))
     console().print(cpu_table(results))
     if too_much := [result for result in results if result["machine_busy"] > MOST_BUSY]:
         click.echo(f"speedwell: in {len(too_much)} runs the machine was busier than {MOST_BUSY:.0%}: they measure "
