@@ -1,18 +1,13 @@
 """The Flowserver: chooses replica and path of each read and keeps the reads in flight (Mayflower, section 3.3.3).
 
-A read is decided and accounted for without giving up the processor, so that two requests at once see each other;
-only then its entries are installed, and what could not be installed is taken back. `/v1/reads` is in
-`controller.rest.reads_api`.
+A read is decided and accounted for without giving up the processor (`controller.read_accounts`); only then its
+entries are installed, and what could not be installed is taken back. `/v1/reads` is in `controller.rest.reads_api`.
 """
 
 from __future__ import annotations
 
-import itertools
-import secrets
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -24,36 +19,25 @@ from ryu.ofproto import ofproto_v1_3
 
 from controller.apps.monitor import EventMeasured
 from controller.confirm import confirmed
-from controller.cutting import cut
 from controller.dividing import Divider
 from controller.errors import ControllerError, NoSuchPath
 from controller.events import EventHostChanged, EventPathsChanged
 from controller.locating import ReplicaSearch
-from controller.measurements import Measurements, counter_of
+from controller.measurements import Measurements
 from controller.network_state import NetworkState
-from controller.openflow import COOKIE_READS, cookie
-from controller.policy import selection as policy
-from controller.policy.errors import NoPath, UnknownLink, UnknownNode
-from controller.policy.five_tuple import TCP, FiveTuple
 from controller.policy.link_load import Flow
 from controller.policy.network import Path
-from controller.policy.selection import MAYFLOWER, PLUS, ReadRequest, Replica, Selection, Selector
-from controller.reads import Following, Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
+from controller.policy.selection import Selection, Selector
+from controller.read_accounts import ReadAccounts
+from controller.reads import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
 from controller.rest import RestApplication
 from controller.rest.metrics import FlowserverMetrics
 from controller.rest.reads_api import ReadsApi
 
-SPLITTING_POLICIES = (MAYFLOWER, PLUS)
-"""Replica policies under which a read may have several parts: those that the others are compared with read from one
-replica."""
 PLACEMENT_ATTEMPTS = 3
 """Decisions for one read, if a chosen path dies before its entry is in."""
-LOCAL_READ_SECONDS = 600.0
-"""After this, a read without an entry is forgotten: nothing tells when it ends if the client does not."""
 STALE_ROUNDS = 3
 """Polls in a row that find an entry no read owns before it is removed."""
-EXPIRY_SLACK_SECONDS = 5.0
-"""How long after its idle timeout an entry's end may stay untold."""
 
 
 class Flowserver(RyuApp):
@@ -65,16 +49,15 @@ class Flowserver(RyuApp):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state: NetworkState = kwargs["state"]
-        self._measurements: Measurements = kwargs["measurements"]
         self.reads: ReadBook = kwargs["reads"]
         self.metrics = FlowserverMetrics(kwargs["rest"].metrics)
         settings = self._state.settings
         self._idle_timeout_seconds = settings.read_idle_timeout_seconds
         self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
-        # A restarted controller must not take an entry of its former life for one of its own.
-        self._cookies = itertools.count(secrets.randbits(16) << 32)
         self._search = ReplicaSearch(self._state)
         self.divider = Divider(self._selector, self.reads, self, self.metrics)
+        self._accounts = ReadAccounts(self._state, kwargs["measurements"], self._selector, self.reads, self.divider,
+                                      self.metrics)
         self._unowned: dict[int, int] = {}
         self.hosts: Any = None
         self.forwarding: Any = None
@@ -96,7 +79,7 @@ class Flowserver(RyuApp):
         try:
             replicas = self._search.locate(self.hosts, wanted)
             for attempt in range(1, PLACEMENT_ATTEMPTS + 1):
-                read = self._decide(wanted, replicas)
+                read = self._accounts.decide(wanted, replicas)
                 try:
                     self._install(read.flows)
                     break
@@ -115,58 +98,9 @@ class Flowserver(RyuApp):
         self.metrics.local_parts.inc(len(read.parts) - len(read.flows))
         return read
 
-    def _decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
-        """Select and account for it in one go: nothing here may let another green thread run."""
-        now = time.monotonic()
-        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
-        replica_policy = wanted.replica_policy or self._selector.replica_policy
-        path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
-        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
-                    now)
-        with self.metrics.decision_seconds.time(), _as_controller_errors():
-            selected = self._select(wanted, request, read)
-        pieces = cut(wanted.size_bytes, [part.size_bits for part in selected])
-        for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
-            if size_bytes:
-                read.parts.append(self._part(read, part.selection, client_port, offset_bytes, size_bytes))
-        if replica_policy == PLUS and wanted.follows and len(read.parts) == len(read.flows):
-            read.following = Following(request, wanted.parts_limit, wanted.client_ports[len(read.parts):], now)
-            self.divider.added(read)
-        for flow in read.flows:
-            self._supersede(flow)
-            self._selector.flow_added(flow.flow_id, flow.path, 8.0 * flow.size_bytes, now,
-                                      read.id if read.following is not None else None)
-        self.reads.add(read)
-        return read
-
-    def _select(self, wanted: Wanted, request: ReadRequest, read: Read) -> list[policy.Part]:
-        """The parts to begin with. A client that does not follow its read gets all of it at once, in one part, from
-        a policy that would let it wait."""
-        if read.replica_policy == PLUS and not wanted.follows:
-            selection = self._selector.select(request, read.started_at, read.replica_policy, read.path_policy)
-            return [policy.Part(selection, request.size_bits)]
-        most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
-        return self._selector.select_parts(request, read.started_at, most_parts, read.replica_policy,
-                                           read.path_policy, wanted.client_ports)
-
     def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
         """See `dividing.Carrier`."""
-        part = self._part(read, selection, client_port, 0, size_bytes)
-        part.moved_at, part.placed = time.monotonic(), False
-        self._supersede(part)
-        return part
-
-    def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
-        connection = FiveTuple(selection.replica.host, read.client, TCP, selection.replica.port, client_port)
-        number = cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1) if selection.path.links else None
-        return Part(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
-                    selection.estimated_bps, selection.cost_seconds, number, read.started_at)
-
-    def _supersede(self, part: Part) -> None:
-        # The client has bound this port anew, so whatever used the same connection before is over.
-        former = self.reads.part_on(part.five_tuple)
-        if former is not None:
-            self._end_part(former, "superseded")
+        return self._accounts.new_part(read, selection, client_port, size_bytes)
 
     def _install(self, parts: Sequence[Part]) -> None:
         """Install all at once. Raises what went wrong when nothing is under way any more."""
@@ -188,7 +122,7 @@ class Flowserver(RyuApp):
 
     def _abandon(self, read: Read) -> None:
         """Take back a read that could not be installed."""
-        for part in self._forget(read):
+        for part in self._accounts.forget(read):
             self.metrics.parts_ended.labels("not-installed").inc()
             self.remove_entry(part)
 
@@ -203,7 +137,7 @@ class Flowserver(RyuApp):
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
-        left = self._forget(read)
+        left = self._accounts.forget(read)
         self.metrics.parts_ended.labels("deleted").inc(len(left))
         for error in _at_once(lambda part: self.forwarding.remove_path(part.five_tuple), left):
             raise error
@@ -215,31 +149,9 @@ class Flowserver(RyuApp):
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
-        if number >= len(read.parts) or not self._end_part(read.parts[number], "deleted"):
+        if number >= len(read.parts) or not self._accounts.end_part(read.parts[number], "deleted"):
             raise UnknownPart(read_id, number)
         self.forwarding.remove_path(read.parts[number].five_tuple)
-
-    def _forget(self, read: Read) -> list[Part]:
-        """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
-        left = [part for part in self.reads.remove(read) if part.is_flow]
-        for part in left:
-            self._selector.flow_dropped(part.flow_id, time.monotonic())
-        self.divider.ended(read)
-        self.divider.wake()
-        return left
-
-    def _end_part(self, part: Part, reason: str) -> bool:
-        read = self.reads.get(part.read_id)
-        if not self.reads.end_part(part):
-            return False
-        if part.is_flow:
-            self._selector.flow_dropped(part.flow_id, time.monotonic())
-            self._selector.read_narrowed(part.read_id, part.five_tuple.source)
-        if read is not None and self.reads.get(read.id) is None:
-            self.divider.ended(read)
-        self.metrics.parts_ended.labels(reason).inc()
-        self.divider.wake()
-        return True
 
     def remove_entry(self, part: Part) -> None:
         """See `dividing.Carrier`."""
@@ -257,7 +169,7 @@ class Flowserver(RyuApp):
         part = self.reads.part_with_cookie(message.cookie)
         if part is not None:
             idle = message.reason == message.datapath.ofproto.OFPRR_IDLE_TIMEOUT
-            self._end_part(part, "idle" if idle else "entry-removed")
+            self._accounts.end_part(part, "idle" if idle else "entry-removed")
 
     @set_ev_cls(EventHostChanged)
     def _host_changed(self, event: EventHostChanged) -> None:
@@ -265,7 +177,7 @@ class Flowserver(RyuApp):
             return
         for part in self.reads.flows():
             ends = (part.five_tuple.source, part.five_tuple.destination)
-            if event.ip in ends and self._end_part(part, "host-moved"):
+            if event.ip in ends and self._accounts.end_part(part, "host-moved"):
                 hub.spawn(self.remove_entry, part)
 
     # --- measurements ---
@@ -273,46 +185,14 @@ class Flowserver(RyuApp):
     @set_ev_cls(EventMeasured)
     def _measured(self, event: EventMeasured) -> None:
         now = time.monotonic()
-        for number in event.flows:
-            self._take_in_flow(number, now)
-        self._take_in_links(event, now)
-        self.divider.measured(now)
-        self._expire(now)
+        self._accounts.measured(event.flows, event.ports, now)
+        for part in self._accounts.expired(now):
+            hub.spawn(self.remove_entry, part)
         self._find_stale_entries(event)
         stranded = [part for part in self.reads.flows() if part.stranded]
         if stranded:
             hub.spawn(self.reroute, stranded)
         self.divider.wake()
-
-    def _take_in_flow(self, number: int, now: float) -> None:
-        part = self.reads.part_with_cookie(number)
-        counters = self._measurements.flows.get(number)
-        if part is None or counters is None:
-            return
-        if counters.transferred_bytes > part.transferred_bytes:
-            part.transferred_bytes = counters.transferred_bytes
-            part.moved_at = now
-        part.measured_bps = counters.rate_bps
-        if counters.latest_bps is not None:
-            self._selector.flow_measured(part.flow_id, part.transferred_bytes, counters.latest_bps, now)
-
-    def _take_in_links(self, event: EventMeasured, now: float) -> None:
-        for link in list(self._state.network.links):
-            counter = counter_of(self._state, self._measurements, link, event.ports)
-            if counter is not None and counter.latest_bps is not None:
-                self._selector.link_measured(link, counter.latest_bps, now)
-
-    def _expire(self, now: float) -> None:
-        """What nobody will tell the end of: local reads, and entries whose removal was not heard of."""
-        self.divider.expire(now)
-        for read in self.reads:
-            if read.following is None and not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
-                self.reads.remove(read)
-        for part in self.reads.flows():
-            silent_seconds = now - part.moved_at
-            if (silent_seconds > self._idle_timeout_seconds + EXPIRY_SLACK_SECONDS
-                    and self._end_part(part, "expired")):
-                hub.spawn(self.remove_entry, part)
 
     def _find_stale_entries(self, event: EventMeasured) -> None:
         """Entries of a former life of the controller: their flows go back to the default paths."""
@@ -346,26 +226,8 @@ class Flowserver(RyuApp):
 
     def reroute(self, parts: list[Part]) -> None:
         """Give running parts new paths from the same replica. All are decided first, then moved at once."""
-        moved = [(part, path) for part in parts if (path := self._decide_again(part)) is not None]
+        moved = [(part, path) for part in parts if (path := self._accounts.decide_again(part)) is not None]
         hub.joinall([hub.spawn(self._move, part, path) for part, path in moved])
-
-    def _decide_again(self, part: Part) -> Path | None:
-        read = self.reads.get(part.read_id)
-        if read is None or self.reads.part_with_cookie(part.cookie or 0) is not part:
-            return None
-        connection, now = part.five_tuple, time.monotonic()
-        request = ReadRequest(connection.destination, (Replica(connection.source, connection.source_port),),
-                              8.0 * max(part.size_bytes - part.transferred_bytes, 0), connection.destination_port)
-        try:
-            with _as_controller_errors():
-                path = self._selector.select(request, now, read.replica_policy, read.path_policy).path
-            self._selector.flow_moved(part.flow_id, path, now)
-        except (NoSuchPath, UnknownLink):
-            part.stranded = True
-            self.metrics.reroutes.labels("no-path").inc()
-            return None
-        part.stranded = False
-        return path
 
     def _move(self, part: Part, path: Path) -> None:
         try:
@@ -388,16 +250,6 @@ class Flowserver(RyuApp):
     def model(self) -> dict[str, Flow]:
         """The policy's view of each flow, by `Part.flow_id`."""
         return {flow.flow_id: flow for flow in self._selector.flows()}
-
-
-@contextmanager
-def _as_controller_errors() -> Iterator[None]:
-    try:
-        yield
-    except NoPath as error:
-        raise NoSuchPath(str(error)) from None
-    except UnknownNode as error:
-        raise NoSuchPath(f"{error.node} is attached to a switch that is not connected") from None
 
 
 def _at_once(work: Callable[[Part], None], parts: Sequence[Part]) -> list[ControllerError]:

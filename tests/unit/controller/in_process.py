@@ -9,7 +9,7 @@ from typing import Any
 import eventlet
 from webob import Request, Response
 
-from controller import dividing
+from controller import dividing, read_accounts
 from controller.apps import flowserver
 from controller.apps.coflows import Coflows
 from controller.apps.flowserver import Flowserver
@@ -146,6 +146,6 @@ def clocked(monkeypatch: Any) -> list[float]:
     class Clock:
         monotonic = staticmethod(lambda: now[0])
 
-    monkeypatch.setattr(flowserver, "time", Clock)
-    monkeypatch.setattr(dividing, "time", Clock)
+    for module in (flowserver, read_accounts, dividing):
+        monkeypatch.setattr(module, "time", Clock)
     return now

@@ -13,6 +13,7 @@ from controller.events import AffectedPath, EventHostChanged, EventPathsChanged
 from controller.network_state import HostLocation
 from controller.openflow import COOKIE_MASK, COOKIE_READS
 from controller.policy.read_request import Replica
+from controller.read_accounts import EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
 from controller.reads import Part, Read, UnknownRead, Wanted
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked
 
@@ -242,7 +243,7 @@ def test_entry_that_never_saw_traffic_expires(controller: Controller, monkeypatc
     now[0] += controller.state.settings.read_idle_timeout_seconds + 1
     measured(controller, (idle, 0, 1.0), (busy, 1000, 1.0))
     assert controller.reads.flows() == [idle, busy]
-    now[0] += module.EXPIRY_SLACK_SECONDS
+    now[0] += EXPIRY_SLACK_SECONDS
     measured(controller, (idle, 0, 2.0), (busy, 2000, 2.0))
     eventlet.sleep(0)
     assert controller.reads.flows() == [busy]
@@ -252,7 +253,7 @@ def test_entry_that_never_saw_traffic_expires(controller: Controller, monkeypatc
 def test_local_read_whose_client_died_is_forgotten(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clocked(monkeypatch)
     place(controller, replicas=(CLIENT,))
-    now[0] += module.LOCAL_READ_SECONDS + 1
+    now[0] += LOCAL_READ_SECONDS + 1
     measured(controller)
     assert len(controller.reads) == 0
 

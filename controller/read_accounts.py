@@ -1,0 +1,200 @@
+"""What is decided about reads, entered in the book of reads and in the policy's model at once.
+
+Nothing here may give up the processor, so that two requests at once see each other. Entries in switches are not
+touched here: that takes time, and is the flowserver's part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from controller.cutting import cut
+from controller.dividing import Divider
+from controller.errors import NoSuchPath
+from controller.measurements import Measurements, counter_of
+from controller.network_state import NetworkState, PortKey
+from controller.openflow import COOKIE_READS, cookie
+from controller.policy import selection as policy
+from controller.policy.errors import NoPath, UnknownLink, UnknownNode
+from controller.policy.five_tuple import TCP, FiveTuple
+from controller.policy.network import Path
+from controller.policy.selection import MAYFLOWER, PLUS, ReadRequest, Replica, Selection, Selector
+from controller.reads import Following, Part, Read, ReadBook, Wanted
+from controller.rest.metrics import FlowserverMetrics
+
+SPLITTING_POLICIES = (MAYFLOWER, PLUS)
+"""Replica policies under which a read may have several parts: those that the others are compared with read from one
+replica."""
+LOCAL_READ_SECONDS = 600.0
+"""After this, a read without an entry is forgotten: nothing tells when it ends if the client does not."""
+EXPIRY_SLACK_SECONDS = 5.0
+"""How long after its idle timeout an entry's end may stay untold."""
+
+
+class ReadAccounts:
+    """What the flowserver decides and is told. They share the selector, the divider and the book of reads."""
+
+    def __init__(self, state: NetworkState, measurements: Measurements, selector: Selector, reads: ReadBook,
+                 divider: Divider, metrics: FlowserverMetrics) -> None:
+        self._state = state
+        self._measurements = measurements
+        self._selector = selector
+        self._reads = reads
+        self._divider = divider
+        self._metrics = metrics
+        # A restarted controller must not take an entry of its former life for one of its own.
+        self._cookies = itertools.count(secrets.randbits(16) << 32)
+
+    # --- decisions ---
+
+    def decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
+        """Choose the replicas and paths of a read that begins. Raises NoSuchPath."""
+        now = time.monotonic()
+        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
+        replica_policy = wanted.replica_policy or self._selector.replica_policy
+        path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
+        read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
+                    now)
+        with self._metrics.decision_seconds.time(), _as_controller_errors():
+            selected = self._select(wanted, request, read)
+        pieces = cut(wanted.size_bytes, [part.size_bits for part in selected])
+        for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
+            if size_bytes:
+                read.parts.append(self._part(read, part.selection, client_port, offset_bytes, size_bytes))
+        if replica_policy == PLUS and wanted.follows and len(read.parts) == len(read.flows):
+            read.following = Following(request, wanted.parts_limit, wanted.client_ports[len(read.parts):], now)
+            self._divider.added(read)
+        for flow in read.flows:
+            self._supersede(flow)
+            self._selector.flow_added(flow.flow_id, flow.path, 8.0 * flow.size_bytes, now,
+                                      read.id if read.following is not None else None)
+        self._reads.add(read)
+        return read
+
+    def _select(self, wanted: Wanted, request: ReadRequest, read: Read) -> list[policy.Part]:
+        """The parts to begin with. A client that does not follow its read gets all of it at once, in one part, from
+        a policy that would let it wait."""
+        if read.replica_policy == PLUS and not wanted.follows:
+            selection = self._selector.select(request, read.started_at, read.replica_policy, read.path_policy)
+            return [policy.Part(selection, request.size_bits)]
+        most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
+        return self._selector.select_parts(request, read.started_at, most_parts, read.replica_policy,
+                                           read.path_policy, wanted.client_ports)
+
+    def decide_again(self, part: Part) -> Path | None:
+        """Choose another path from the same replica; None if there is none, or the part is over."""
+        read = self._reads.get(part.read_id)
+        if read is None or self._reads.part_with_cookie(part.cookie or 0) is not part:
+            return None
+        connection, now = part.five_tuple, time.monotonic()
+        request = ReadRequest(connection.destination, (Replica(connection.source, connection.source_port),),
+                              8.0 * max(part.size_bytes - part.transferred_bytes, 0), connection.destination_port)
+        try:
+            with _as_controller_errors():
+                path = self._selector.select(request, now, read.replica_policy, read.path_policy).path
+            self._selector.flow_moved(part.flow_id, path, now)
+        except (NoSuchPath, UnknownLink):
+            part.stranded = True
+            self._metrics.reroutes.labels("no-path").inc()
+            return None
+        part.stranded = False
+        return path
+
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+        """See `dividing.Carrier`."""
+        part = self._part(read, selection, client_port, 0, size_bytes)
+        part.moved_at, part.placed = time.monotonic(), False
+        self._supersede(part)
+        return part
+
+    def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
+        connection = FiveTuple(selection.replica.host, read.client, TCP, selection.replica.port, client_port)
+        number = cookie(COOKIE_READS, next(self._cookies) & (1 << 48) - 1) if selection.path.links else None
+        return Part(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
+                    selection.estimated_bps, selection.cost_seconds, number, read.started_at)
+
+    def _supersede(self, part: Part) -> None:
+        # The client has bound this port anew, so whatever used the same connection before is over.
+        former = self._reads.part_on(part.five_tuple)
+        if former is not None:
+            self.end_part(former, "superseded")
+
+    # --- ends ---
+
+    def forget(self, read: Read) -> list[Part]:
+        """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
+        left = [part for part in self._reads.remove(read) if part.is_flow]
+        for part in left:
+            self._selector.flow_dropped(part.flow_id, time.monotonic())
+        self._divider.ended(read)
+        self._divider.wake()
+        return left
+
+    def end_part(self, part: Part, reason: str) -> bool:
+        """A part is over, and its read with the last one. False if it was over before."""
+        read = self._reads.get(part.read_id)
+        if not self._reads.end_part(part):
+            return False
+        if part.is_flow:
+            self._selector.flow_dropped(part.flow_id, time.monotonic())
+            self._selector.read_narrowed(part.read_id, part.five_tuple.source)
+        if read is not None and self._reads.get(read.id) is None:
+            self._divider.ended(read)
+        self._metrics.parts_ended.labels(reason).inc()
+        self._divider.wake()
+        return True
+
+    def expired(self, now: float) -> list[Part]:
+        """End what nobody will tell the end of: local reads, and entries whose removal was not heard of. Returns the
+        parts with such an entry."""
+        self._divider.expire(now)
+        for read in self._reads:
+            if read.following is None and not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
+                self._reads.remove(read)
+        longest_silence = self._state.settings.read_idle_timeout_seconds + EXPIRY_SLACK_SECONDS
+        return [part for part in self._reads.flows()
+                if now - part.moved_at > longest_silence and self.end_part(part, "expired")]
+
+    # --- measurements ---
+
+    def measured(self, flows: Iterable[int], ports: set[PortKey], now: float) -> None:
+        """The counters of these flows, by cookie, and of these ports are new."""
+        for number in flows:
+            self._take_in_flow(number, now)
+        self._take_in_links(ports, now)
+        self._divider.measured(now)
+
+    def _take_in_flow(self, number: int, now: float) -> None:
+        part = self._reads.part_with_cookie(number)
+        counters = self._measurements.flows.get(number)
+        if part is None or counters is None:
+            return
+        if counters.transferred_bytes > part.transferred_bytes:
+            part.transferred_bytes = counters.transferred_bytes
+            part.moved_at = now
+        part.measured_bps = counters.rate_bps
+        if counters.latest_bps is not None:
+            self._selector.flow_measured(part.flow_id, part.transferred_bytes, counters.latest_bps, now)
+
+    def _take_in_links(self, ports: set[PortKey], now: float) -> None:
+        for link in list(self._state.network.links):
+            counter = counter_of(self._state, self._measurements, link, ports)
+            if counter is not None and counter.latest_bps is not None:
+                self._selector.link_measured(link, counter.latest_bps, now)
+
+
+@contextmanager
+def _as_controller_errors() -> Iterator[None]:
+    try:
+        yield
+    except NoPath as error:
+        raise NoSuchPath(str(error)) from None
+    except UnknownNode as error:
+        raise NoSuchPath(f"{error.node} is attached to a switch that is not connected") from None
+
+
