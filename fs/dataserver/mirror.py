@@ -1,6 +1,7 @@
 """The copy of the namespace that a dataserver keeps, and what it remembers of who else has one.
 
-    ROOT/mirror/holders     the list as last heard, one line of JSON and its CRC
+    ROOT/mirror/holders-1   the list as last heard, one line of JSON and its CRC
+    ROOT/mirror/holders-2   the same: whoever forgets the list keeps a nameserver from rebuilding
     ROOT/mirror/NUMBER/     databases: the complete copy, and with a higher number one that is being made
 
 A new copy is made beside the old one, which goes when the new one is complete: at every moment there is one to
@@ -29,6 +30,8 @@ WRITE_BUFFER_BYTES = 4 << 20
 BLOCK_CACHE_BYTES = 2 << 20
 PART_BYTES = 512 << 10
 
+HOLDERS_FILES = "holders-1", "holders-2"
+
 _CURSOR_KEY = b"\x00cursor"
 """Of a copy that does not have all keys yet: the last one that it has."""
 
@@ -43,6 +46,7 @@ class Mirror:
         """Opens what there is. Raises StorageFailed if the directory cannot be used."""
         self._directory = directory
         self.holders = Holders()
+        self._remembered = False    # by both files
         self.damage = ""
         self.position: StorePosition | None = None   # of the complete copy
         self._complete: LevelDBStore | None = None
@@ -51,7 +55,9 @@ class Mirror:
         self._checked: Iterator[object] = iter(())
         try:
             directory.mkdir(exist_ok=True)
-            self.holders = _read_holders(directory / "holders")
+            lists = [_read_holders(directory / name) for name in HOLDERS_FILES]
+            self.holders = max(lists, key=lambda holders: holders.version)
+            self._remembered = set(lists) == {self.holders}
             numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
         except OSError as error:
             raise StorageFailed(f"{directory}: {error.strerror}") from error
@@ -63,21 +69,21 @@ class Mirror:
 
     def learn(self, holders: Holders) -> None:
         """Remember the list. Raises StorageFailed."""
-        if holders == self.holders:
+        if holders == self.holders and self._remembered:
             return
-        path = self._directory / "holders"
         text = json.dumps({"namespace": holders.namespace.hex(), "version": holders.version,
                            "members": holders.members}).encode()
-        new = path.with_name(".holders")
+        new = self._directory / ".holders"
         try:
-            with new.open("wb") as stream:
-                stream.write(text + b" %08x\n" % crc32c(text))
-                stream.flush()
-                os.fsync(stream.fileno())
-            new.rename(path)
+            for name in HOLDERS_FILES:
+                with new.open("wb") as stream:
+                    stream.write(text + b" %08x\n" % crc32c(text))
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                new.rename(self._directory / name)
         except OSError as error:
-            raise StorageFailed(f"{path}: {error.strerror}") from error
-        self.holders = holders
+            raise StorageFailed(f"{self._directory}: {error.strerror}") from error
+        self.holders, self._remembered = holders, True
 
     # ------------------------------------------------------------------ following
 

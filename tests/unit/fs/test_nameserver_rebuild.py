@@ -286,7 +286,7 @@ def test_flipped_bits_in_the_nameservers_directory_are_repaired_or_harmless(tmp_
             assert installation.checked_contents() == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("kind", ["*/*.ldb", "*/*.log", "*/MANIFEST-*", "*/CURRENT", "holders"])
+@pytest.mark.parametrize("kind", ["*/*.ldb", "*/*.log", "*/MANIFEST-*", "*/CURRENT", "holders-1"])
 def test_flipped_bits_in_a_dataservers_copy_are_repaired_or_harmless(tmp_path: Path, kind: str) -> None:
     with MirroredNameserver(tmp_path, NAMES) as installation:
         changed(installation, 150)
@@ -307,6 +307,25 @@ def test_flipped_bits_in_a_dataservers_copy_are_repaired_or_harmless(tmp_path: P
             installation.rebuild()
             assert installation.contents() == expected, f"seed {seed}"
             installation.settle()
+
+
+@pytest.mark.parametrize("which", mirror.HOLDERS_FILES)
+def test_with_a_damaged_copy_the_other_holders_are_known_from_either_file(tmp_path: Path, which: str) -> None:
+    with MirroredNameserver(tmp_path, NAMES) as installation:
+        expected = changed(installation, 50)
+        installation.settle()
+        holder = installation.holders["d1"]
+        for _ in range(2):      # the second time the file is there again
+            holder.mirror.close()
+            (holder.directory / "mirror" / which).write_bytes(b"damaged")
+            for current in (holder.directory / "mirror").glob("*/CURRENT"):
+                current.write_bytes(b"damaged")
+            holder.restart()
+            installation.lose()
+            installation.rebuild()
+            assert installation.contents() == expected
+            installation.settle()
+        assert {(holder.directory / "mirror" / name).read_bytes()[:1] for name in mirror.HOLDERS_FILES} == {b"{"}
 
 
 def test_a_copy_that_is_found_damaged_while_it_is_sent_is_not_taken(tmp_path: Path,
