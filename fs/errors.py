@@ -153,6 +153,12 @@ class NotSupported(SpeedwellError):
     errno = errno.EOPNOTSUPP
 
 
+class FileTooLarge(SpeedwellError):
+    """The file would be longer than a file can be."""
+
+    errno = errno.EFBIG
+
+
 class FileClosed(SpeedwellError):
     """The reader, appender or client has been closed."""
 

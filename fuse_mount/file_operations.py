@@ -10,6 +10,7 @@ import stat
 
 from fs.client import Changes
 from fs.errors import IsADirectory, SpeedwellError
+from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
@@ -163,6 +164,7 @@ class FileOperations(LockOperations):
         """Space is not reserved: only what the call does to content and length."""
         if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
             raise OSError(errno.EOPNOTSUPP, "ranges can be punched or made zeros, not collapsed or inserted")
+        require_possible_length(offset + length)
         handle = self._writing(info)
         name = handle.path if path is None else os.fsencode(path)
         if mode & (FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fs.client import Appender, Client, Reader
 from fs.errors import NoSuchFile, ReadFailed, SpeedwellError, StaleFile
+from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.staging import Source, Staging
 
@@ -77,7 +78,7 @@ class OpenFile:
     def write(self, path: bytes, offset: int, data: memoryview | bytes, append: bool) -> int:
         """Write at `offset`, or behind the end of the file if `append`.
 
-        Raises the errors of `Appender.write`, those of a flush, and OSError of the staging file.
+        Raises FileTooLarge, the errors of `Appender.write`, those of a flush, and OSError of the staging file.
         """
         with self.lock:
             if self._appender is None and self._staging is None and \
@@ -85,6 +86,7 @@ class OpenFile:
                 self._look_again()
             if append:
                 offset = self.size
+            require_possible_length(offset + len(data))
             if offset == self.size and self._staging is None and not self.unlinked:
                 return self._append(path, data)
             try:
@@ -98,6 +100,7 @@ class OpenFile:
 
     def resize(self, path: bytes, size: int) -> None:
         """Cut the file or extend it with zeros. Raises like `write`."""
+        require_possible_length(size)
         with self.lock:
             if size != self.size:
                 self._stage(path).resize(size)

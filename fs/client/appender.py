@@ -10,6 +10,7 @@ from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.client.append_request import AppendRequests, Begun
 from fs.client.context import ClientContext
 from fs.errors import FileClosed, InvalidArgument, SpeedwellError
+from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
 
 PIECE_BYTES = 4 << 20
@@ -76,11 +77,12 @@ class Appender:
         """Buffer `data` for appending and return its length. Blocks while 16 MiB wait.
 
         Raises what an earlier piece failed with: AppendFailed, NoSpace, NoReplicaAvailable; FileClosed;
-        InvalidArgument for more than 1 GiB at once.
+        InvalidArgument for more than 1 GiB at once; FileTooLarge.
         """
         length = _checked_length(data)
         with self._changed:
             self._check()
+            require_possible_length(self.size + length)
             while self._waiting_bytes and self._waiting_bytes + length > BUFFERED_BYTES:
                 self._queue_tail()
                 self._changed.wait()
@@ -114,6 +116,7 @@ class Appender:
             with self._changed:
                 self._changed.wait_for(lambda: not self._sending)
                 self._check()
+                require_possible_length(self.size + length)
                 if self._queue:
                     continue    # another thread has written meanwhile
                 self._sending = self._sent_any = True

@@ -13,6 +13,7 @@ from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
 from fs.errors import NoReplicaAvailable, NoSpace, SpeedwellError, StaleFile, Superseded, WriteFailed
+from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import (
     BUSY,
     NO_SPACE,
@@ -54,8 +55,10 @@ def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
     Returns the file's attributes then, and whether `attributes` were of that newest version: if not, the content
     has changes of others too.
 
-    Raises WriteFailed, NoSpace, NoReplicaAvailable, NoSuchFile (removed): then nothing of it is visible.
+    Raises FileTooLarge, WriteFailed, NoSpace, NoReplicaAvailable, NoSuchFile (removed): nothing of it is visible
+    then.
     """
+    require_possible_length(max(changes.size or 0, changes.reach, *(end for _, end in changes.ranges)))
     deadline = time.monotonic() + PATIENCE_SECONDS
     excluded: dict[str, None] = {}
     known = attributes.file_id, attributes.size

@@ -16,6 +16,7 @@ from fs.dataserver.store import MAX_OFFSET, FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.version_writer import ByteRange, Change, VersionWriter
 from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
+from fs.limits import MAX_FILE_BYTES
 from fs.proto.speedwell_pb2 import (
     BUSY,
     IO_ERROR,
@@ -63,8 +64,8 @@ def check_write(operation: WriteOperation) -> None:
         raise InvalidArgument(f"chunk_size: {operation.chunk_size} is not in 1..{MAX_OFFSET}")
     for name, value in (("base_size", operation.base_size), ("size", operation.size), ("keep", operation.keep),
                         ("reach", operation.reach)):
-        if value > MAX_OFFSET:
-            raise InvalidArgument(f"{name}: {value} is more than {MAX_OFFSET}")
+        if value > MAX_FILE_BYTES:
+            raise InvalidArgument(f"{name}: {value} is more than {MAX_FILE_BYTES}")
     if len(operation.path) > 4096:
         raise InvalidArgument(f"path: {len(operation.path)} bytes, at most 4096 are allowed")
     if len(operation.relay) > MAX_RELAYS:
@@ -74,7 +75,7 @@ def check_write(operation: WriteOperation) -> None:
             raise InvalidArgument(f"relay: {replica.host!r} port {replica.port} is not an address")
     if operation.ordered and not operation.HasField("size"):
         raise InvalidArgument("size: it is missing")
-    limit = operation.size if operation.HasField("size") else MAX_OFFSET
+    limit = operation.size if operation.HasField("size") else MAX_FILE_BYTES
     for name, ranges in (("ranges", operation.ranges), ("zeros", operation.zeros)):
         if len(ranges) > MAX_RANGES:
             raise InvalidArgument(f"{name}: {len(ranges)} ranges, at most {MAX_RANGES} are allowed")

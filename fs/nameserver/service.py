@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
+from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.age import Age
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
@@ -163,7 +164,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def commit(self, request: pb.CommitRequest) -> pb.CommitReply:
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
-        size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
+        size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         with self._lock:
             inode = self._namespace.commit(request.inode, file_id, size_bytes,
                                            mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
@@ -173,9 +174,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         base = requests.file_id(request.base, "base")
         file_id = requests.file_id(request.file_id)
-        base_size = requests.number(request.base_size, "base_size", requests.MAX_SIZE_BYTES)
+        base_size = requests.number(request.base_size, "base_size", MAX_FILE_BYTES)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH - 1, 1)
-        size_bytes = requests.number(request.size, "size", requests.MAX_SIZE_BYTES)
+        size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
                       for index, value in enumerate(request.failed_replicas)]
         with self._lock:
@@ -308,7 +309,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def _repair(self, length: pb.FileLength, dataserver: Dataserver, now_ns: int) -> None:
         try:
             requests.number(length.inode, "inode", 2**64 - 1, 1)
-            requests.number(length.size, "size", requests.MAX_SIZE_BYTES)
+            requests.number(length.size, "size", MAX_FILE_BYTES)
             file_id = requests.file_id(length.file_id)
         except InvalidArgument as error:
             log.warning("dataserver %s reports a length that makes no sense: %s",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fs.limits import MAX_FILE_BYTES
 from tests.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.root
@@ -119,6 +120,24 @@ def test_times_set_before_close_survive_it(here: Path, there: Path) -> None:
     with opened(path, os.O_WRONLY | os.O_APPEND) as descriptor:
         os.write(descriptor, b"y")
     assert path.stat().st_mtime_ns > 10**18 + 5
+
+
+def test_no_call_makes_a_file_longer_than_a_file_can_be(here: Path, there: Path) -> None:
+    path = here / "file"
+    path.write_bytes(b"some")
+    for length in (MAX_FILE_BYTES + 1, 2**62, 2**63 - 1):
+        assert errno_of(os.truncate, path, length) == errno.EFBIG
+        with opened(path, os.O_RDWR) as descriptor:
+            assert errno_of(os.ftruncate, descriptor, length) == errno.EFBIG
+            assert errno_of(os.posix_fallocate, descriptor, length - 10, 10) == errno.EFBIG
+            assert errno_of(os.pwrite, descriptor, b"x", length - 1) == errno.EFBIG
+    assert (there / "file").read_bytes() == b"some"
+    os.truncate(path, MAX_FILE_BYTES)
+    with opened(there / "file", os.O_RDWR | os.O_APPEND) as descriptor:
+        assert os.pread(descriptor, 10, MAX_FILE_BYTES - 5) == bytes(5)
+        assert errno_of(os.write, descriptor, b"x") == errno.EFBIG
+    os.truncate(there / "file", 4)
+    assert path.read_bytes() == b"some"
 
 
 def test_a_write_moves_the_modification_time(here: Path) -> None:

@@ -1,0 +1,13 @@
+"""How long a file can be."""
+
+from fs.errors import FileTooLarge
+
+MAX_FILE_BYTES = 1 << 47
+"""128 TiB. The sums of so many blocks still fit into one file of the disks below, and a length near the end of the
+number range, which only a mistake asks for, is refused before anybody has to keep or verify so many holes."""
+
+
+def require_possible_length(length: int) -> None:
+    """Raises FileTooLarge for a length in bytes that no file can have."""
+    if length > MAX_FILE_BYTES:
+        raise FileTooLarge(f"{length} bytes are more than a file can have ({MAX_FILE_BYTES})")
