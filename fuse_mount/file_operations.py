@@ -131,7 +131,9 @@ class FileOperations(LockOperations):
         if info is None:
             return self._truncate(os.fsencode(self._name(path, info)), length)
         handle = self._writing(info)
-        if length == 0 and path is not None and handle.file.size and not handle.file.unlinked:
+        if length == handle.file.size:
+            self._touch(self._name(path, info))
+        elif length == 0 and path is not None and not handle.file.unlinked:
             self._truncate_to_zero(os.fsencode(path))
         else:
             handle.file.resize(handle.path if path is None else os.fsencode(path), length)
@@ -142,14 +144,20 @@ class FileOperations(LockOperations):
         if self._set_id:
             self._written(attributes.inode)
         file = self._files.by_inode(attributes.inode)
-        if file is not None:
+        if length == (file.size if file is not None else attributes.size):
+            self._touch(path)
+        elif file is not None:
             file.resize(path, length)
             file.flush()
             self._after_flush(path, file)
-        elif length != attributes.size:
+        else:
             published = self._client.change(path, Changes(size=length, keep=length), attributes)
             self._pages.published(path, attributes.file_id, published.file_id)
         return 0
+
+    def _touch(self, path: Path) -> None:
+        """A file that is cut to the length it has counts as changed (POSIX, truncate)."""
+        self._links.changed(self._metadata.set_attributes(path, mtime_now=True).inode)
 
     def _truncate_to_zero(self, path: bytes) -> Attributes:
         attributes = self._client.truncate(path)

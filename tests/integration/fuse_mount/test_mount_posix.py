@@ -241,6 +241,24 @@ def test_changes_move_the_times_that_posix_names(here: Path) -> None:
     assert here.stat().st_mtime_ns > directory.st_mtime_ns
 
 
+def test_a_file_cut_to_the_length_it_has_counts_as_changed(here: Path) -> None:
+    path = here / "file"
+    path.write_text("four")
+
+    def is_seen_to_change(cut: object, *arguments: object) -> bool:
+        os.utime(path, ns=(7, 7))
+        cut(*arguments)  # type: ignore[operator]
+        return path.stat().st_mtime_ns > 7
+
+    with path.open("r+") as file:
+        assert is_seen_to_change(os.truncate, path, 4)
+        assert is_seen_to_change(os.ftruncate, file.fileno(), 4)
+    assert is_seen_to_change(os.truncate, path, 4)
+    path.write_text("")
+    assert is_seen_to_change(os.truncate, path, 0)
+    assert path.stat().st_size == 0
+
+
 def test_names_have_up_to_255_bytes_and_paths_up_to_4096(here: Path) -> None:
     (here / ("n" * 255)).touch()
     with pytest.raises(OSError) as caught:
