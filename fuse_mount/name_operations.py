@@ -25,6 +25,8 @@ NAME_MAX_BYTES = 255
 # In place of nanoseconds in a timespec (utimensat(2)).
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
+# 64 bits of nanoseconds: 1677 to 2262. What is beyond becomes the first or the last, as on other filesystems.
+MAX_TIME_NS = 2**63 - 1
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 UNKNOWN_INODE = 0xFFFFFFFF  # what libfuse itself says where it does not know one
@@ -134,7 +136,8 @@ class NameOperations(SharedState):
         file = self._files.by_inode(inode)
         if file is not None:
             file.flush()
-        atime_ns, mtime_ns = (None if value in (UTIME_OMIT, UTIME_NOW) else value for value in times)
+        atime_ns, mtime_ns = (None if value in (UTIME_OMIT, UTIME_NOW) else max(-MAX_TIME_NS, min(value, MAX_TIME_NS))
+                              for value in times)
         if times != (UTIME_OMIT, UTIME_OMIT):
             attributes = self._metadata.set_attributes(
                 path, atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=times[0] == UTIME_NOW,

@@ -259,6 +259,16 @@ def test_a_file_cut_to_the_length_it_has_counts_as_changed(here: Path) -> None:
     assert path.stat().st_size == 0
 
 
+def test_times_beyond_those_that_can_be_kept_become_the_last_that_can(here: Path) -> None:
+    path = here / "file"
+    path.touch()
+    os.utime(path, (2**34, 2**34))
+    assert path.stat().st_mtime_ns == 2**63 - 1
+    os.utime(path, (5, -2**40))
+    assert path.stat().st_mtime_ns == 1 - 2**63
+    assert path.stat().st_atime_ns == 5 * 10**9
+
+
 def test_names_have_up_to_255_bytes_and_paths_up_to_4096(here: Path) -> None:
     (here / ("n" * 255)).touch()
     with pytest.raises(OSError) as caught:
