@@ -4,7 +4,7 @@ import errno
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fs.errors import SpeedwellError
 
@@ -13,6 +13,17 @@ log = logging.getLogger(__name__)
 Path = str | bytes
 """Paths arrive as bytes, or as text from a library that decodes them."""
 Door = TypeVar("Door", bound=Callable[..., Any])
+
+
+class FileInfo(Protocol):
+    """The fields of libfuse's `struct fuse_file_info` that the mount uses."""
+
+    flags: int
+    fh: int
+    direct_io: int
+    keep_cache: int
+    noflush: int  # libfuse 3.11 and later
+    lock_owner: int
 
 
 def answers_errno(door: Door) -> Door:

@@ -12,9 +12,9 @@ from fs.client import Changes
 from fs.errors import IsADirectory, SpeedwellError
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
-from fuse_mount.door import Path, answers_errno
+from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
-from fuse_mount.open_files import FileInfo, Handle, OpenFile
+from fuse_mount.open_file import Handle, OpenFile
 
 # linux/falloc.h
 FALLOC_KEEP_SIZE = 1

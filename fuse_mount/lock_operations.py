@@ -8,9 +8,8 @@ from typing import Any
 
 from fs.errors import Locked, SpeedwellError, TooManyLocks
 from fs.proto import speedwell_pb2 as pb
-from fuse_mount.door import Path, answers_errno
+from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.held_locks import MAX_WAITERS
-from fuse_mount.open_files import FileInfo
 from fuse_mount.shared import SharedState
 
 END_OF_FILE = 2**63 - 1

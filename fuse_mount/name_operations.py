@@ -15,8 +15,8 @@ from fs import paths
 from fs.errors import NoSuchFile, NotADirectory, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.door import Path, answers_errno, answers_errno_to_names
-from fuse_mount.open_files import FileInfo, OpenFile
+from fuse_mount.door import FileInfo, Path, answers_errno, answers_errno_to_names
+from fuse_mount.open_file import OpenFile
 from fuse_mount.shared import SharedState
 
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from fs import paths
 from fs.client import Client
 from fs.client.session import Session
-from fuse_mount.door import Path
+from fuse_mount.door import FileInfo, Path
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.kernel_cache import AttributesTold, PageVersions
 from fuse_mount.kernel_links import KernelLinks
 from fuse_mount.nameless import HiddenNames, Nameless
-from fuse_mount.open_files import FileInfo, OpenFiles
+from fuse_mount.open_files import OpenFiles
 from fuse_mount.rename_requests import RenameRequests
 
 SET_ID_BITS = 0o6000
