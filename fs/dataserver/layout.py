@@ -13,7 +13,8 @@ blocks:
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -24,27 +25,26 @@ HOLE = -2
 _RECORD = struct.Struct(">QQIq")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`count` blocks from block `first` of the version on.
+class Run(NamedTuple):
+    """`blocks` blocks from block `first` of the version on.
 
     `position` is their first block in the patch file of `generation`, or NATURAL (the chunk files of
     `generation`), or HOLE.
     """
 
     first: int
-    count: int
+    blocks: int
     generation: int
     position: int
 
     @property
     def end(self) -> int:
-        return self.first + self.count
+        return self.first + self.blocks
 
     def part(self, first: int, end: int) -> "Run":
         """The part of the run from block `first` up to `end`, which are inside it."""
         position = self.position + (first - self.first) if self.position >= 0 else self.position
-        return replace(self, first=first, count=end - first, position=position)
+        return Run(first, end - first, self.generation, position)
 
 
 Runs = list[Run]
@@ -53,15 +53,19 @@ Runs = list[Run]
 def find(runs: Runs, first: int, end: int) -> Iterator[Run]:
     """The parts of `runs` that lie in the blocks from `first` up to `end`."""
     index = max(0, bisect_right(runs, first, key=lambda run: run.first) - 1)
-    while index < len(runs) and runs[index].first < end:
-        run = runs[index]
-        if run.end > first:
+    for run in islice(runs, index, None):
+        if run.first >= end:
+            return
+        if run.first >= first and run.end <= end:
+            yield run
+        elif run.end > first:
             yield run.part(max(run.first, first), min(run.end, end))
-        index += 1
 
 
 def overlaid(runs: Runs, newer: Runs) -> Runs:
     """`runs` with `newer` (sorted, disjoint) in place of what they cover."""
+    if not newer:
+        return runs
     result: Runs = []
     done = 0  # blocks before it are in `result`
     last = runs[-1].end if runs else 0
@@ -80,10 +84,11 @@ def joined(runs: Iterable[Run]) -> Runs:
     result: Runs = []
     for run in runs:
         before = result[-1] if result else None
-        if before is not None and before.end == run.first and before.generation == run.generation and (
-                before.position + before.count == run.position if run.position >= 0
+        # A version has hundreds of runs and few that continue the one before, nearly all of another generation.
+        if before is not None and before.generation == run.generation and before.end == run.first and (
+                before.position + before.blocks == run.position if run.position >= 0
                 else before.position == run.position):
-            result[-1] = replace(before, count=before.count + run.count)
+            result[-1] = before._replace(blocks=before.blocks + run.blocks)
         else:
             result.append(run)
     return result
@@ -91,7 +96,7 @@ def joined(runs: Iterable[Run]) -> Runs:
 
 def encode(runs: Runs) -> bytes:
     """The runs as they are stored, with their CRC at the end."""
-    body = b"".join(_RECORD.pack(run.first, run.count, run.generation, run.position) for run in runs)
+    body = b"".join(_RECORD.pack(*run) for run in runs)
     return body + pack([crc32c(body)])
 
 
@@ -100,10 +105,10 @@ def decode(data: bytes) -> Runs:
     body, total = data[:-SUM_BYTES], data[-SUM_BYTES:]
     if len(body) % _RECORD.size or pack([crc32c(body)]) != total:
         raise ValueError("the map of blocks is damaged")
-    runs = [Run(*record) for record in _RECORD.iter_unpack(body)]
+    runs = [Run._make(record) for record in _RECORD.iter_unpack(body)]
     done = 0
     for run in runs:
-        if run.first != done or run.count < 1 or run.position < HOLE:
+        if run.first != done or run.blocks < 1 or run.position < HOLE:
             raise ValueError("the map of blocks has a gap")
         done = run.end
     return runs

@@ -243,7 +243,7 @@ class VersionWriter:
         live: Counter[tuple[int, bool]] = Counter()
         for run in runs:
             if run.position != HOLE and (run.generation or run.position >= 0):
-                live[run.generation, run.position == NATURAL] += run.count
+                live[run.generation, run.position == NATURAL] += run.blocks
         live.pop((self.file.generation, False), None)
         if len(live) <= MAX_SOURCES:
             return runs
@@ -258,10 +258,10 @@ class VersionWriter:
             self._patch = os.open(f"{self._store.making(self.file.file_id)}/{patch_name(self.file.generation)}",
                                   os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         position = self._patch_blocks
-        self._patch_blocks += run.count
-        data = memoryview(self._base.read(run.first * BLOCK_BYTES, run.count * BLOCK_BYTES))
+        self._patch_blocks += run.blocks
+        data = memoryview(self._base.read(run.first * BLOCK_BYTES, run.blocks * BLOCK_BYTES))
         self._write_all(self._patch, data, position * BLOCK_BYTES)
-        return Run(run.first, run.count, self.file.generation, position)
+        return Run(run.first, run.blocks, self.file.generation, position)
 
     def _share(self) -> None:
         """Link the files of the old version that the new one needs."""
