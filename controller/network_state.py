@@ -96,6 +96,10 @@ class NetworkState:
             raise SwitchGone(dpid)
         return datapath
 
+    def is_current(self, datapath: Any) -> bool:
+        """Whether a connection is its switch's: it has not ended, and no newer one has taken its place."""
+        return self.datapaths.get(dpid_hex(datapath.id)) is datapath
+
     def name_of(self, node: str) -> str:
         """What people call a node: a switch's name, or the node itself."""
         switch = self.switches.get(node)

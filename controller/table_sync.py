@@ -223,8 +223,8 @@ class TableSync:
         """Send to switches, confirmed by all of them if True. Those that do not confirm are read again later."""
         failures = confirmed_on_all(self._state, messages, SYNC_TIMEOUT_SECONDS)
         for datapath, error in failures.items():
-            dpid = dpid_hex(datapath.id)
-            if self._state.datapaths.get(dpid) is datapath and not isinstance(error, SwitchGone):
+            if self._state.is_current(datapath) and not isinstance(error, SwitchGone):
+                dpid = dpid_hex(datapath.id)
                 self._installed.pop(dpid, None)
                 self._retry_later(dpid, error)
         return not failures
@@ -263,7 +263,7 @@ class TableSync:
             return
         finally:
             self._reading.discard(datapath)
-        if self._state.datapaths.get(dpid) is not datapath:
+        if not self._state.is_current(datapath):
             return
         self._installed[dpid] = found.tables
         self._found[dpid] = found
@@ -299,7 +299,7 @@ class TableSync:
         except ControllerError as error:
             log.warning("cannot read the tables of %s: %s", self._state.name_of(dpid), error)
             return
-        if self._sent.get(dpid) != before or self._state.datapaths.get(dpid) is not datapath:
+        if self._sent.get(dpid) != before or not self._state.is_current(datapath):
             return
         if dpid in self._installed and found.tables != self._installed[dpid]:
             log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))

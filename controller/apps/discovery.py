@@ -78,10 +78,9 @@ class Discovery(RyuApp):
             self._switch_connected(datapath)
         elif datapath.id is not None:
             self.state.confirmations.connection_ended(datapath)
-            dpid = dpid_hex(datapath.id)
             # A switch that reconnected faster than its old connection died is alive.
-            if self.state.datapaths.get(dpid) is datapath:
-                self._switch_gone(dpid)
+            if self.state.is_current(datapath):
+                self._switch_gone(dpid_hex(datapath.id))
 
     def _switch_connected(self, datapath: Any) -> None:
         dpid = dpid_hex(datapath.id)
@@ -101,7 +100,7 @@ class Discovery(RyuApp):
 
     def _listen(self, datapath: Any, dpid: str) -> None:
         """Let the switch hand probes up, and only then send any: what arrived before would be lost."""
-        while self.state.datapaths.get(dpid) is datapath:
+        while self.state.is_current(datapath):
             try:
                 confirmed(self.state, datapath, [openflow.flow_add(datapath, LLDP_ENTRY)], LISTEN_TIMEOUT_SECONDS)
             except ControllerError as error:
@@ -137,9 +136,9 @@ class Discovery(RyuApp):
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def port_status_changed(self, event: Any) -> None:
         message = event.msg
-        dpid = dpid_hex(message.datapath.id)
-        if self.state.datapaths.get(dpid) is not message.datapath:
+        if not self.state.is_current(message.datapath):
             return
+        dpid = dpid_hex(message.datapath.id)
         if message.reason == message.datapath.ofproto.OFPPR_DELETE:
             self._remove_port((dpid, message.desc.port_no))
         else:
@@ -232,10 +231,10 @@ class Discovery(RyuApp):
         if message.data[12:14] != lldp.ETHERTYPE:
             return
         source = lldp.source_of(message.data, self._token)
-        dpid = dpid_hex(message.datapath.id)
-        if source is None or self.state.datapaths.get(dpid) is not message.datapath:
+        if source is None or not self.state.is_current(message.datapath):
             return
-        heard = self.probing.received(source, (dpid, message.match["in_port"]), time.monotonic())
+        heard = self.probing.received(source, (dpid_hex(message.datapath.id), message.match["in_port"]),
+                                      time.monotonic())
         for key in heard.parted:
             self._tell_links(self.state.remove_link(key), live=False)
         for a, b in heard.joined:

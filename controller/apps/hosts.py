@@ -68,10 +68,9 @@ class Hosts(RyuApp):
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_arrived(self, event: Any) -> None:
         message = event.msg
-        dpid = dpid_hex(message.datapath.id)
-        if self.state.datapaths.get(dpid) is not message.datapath:
+        if not self.state.is_current(message.datapath):
             return
-        key = dpid, message.match["in_port"]
+        key = dpid_hex(message.datapath.id), message.match["in_port"]
         port = self.state.ports.get(key)
         if port is None or port.kind is PortKind.FABRIC:
             return

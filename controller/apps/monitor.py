@@ -136,7 +136,7 @@ class Monitor(RyuApp):
     def _forget_lost_requests(self, now: float) -> None:
         for key, request in list(self._unanswered.items()):
             late = now - request.sent_at > LOST_AFTER_INTERVALS * self._interval_seconds
-            if late or self._state.datapaths.get(key[0]) is not request.datapath:
+            if late or not self._state.is_current(request.datapath):
                 del self._unanswered[key]
                 self._metrics.lost.inc()
 
