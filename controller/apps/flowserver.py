@@ -17,6 +17,7 @@ from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3
 
+from controller import openflow
 from controller.apps.monitor import EventMeasured
 from controller.confirm import confirmed
 from controller.dividing import Divider
@@ -207,12 +208,8 @@ class Flowserver(RyuApp):
         datapath = self._state.datapaths.get(dpid)
         if datapath is None:
             return
-        ofproto = datapath.ofproto
-        message = datapath.ofproto_parser.OFPFlowMod(
-            datapath, cookie=number, cookie_mask=(1 << 64) - 1, table_id=ofproto.OFPTT_ALL,
-            command=ofproto.OFPFC_DELETE, out_port=ofproto.OFPP_ANY, out_group=ofproto.OFPG_ANY)
         try:
-            confirmed(self._state, datapath, [message])
+            confirmed(self._state, datapath, [openflow.flows_delete(datapath, number)])
             self.metrics.stale_entries.inc()
         except ControllerError as error:
             self.logger.warning("a stale entry stays for now: %s", error)
