@@ -69,7 +69,10 @@ class LiveArrays:
                        self.load, self.rates)
 
     def backfill(self, order: kernels.Integers) -> None:
+        """In order, each flow gets all that its links have left; the flows are told the rates that they have then."""
         kernels.backfill(order, self.first, self.count, self.rows, self.links, self.free, self.whole, self.rates)
+        for flow, rate_bps in zip(self.flows, self.rates.tolist(), strict=True):
+            flow.rate_bps = rate_bps
 
     def in_order(self, order: kernels.Integers) -> list[LiveCoflow]:
         return [self.coflows[number] for number in order]
@@ -95,8 +98,8 @@ class Varys(_HostLinksOnly):
         order = self._order_of(arrays)
         arrays.scaled(order)
         arrays.backfill(order)
-        for flow, rate_bps in zip(arrays.flows, arrays.rates.tolist(), strict=True):
-            flow.rate_bps, flow.traffic_set = rate_bps, TrafficSet.BEST_EFFORT
+        for flow in arrays.flows:
+            flow.traffic_set = TrafficSet.BEST_EFFORT
         return arrays.in_order(order)
 
     def _order_of(self, arrays: LiveArrays) -> kernels.Integers:
@@ -129,8 +132,6 @@ class Aalo(_HostLinksOnly):
         arrays.left[:] = 1.0                # sizes are not known: all flows of a coflow alike
         arrays.scaled(arrays.all)
         arrays.backfill(arrays.all)
-        for flow, rate_bps in zip(arrays.flows, arrays.rates.tolist(), strict=True):
-            flow.rate_bps = rate_bps
         return ordered
 
     def _queue(self, coflow: LiveCoflow, now: float) -> int:
@@ -219,8 +220,6 @@ class Rapier(_Routed):
         arrays.free = free
         arrays.rates = np.array([flow.rate_bps or 0.0 for flow in arrays.flows])
         arrays.backfill(arrays.all)
-        for flow, rate_bps in zip(arrays.flows, arrays.rates.tolist(), strict=True):
-            flow.rate_bps = rate_bps
         return ordered
 
     def _place_on(self, coflow: LiveCoflow, free: kernels.Reals, whole: kernels.Reals, now: float,
