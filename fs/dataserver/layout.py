@@ -11,9 +11,9 @@ blocks:
 """
 
 import struct
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from bisect import bisect_left, bisect_right
+from itertools import starmap
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -46,57 +46,56 @@ class Run(NamedTuple):
         position = self.position + (first - self.first) if self.position >= 0 else self.position
         return Run(first, end - first, self.generation, position)
 
+    def goes_on_in(self, other: "Run") -> bool:
+        """Whether `other` begins where the run ends, in the version and in the file."""
+        position = self.position + self.blocks if self.position >= 0 else self.position
+        return self.end == other.first and self.generation == other.generation and position == other.position
+
 
 Runs = list[Run]
+_FIRST = itemgetter(0)
 
 
-def find(runs: Runs, first: int, end: int) -> Iterator[Run]:
+def find(runs: Runs, first: int, end: int) -> Runs:
     """The parts of `runs` that lie in the blocks from `first` up to `end`."""
-    index = max(0, bisect_right(runs, first, key=lambda run: run.first) - 1)
-    for run in islice(runs, index, None):
-        if run.first >= end:
-            return
-        if run.first >= first and run.end <= end:
-            yield run
-        elif run.end > first:
-            yield run.part(max(run.first, first), min(run.end, end))
+    if first >= end:
+        return []
+    low = max(0, bisect_right(runs, first, key=_FIRST) - 1)
+    found = runs[low:bisect_left(runs, end, lo=low, key=_FIRST)]
+    if found and found[0].end <= first:
+        del found[0]
+    if found and found[0].first < first:
+        found[0] = found[0].part(first, found[0].end)
+    if found and found[-1].end > end:
+        found[-1] = found[-1].part(found[-1].first, end)
+    return found
 
 
 def overlaid(runs: Runs, newer: Runs) -> Runs:
-    """`runs` with `newer` (sorted, disjoint) in place of what they cover."""
-    if not newer:
-        return runs
+    """`runs` with `newer` (sorted, disjoint) in place of what they cover, neighbours that continue each other as one
+    where they are so in `runs`."""
     result: Runs = []
     done = 0  # blocks before it are in `result`
-    last = runs[-1].end if runs else 0
     for run in newer:
         if run.first > done:
-            result.extend(find(runs, done, run.first))
-        result.append(run)
+            add(result, find(runs, done, run.first))
+        add(result, [run])
         done = run.end
-    if done < last:
-        result.extend(find(runs, done, last))
-    return joined(result)
-
-
-def joined(runs: Iterable[Run]) -> Runs:
-    """The same with neighbours that continue each other made one."""
-    result: Runs = []
-    for run in runs:
-        before = result[-1] if result else None
-        # A version has hundreds of runs and few that continue the one before, nearly all of another generation.
-        if before is not None and before.generation == run.generation and before.end == run.first and (
-                before.position + before.blocks == run.position if run.position >= 0
-                else before.position == run.position):
-            result[-1] = before._replace(blocks=before.blocks + run.blocks)
-        else:
-            result.append(run)
+    add(result, find(runs, done, runs[-1].end if runs else 0))
     return result
+
+
+def add(runs: Runs, more: Runs) -> None:
+    """Put `more` at the end of `runs`; if the first of them continues what is there, the two become one."""
+    if runs and more and runs[-1].goes_on_in(more[0]):
+        runs[-1] = runs[-1]._replace(blocks=runs[-1].blocks + more[0].blocks)
+        more = more[1:]
+    runs.extend(more)
 
 
 def encode(runs: Runs) -> bytes:
     """The runs as they are stored, with their CRC at the end."""
-    body = b"".join(_RECORD.pack(*run) for run in runs)
+    body = b"".join(starmap(_RECORD.pack, runs))
     return body + pack([crc32c(body)])
 
 

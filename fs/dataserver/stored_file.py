@@ -137,8 +137,10 @@ class StoredFile:
         """Where the first `length` bytes lie, those in the own chunk files included."""
         end, start = blocks_of(length), self.own_start
         if end <= start:
-            return list(layout.find(self.runs, 0, end))
-        return layout.joined([*self.runs, Run(start, end - start, self.generation, NATURAL)])
+            return layout.find(self.runs, 0, end)
+        runs = self.runs.copy()
+        layout.add(runs, [Run(start, end - start, self.generation, NATURAL)])
+        return runs
 
     def pieces(self, offset: int, length: int) -> Iterator[Piece]:
         """The files that hold the range, in order."""
@@ -191,11 +193,9 @@ class StoredFile:
 
     def names(self, runs: Runs) -> set[str]:
         """The files that `runs` lie in."""
-        found: set[str] = set()
+        found = {patch_name(generation) for generation in {run.generation for run in runs if run.position >= 0}}
         for run in runs:
-            if run.position >= 0:
-                found.add(patch_name(run.generation))
-            elif run.position == NATURAL:
+            if run.position == NATURAL:
                 first = run.first * BLOCK_BYTES // self.chunk_size
                 last = (min(run.end * BLOCK_BYTES, self.length) - 1) // self.chunk_size
                 found.update(chunk_name(number, run.generation) for number in range(first, last + 1))

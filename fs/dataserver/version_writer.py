@@ -226,7 +226,7 @@ class VersionWriter:
     def _runs(self) -> Runs:
         """All blocks before the own chunk files."""
         whole = self._kept // BLOCK_BYTES
-        runs = list(layout.find(self._base.all_runs(self._committed[0]), 0, whole)) if self._base else []
+        runs = layout.find(self._base.all_runs(self._committed[0]), 0, whole) if self._base else []
         if self._own_start > whole:
             runs.append(Run(whole, self._own_start - whole, 0, HOLE))
         holes = [(blocks_of(begin), end // BLOCK_BYTES) for begin, end in self._zeros()]
@@ -236,7 +236,7 @@ class VersionWriter:
             Run(first, min(end, self._own_start) - first, generation, position)
             for (first, end), position in zip(self._dirty, self._positions, strict=True)
             if first < self._own_start])
-        return self._without_small_sources(list(layout.find(runs, 0, self._own_start)))
+        return self._without_small_sources(layout.find(runs, 0, self._own_start))
 
     def _without_small_sources(self, runs: Runs) -> Runs:
         """Copy the blocks of the smallest patches to the own one when there are too many files."""
@@ -249,8 +249,11 @@ class VersionWriter:
             return runs
         smallest = {source for source, blocks in live.most_common()[:-JOINED_SOURCES - 1:-1]
                     if blocks <= JOINED_BLOCKS}
-        return layout.joined(self._copied(run) if (run.generation, run.position == NATURAL) in smallest
-                             and run.position != HOLE else run for run in runs)
+        result: Runs = []
+        for run in runs:
+            is_copied = run.position != HOLE and (run.generation, run.position == NATURAL) in smallest
+            layout.add(result, [self._copied(run) if is_copied else run])
+        return result
 
     def _copied(self, run: Run) -> Run:
         assert self._base is not None
