@@ -83,7 +83,7 @@ class Scrubber:
         try:
             with self._store.opened(file_id) as file:
                 committed = file.committed
-                for block in range(blocks_of(committed[0])):
+                for block in file.blocks_to_verify(committed):
                     if self._stopping:
                         break
                     try:
@@ -112,7 +112,7 @@ class Scrubber:
             with self._store.opened(file_id) as file:
                 committed = file.committed
                 file.ordering.log(committed[0])
-                for block in range(blocks_of(committed[0])):
+                for block in file.blocks_to_verify(committed):
                     file.verified_block(block, committed)
         except NoSuchFile:
             return ""

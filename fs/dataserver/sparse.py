@@ -1,20 +1,28 @@
-"""Copies that keep holes."""
+"""Files with holes: where their bytes are, and copies that keep the holes."""
 
 import errno
 import os
+from collections.abc import Iterator
 
 
-def copy_sparse(source: int, destination: int, end: int) -> None:
-    """Copy the bytes before offset `end` that are not in holes to the same offsets. Raises OSError."""
-    offset = 0
+def data_in(descriptor: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is not in holes between two offsets of a file: where each piece begins and ends. Raises OSError."""
     while offset < end:
         try:
-            offset = os.lseek(source, offset, os.SEEK_DATA)
+            offset = os.lseek(descriptor, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return  # holes up to the end of the file
             raise
-        stop = min(os.lseek(source, offset, os.SEEK_HOLE), end)
+        if offset < end:
+            stop = min(os.lseek(descriptor, offset, os.SEEK_HOLE), end)
+            yield offset, stop
+            offset = stop
+
+
+def copy_sparse(source: int, destination: int, end: int) -> None:
+    """Copy the bytes before offset `end` that are not in holes to the same offsets. Raises OSError."""
+    for offset, stop in data_in(source, 0, end):
         while offset < stop:
             copied = _copy(source, destination, offset, stop - offset)
             if not copied:

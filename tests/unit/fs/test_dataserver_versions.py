@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.checksums import BLOCK_BYTES, blocks_of
+from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.store import FileStore
 from fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
@@ -149,6 +149,11 @@ def test_a_hole_costs_no_space_and_reads_as_zeros(tmp_path: Path) -> None:
         assert file.read((1 << 40) - 10, 10) == bytes(10)
         assert file.verified_block(0, file.committed) == b"begin" + bytes(BLOCK_BYTES - 5)
         assert file.verified_block((1 << 24) - 1, file.committed) == bytes(BLOCK_BYTES)
+        assert list(file.blocks_to_verify(file.committed)) == [0]
+        with (place / "sums").open("r+b") as sums:
+            sums.seek(1_000_000 * SUM_BYTES)
+            sums.write(b"bits")
+        assert list(file.blocks_to_verify(file.committed)) == [0, 1_000_000]
     store.close()
 
 
