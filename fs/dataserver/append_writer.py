@@ -10,16 +10,20 @@ from fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
 from fs.dataserver.small_file import enlarge
 from fs.dataserver.stored_file import StoredFile, head
 
+_ZEROS = bytes(BLOCK_BYTES)
+
 
 class AppendWriter:
     """Bytes of one append behind a file's committed length; the caller has the file's turn.
 
-    Ends with `commit`, which makes them part of the file, or `abort`, which leaves no trace. `prepare` does
-    beforehand what of the commit can fail.
+    With `holes`, pieces of zeros become holes on the disk: for copies of what may be a sparse file. Ends with
+    `commit`, which makes them part of the file, or `abort`, which leaves no trace. `prepare` does beforehand what
+    of the commit can fail.
     """
 
-    def __init__(self, file: StoredFile, sync: bool = False) -> None:
+    def __init__(self, file: StoredFile, sync: bool = False, *, holes: bool = False) -> None:
         self.file = file
+        self._holes = holes
         self.offset, tail = file.committed
         self.end = self.offset
         self._sync = sync
@@ -41,7 +45,11 @@ class AppendWriter:
                 chunk, start = divmod(self.end, self.file.chunk_size)
                 if chunk != self._chunk:
                     self._next_chunk(chunk)
-                written = os.pwrite(self._descriptor, data[:self.file.chunk_size - start], start)
+                part = data[:self.file.chunk_size - start]
+                if self._holes and is_zeros(part):
+                    written = self._extend(start, len(part))
+                else:
+                    written = os.pwrite(self._descriptor, part, start)
                 self.end += written
                 data = data[written:]
         except OSError as error:
@@ -116,6 +124,12 @@ class AppendWriter:
             data = data[written:]
         return True
 
+    def _extend(self, start: int, count: int) -> int:
+        """Make the chunk file `count` bytes longer than `start` with a hole there. Raises OSError."""
+        os.ftruncate(self._descriptor, start)   # what an append that did not commit has left is no zeros
+        os.ftruncate(self._descriptor, start + count)
+        return count
+
     def _sum(self, data: memoryview) -> None:
         while data:
             if not self._room:
@@ -138,3 +152,10 @@ class AppendWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = self._chunk = -1
+
+
+def is_zeros(data: memoryview) -> bool:
+    """Whether all bytes are 0. A look at both ends spares most others the comparison."""
+    return not data[0] and not data[-1] and not any(
+        bytes(data[start:start + len(_ZEROS)]) != _ZEROS[:len(data) - start]
+        for start in range(0, len(data), len(_ZEROS)))

@@ -161,7 +161,7 @@ class Copies:
         try:
             while receiver.position < length:
                 with file.turn:
-                    writer = AppendWriter(file, self._sync)
+                    writer = AppendWriter(file, self._sync, holes=True)
                     try:
                         while writer.end - writer.offset < COMMITTED_BYTES and receiver.position < length:
                             received = receiver.receive_into(buffer)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cluster.fsck import check
-from fs.client import Client
+from fs.client import Changes, Client
 from fs.proto.speedwell_pb2 import Attributes
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 
 FILES = 6
+SPARSE_BYTES = 128 << 20
 
 
 @pytest.fixture
@@ -116,9 +117,15 @@ def test_a_dataserver_whose_disk_was_replaced_gets_its_files_again(cluster: Loca
 def test_draining_moves_every_replica_and_undraining_lets_the_server_be_used_again(cluster: LocalCluster) -> None:
     client = cluster.client()
     contents = fill(client)
+    client.create("/sparse", replicas=("d2", "d0", "d1"))
+    client.change("/sparse", Changes(size=SPARSE_BYTES))
     drained = speedwell(cluster, "node", "drain", "d2", "--wait", "40")
     assert (drained.returncode, drained.stderr) == (0, "")
     assert all_on(cluster, client, contents, {"d0", "d1", "d3"})
+    assert client.lookup("/sparse").size == SPARSE_BYTES
+    for replica in client.lookup("/sparse").replicas:
+        stored = cluster.stored(replica.dataserver_id, client.lookup("/sparse").file_id)
+        assert sum(path.stat().st_blocks * 512 for path in stored.iterdir()) < SPARSE_BYTES // 8
     client.create("/new")
     assert "d2" not in names(client.lookup("/new"))
     listed = json.loads(speedwell(cluster, "node", "list", "--json").stdout)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fs.checksums import BLOCK_BYTES
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile
@@ -98,6 +99,21 @@ def test_bytes_beyond_the_committed_length_are_overwritten_after_a_crash(store: 
     append(again, b"def")
     assert content(again) == b"abcdef"
     again.close()
+
+
+def test_zeros_of_a_copy_are_holes_in_which_a_crash_leaves_nothing(store: FileStore) -> None:
+    chunk_size = 16 * BLOCK_BYTES
+    data = b"begin" + bytes(40 * BLOCK_BYTES) + b"end"
+    with store.opened_for_append(FILE_ID, 7, b"/a/b", chunk_size) as file, file.turn:
+        AppendWriter(file).write(memoryview(b"LOST" * BLOCK_BYTES))  # neither commit nor abort: the process died
+        writer = AppendWriter(file, holes=True)
+        for start in range(0, len(data), 2 * BLOCK_BYTES):
+            writer.write(memoryview(data)[start:start + 2 * BLOCK_BYTES])
+        writer.commit()
+        assert list(file.blocks_to_verify(file.committed)) == [0, 1, 40]
+    assert content(store) == data
+    place = store.directory / "01" / FILE_ID
+    assert sum((place / name).stat().st_blocks for name in "123") * 512 <= 6 * BLOCK_BYTES
 
 
 def test_reads_see_only_committed_bytes_while_an_append_is_under_way(store: FileStore) -> None:
