@@ -96,6 +96,9 @@ def run(arguments: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except (Interrupted, click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
     except click.UsageError as error:
         place = error.ctx.command_path if error.ctx else "speedwell"
         return _fail(f"{error.format_message()} (see `{place} --help`)", 2)

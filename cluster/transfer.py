@@ -7,6 +7,7 @@ threads; the first failure stops the rest.
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import os
 import secrets
 import stat
@@ -175,6 +176,8 @@ def download(client: Client, job: Download, progress: Progress) -> None:
         with destination.open("wb") as output:
             client.fetch(job.source, output.fileno(), progress)
         return
+    if not destination.parent.is_dir():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(destination.parent))
     prefix = f".{destination.name[:100]}."
     descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=destination.parent)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,7 +73,7 @@ def connection_options(function: F) -> F:
                   help="The installation's nameserver; default: that of the last `speedwell up`.")
     @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
                   help="The SDN controller that steers reads, or `none`.")
-    @click.option("--local-host", metavar="ADDRESS", envvar="SPEEDWELL_LOCAL_HOST",
+    @click.option("--local-host", metavar="ADDRESS", envvar="SPEEDWELL_LOCAL_HOST", callback=_checked_address,
                   help="This host's address on the fabric; default: found from the route.")
     @functools.wraps(function)
     def with_target(*args: Any, nameserver: str | None, controller: str | None, local_host: str | None,
@@ -82,6 +83,15 @@ def connection_options(function: F) -> F:
         return function(*args, target=target, **kwargs)
 
     return with_target  # type: ignore[return-value]
+
+
+def _checked_address(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value:
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not an IP address") from None
+    return value
 
 
 def parts_option(function: F) -> F:

@@ -20,9 +20,13 @@ from cluster.processes import Command, Processes, program
 @click.option("--allow-other", is_flag=True, help="Let other users in (root, or user_allow_other in "
                                                   "/etc/fuse.conf).")
 @click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
+@click.option("--strong", is_flag=True, help="A read sees every append that was acknowledged before, by whomever.")
+@click.option("--cache-seconds", type=click.FloatRange(0, 3600), metavar="SECONDS",
+              help="How old the attributes may be that a look-up answers.  [default: 1]")
 @parts_option
 @connection_options
-def mount(mountpoint: Path, allow_other: bool, foreground: bool, target: Target) -> None:
+def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, cache_seconds: float | None,
+          target: Target) -> None:
     """Mount the filesystem on a directory.
 
     The mount runs in the background until `speedwell umount`.
@@ -35,9 +39,10 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, target: Target)
         mounts.require_usable(place)
         argv = [program("speedwell-mount"), str(place), "--foreground", "--nameserver", target.nameserver]
         for option, value in (("--controller", target.controller), ("--local-host", target.local_host),
-                              ("--parts", target.parts)):
-            argv += [option, str(value)] if value else []
+                              ("--parts", target.parts), ("--cache-seconds", cache_seconds)):
+            argv += [option, str(value)] if value is not None else []
         argv += ["--allow-other"] if allow_other else []
+        argv += ["--strong"] if strong else []
         if not foreground:
             processes.start(Command(_name(place), argv))
             echo(f"mounted at {place}")

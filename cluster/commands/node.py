@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import bytes_for_people, console, echo, echo_json
+
+if TYPE_CHECKING:
+    from fs.client import Client
 
 CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
 POLL_SECONDS = 0.5
@@ -50,7 +53,7 @@ def _state(alive: bool, draining: bool) -> str:
 
 @node.command()
 @click.argument("name")
-@click.option("--wait", "wait_seconds", type=float, metavar="SECONDS",
+@click.option("--wait", "wait_seconds", type=click.FloatRange(0), metavar="SECONDS",
               help="Wait until it holds no replica any more; exit code 1 if that takes longer.")
 @connection_options
 def drain(name: str, wait_seconds: float | None, target: Target) -> None:
@@ -58,14 +61,25 @@ def drain(name: str, wait_seconds: float | None, target: Target) -> None:
     with target.connect() as client:
         client.metadata.set_draining(name, True)
         deadline = time.monotonic() + (wait_seconds or 0.0)
-        left = sum(name in entry.dataserver_ids for entry in client.metadata.contents())
+        left = _wanted_elsewhere(client, name)
         while left and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            left = sum(name in entry.dataserver_ids for entry in client.metadata.contents())
+            left = _wanted_elsewhere(client, name)
+        others = sum(status.server.alive and not status.draining for status in client.statistics().dataservers)
+    stuck = sum(replicas > others for replicas in left)
+    if stuck:
+        raise click.ClickException(
+            f"{name} keeps {stuck} of its {len(left)} replicas: their files are to have up to {max(left)} replicas, "
+            f"and only {others} other dataservers are in use. Add one, or `speedwell node undrain {name}`")
     if wait_seconds is not None and left:
-        raise click.ClickException(f"{name} still holds {left} replicas after {wait_seconds:g} s")
+        raise click.ClickException(f"{name} still holds {len(left)} replicas after {wait_seconds:g} s")
     echo(f"{name} holds no replicas any more" if not left else
-         f"{name} is being drained: {left} replicas to move; `speedwell node list` shows how far it is")
+         f"{name} is being drained: {len(left)} replicas to move; `speedwell node list` shows how far it is")
+
+
+def _wanted_elsewhere(client: Client, name: str) -> list[int]:
+    """For each file that the dataserver `name` has a replica of, how many replicas it is to have."""
+    return [entry.content.replication for entry in client.metadata.contents() if name in entry.dataserver_ids]
 
 
 @node.command()
@@ -89,8 +103,8 @@ def balance(target: Target) -> None:
 @click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
 @click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
               "damage is told that dataservers have found and could not repair.")
-@click.option("--timeout", "timeout_seconds", type=float, default=300.0, show_default=True, metavar="SECONDS",
-              help="How long a repair may take.")
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), default=300.0, show_default=True,
+              metavar="SECONDS", help="How long a repair may take.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @connection_options
 @click.pass_context

@@ -204,7 +204,7 @@ def test_get_over_a_directory_or_into_a_missing_one_is_refused(speedwell, room, 
     speedwell.ok("put", "-", f"{room}/x", stdin=b"1")
     (tmp_path / "d" / "x").mkdir(parents=True)
     assert "is a directory" in error_line(speedwell.run("get", f"{room}/x", tmp_path / "d"))
-    assert "No such file" in error_line(speedwell.run("get", f"{room}/x", tmp_path / "none" / "x"))
+    assert f"{tmp_path}/none: No such file" in error_line(speedwell.run("get", f"{room}/x", tmp_path / "none" / "x"))
     assert "is not a directory" in error_line(speedwell.run("get", f"{room}/x", f"{tmp_path}/new/"))
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 

@@ -127,7 +127,9 @@ def test_another_mount_point_for_a_running_installation_is_refused(place, tmp_pa
 def test_mount_and_umount_add_a_second_mount(place, tmp_path):
     speedwell, _, mountpoint = place
     second = tmp_path / "second"
-    assert f"mounted at {second}" in speedwell.ok("mount", second)
+    assert f"mounted at {second}" in speedwell.ok("mount", second, "--cache-seconds", "0", "--strong")
+    process = Processes(tmp_path / "state" / "mounts").running()[0]
+    assert b"\0--cache-seconds\x000.0\0--strong\0" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     (mountpoint / "file").write_bytes(b"seen by both")
     assert (second / "file").read_bytes() == b"seen by both"
     assert "is already a mount point" in error_line(speedwell.run("mount", second))

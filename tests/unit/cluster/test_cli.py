@@ -62,6 +62,10 @@ def test_every_option_of_every_command_says_what_it_does():
     (["up", "--local", "x", "--dataservers", "0"], "0 is not in the range x>=1"),
     (["up", "--local", "x", "--chunk-size", "huge"], "'huge' is not a number of bytes such as"),
     (["mv", "/a"], "Missing argument 'DESTINATION'"),
+    (["ls", "--local-host", "h1"], "'h1' is not an IP address"),
+    (["node", "drain", "d0", "--wait", "-1"], "-1.0 is not in the range x>=0"),
+    (["fsck", "--timeout", "-1"], "-1.0 is not in the range x>=0"),
+    (["mount", "/x", "--cache-seconds", "-1"], "-1.0 is not in the range 0<=x<=3600"),
 ])
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments, message, tmp_path):
     result = run(*arguments, state=tmp_path)
@@ -70,6 +74,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, message, tmp_path):
     assert result.stderr.startswith("speedwell: ")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("quota",), ("node",)])
+def test_a_command_that_needs_another_shows_its_help(arguments, tmp_path):
+    result = run(*arguments, state=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"Usage: {' '.join(('speedwell', *arguments))} ")
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["cat", "/x"], ["rm", "/x"], ["status"], ["get", "/x", "y"],
