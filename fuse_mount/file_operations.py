@@ -14,7 +14,7 @@ from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
-from fuse_mount.open_file import Handle, OpenFile
+from fuse_mount.open_file import Handle
 
 # linux/falloc.h
 FALLOC_KEEP_SIZE = 1
@@ -199,30 +199,6 @@ class FileOperations(LockOperations):
     @answers_errno
     def fsync(self, path: Path | None, datasync: int, info: FileInfo) -> int:
         return self._flush(path, info)
-
-    def _flush(self, path: Path | None, info: FileInfo) -> int:
-        handle = self._files.handle(info.fh)
-        if handle.wrote:
-            handle.raise_failure()
-            before = handle.file.attributes
-            handle.file.flush()
-            name = handle.path if path is None else os.fsencode(path)
-            after = handle.file.attributes
-            if after is not before and after.file_id != before.file_id:
-                self._pages.published(name, before.file_id, after.file_id)
-            self._links.changed(after.inode)
-            # The commit has set the time of modification anew.
-            if path is not None and (handle.file.merged or (
-                    handle.is_direct and self._told.is_told(after.inode))):
-                self._after_flush(name, handle.file)
-        return 0
-
-    def _after_flush(self, path: bytes, file: OpenFile) -> None:
-        """Have the kernel ask again: what it knows may be older than what was published."""
-        if file.merged:
-            file.merged = False
-            self._pages.forget(path)
-        self._drop_attributes(path)
 
     @answers_errno
     def release(self, path: Path | None, info: FileInfo) -> int:

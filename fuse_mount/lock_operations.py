@@ -1,4 +1,8 @@
-"""Locks of fcntl(2) and flock(2), held at the nameserver, so that they hold between mounts."""
+"""Locks of fcntl(2) and flock(2), held at the nameserver, so that they hold between mounts.
+
+Who gets a lock sees what was written by whoever had it before, on any mount, also through descriptors that are open
+for long: what is written is published before a lock is given up, and a lock is granted with the newest version.
+"""
 
 import ctypes
 import errno
@@ -10,7 +14,7 @@ from fs.errors import Locked, SpeedwellError, TooManyLocks
 from fs.proto import speedwell_pb2 as pb
 from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.held_locks import MAX_WAITERS
-from fuse_mount.shared import SharedState
+from fuse_mount.sharing import Sharing
 
 END_OF_FILE = 2**63 - 1
 
@@ -22,14 +26,14 @@ class StructFlock(ctypes.Structure):
                 ("l_len", ctypes.c_int64), ("l_pid", ctypes.c_int)]
 
 
-class LockOperations(SharedState):
+class LockOperations(Sharing):
     """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart."""
 
     @answers_errno
     def lock(self, path: Path | None, info: FileInfo, command: int, pointer: Any) -> int:
-        return self._lock(info, command, ctypes.cast(pointer, ctypes.POINTER(StructFlock)).contents)
+        return self._lock(path, info, command, ctypes.cast(pointer, ctypes.POINTER(StructFlock)).contents)
 
-    def _lock(self, info: FileInfo, command: int, lock: StructFlock) -> int:
+    def _lock(self, path: Path | None, info: FileInfo, command: int, lock: StructFlock) -> int:
         inode = self._files.handle(info.fh).file.attributes.inode
         request = pb.LockRequest(
             inode=inode, owner=info.lock_owner, first=lock.l_start,
@@ -38,9 +42,9 @@ class LockOperations(SharedState):
         if command == fcntl.F_GETLK:
             self._test(request, lock)
         elif lock.l_type == fcntl.F_UNLCK:
-            self._unlock(request)
+            self._give_up(request, path, info)
         else:
-            self._acquire(request, info, waits=command == fcntl.F_SETLKW)
+            self._take(request, path, info, waits=command == fcntl.F_SETLKW)
         return 0
 
     @answers_errno
@@ -49,10 +53,26 @@ class LockOperations(SharedState):
         request = pb.LockRequest(inode=inode, owner=info.lock_owner, last=END_OF_FILE, whole=True,
                                  exclusive=bool(operation & fcntl.LOCK_EX))
         if operation & fcntl.LOCK_UN:
-            self._unlock(request)
+            self._give_up(request, path, info)
         else:
-            self._acquire(request, info, waits=not operation & fcntl.LOCK_NB)
+            self._take(request, path, info, waits=not operation & fcntl.LOCK_NB)
         return 0
+
+    def _take(self, request: pb.LockRequest, path: Path | None, info: FileInfo, waits: bool) -> None:
+        self._flush(path, info)
+        self._acquire(request, info, waits)
+        try:
+            self._take_newest(path, info)
+        except SpeedwellError:
+            self._unlock(request)
+            raise
+
+    def _give_up(self, request: pb.LockRequest, path: Path | None, info: FileInfo) -> None:
+        if self._locks.is_held(request.inode, request.owner, request.whole):
+            try:
+                self._flush(path, info)
+            finally:
+                self._unlock(request)
 
     def _test(self, request: pb.LockRequest, lock: StructFlock) -> None:
         request.action, request.session = pb.LockRequest.TEST, self._session.number

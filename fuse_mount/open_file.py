@@ -65,6 +65,18 @@ class OpenFile:
                 self._drop_appender()
             self._take(attributes)
 
+    def renew(self) -> bool:
+        """Publish what was written here, then have all handles read the newest version; returns whether it has
+        anything of other mounts. Raises the errors of `flush`, and NoSuchFile."""
+        with self.lock:
+            self.flush()
+            known, merged, self.merged = self.attributes, self.merged, False
+            self.refresh(self._client.lookup_inode(self.attributes.inode))
+            for handle in list(self.handles):
+                if handle.version not in (None, self.attributes.file_id):
+                    handle.leave_version()
+            return merged or (known.file_id, known.size) != (self.attributes.file_id, self.attributes.size)
+
     def replace(self, attributes: Attributes) -> None:
         """Give up what was written here: the file got a new, empty content."""
         with self.lock:

@@ -88,6 +88,13 @@ class AttributeCache:
             for known in [known for known in self._entries if paths.is_within(known, path)]:
                 self._drop(known)
 
+    def clear(self) -> None:
+        """Nothing is known any more."""
+        with self._lock:
+            self._count_change_of_all()
+            self._entries.clear()
+            self._paths_by_inode.clear()
+
     def entry_added(self, directory: bytes, child: Attributes, *, is_directory: bool) -> None:
         """This client made `child` in `directory`: the directory's times are the child's, as the nameserver
         set both in one step."""

@@ -72,6 +72,10 @@ class MetadataClient(PosixMetadata):
                 self._look_ahead(directory, paths.name(path))
         return attributes
 
+    def forget_all(self) -> None:
+        """Ask the nameserver again about everything: others may have changed it."""
+        self._cache.clear()
+
     def _look_ahead(self, directory: bytes, name: bytes) -> None:
         page = self._stat_ahead.missed(directory, name)
         if page is not None:

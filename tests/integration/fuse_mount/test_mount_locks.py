@@ -4,11 +4,13 @@ import errno
 import fcntl
 import os
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -118,6 +120,51 @@ def test_flock_excludes_between_mounts_and_goes_with_its_file(both: tuple[IO[byt
     second.close()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(fcntl.flock, first, fcntl.LOCK_EX).result(WAIT_SECONDS)
+
+
+COUNTING = """
+import fcntl, os, sys
+path, lock, count = sys.argv[1], getattr(fcntl, sys.argv[2]), int(sys.argv[3])
+descriptor = os.open(path, os.O_RDWR)
+for _ in range(count):
+    lock(descriptor, fcntl.LOCK_EX)
+    number = int(os.pread(descriptor, 10, 0))
+    os.pwrite(descriptor, b"%010d" % (number + 1), 0)
+    os.pwrite(descriptor, b".", os.fstat(descriptor).st_size)
+    lock(descriptor, fcntl.LOCK_UN)
+"""
+
+
+@pytest.mark.parametrize("lock", ["flock", "lockf"])
+def test_who_gets_a_lock_sees_what_the_other_mount_wrote_under_it(here: Path, there: Path, lock: str) -> None:
+    (here / "count").write_bytes(b"%010d" % 0)
+    each = 15
+    counters = [subprocess.Popen([sys.executable, "-c", COUNTING, place / "count", lock, str(each)])
+                for place in (here, there, here, there)]
+    assert [counter.wait(WAIT_SECONDS) for counter in counters] == [0] * 4
+    expected = b"%010d" % (4 * each) + b"." * (4 * each)
+    assert (here / "count").read_bytes() == (there / "count").read_bytes() == expected
+
+
+def test_a_database_is_whole_when_programs_on_two_mounts_change_it(here: Path, there: Path) -> None:
+    with closing(sqlite3.connect(here / "db")) as database:
+        database.execute("create table counted (number)")
+        database.execute("insert into counted values (0)")
+        database.commit()
+    program = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+for _ in range(8):
+    database.execute("begin immediate")
+    database.execute("update counted set number = number + 1")
+    database.execute("commit")
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", program, place / "db"])
+               for place in (here, there, here, there)]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    with closing(sqlite3.connect(there / "db")) as database:
+        assert database.execute("select number from counted").fetchall() == [(32,)]
+        assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
 def test_a_deadlock_between_mounts_is_told_to_one_of_the_two(here: Path, there: Path) -> None:
