@@ -54,7 +54,9 @@ def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
     assert all(LEAST_SECONDS[name] * 0.9 < seconds for name, seconds in unscheduled.seconds.items()), unscheduled
     assert unscheduled.switch_cpu.keys() == {switch.name for switch in FABRIC.switches}
     shares = [*unscheduled.switch_cpu.values(), unscheduled.machine_busy]
-    assert all(0 < share < 1 + CLOCK_TICKS for share in shares), unscheduled
+    assert all(0 <= share < 1 + CLOCK_TICKS for share in shares), unscheduled
+    busy = [share for name, share in unscheduled.switch_cpu.items() if name.startswith("leaf")]   # a spine may idle
+    assert all([*busy, unscheduled.machine_busy]), unscheduled
 
 
 @pytest.mark.parametrize(("policy", "queues", "paced"), [("mincof", "mincof", False), ("varys", "none", True)])
