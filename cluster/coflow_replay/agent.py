@@ -1,9 +1,10 @@
 """One host's part in a replay: takes bytes from others, and sends what it is told to.
 
-Its input has an object a line: `{"id", "coflow", "flows": [[ADDRESS, BYTES], ...], "reported", "paced"}`, to be sent
-at once; or, for flows that are paced, `{"rates": [[PORT, ADDRESS, BPS], ...]}` by their own ports and where they go.
-When the last flow has arrived it answers `{"id", "ended"}`, or `{"id", "error"}`; times are of the monotonic clock,
-which all processes of a machine share. At the end of its input it leaves.
+Its input has an object a line: `{"id", "coflow", "source", "flows": [[ADDRESS, BYTES], ...], "reported", "paced"}`,
+to be sent at once from its address `source`; or, for flows that are paced, `{"rates": [[PORT, ADDRESS, BPS], ...]}`
+by their own ports and where they go. When the last flow has arrived it answers `{"id", "ended"}`, or `{"id",
+"error"}`; times are of the monotonic clock, which all processes of a machine share. At the end of its input it
+leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.coflow_replay.pace import Pace
-from coflow.reporter import FlowProgress, Reporter, flow_of
+from coflow.report import Flow
+from coflow.reporter import FlowProgress, Reporter
 from coflow.settings import scheduler
 
 BLOCK = bytes(1 << 16)
@@ -49,43 +51,54 @@ def _swallow(connection: socket.socket) -> None:
 
 
 def send(order: dict[str, Any], port: int, reporter: Reporter | None, paces: Paces) -> dict[str, Any]:
-    """Send all flows of an order; returns the answer to it."""
+    """Send all flows of an order; returns the answer to it.
+
+    Their own ports are taken first, so that they can be reported before they connect. They connect all at once: one
+    after the other, the last would wait for as many round trips as there are flows, and queues may be full.
+    """
     accounts: list[FlowProgress] = []
+    errors: list[OSError] = []
     try:
-        connections = [socket.create_connection((address, port), CONNECT_SECONDS) for address, _ in order["flows"]]
-        for connection in connections:
-            connection.settimeout(None)
-        names = [(connection.getsockname()[1], address)
-                 for connection, (address, _) in zip(connections, order["flows"], strict=True)]
-        own = [Pace() if order["paced"] else None for _ in names]
-        paces.update((name, pace) for name, pace in zip(names, own, strict=True) if pace is not None)
-        if reporter is not None and order["reported"]:
-            accounts = reporter.add([(flow_of(connection), size) for connection, (_, size) in
-                                     zip(connections, order["flows"], strict=True)], bytes.fromhex(order["coflow"]))
-            for account, connection in zip(accounts, connections, strict=True):
-                account.follow(connection)
-        errors: list[OSError] = []
-        threads = [threading.Thread(target=_send_flow, args=(
-            connection, size, accounts[number] if accounts else None, reporter, own[number], errors))
-            for number, (connection, (_, size)) in enumerate(zip(connections, order["flows"], strict=True))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for name in names:
-            paces.pop(name, None)
-        if errors:
-            raise errors[0]
+        connections = [_bound(order["source"]) for _ in order["flows"]]
     except OSError as error:
         return {"id": order["id"], "error": str(error)}
-    return {"id": order["id"], "ended": time.monotonic()}
+    names = [(connection.getsockname()[1], address)
+             for connection, (address, _) in zip(connections, order["flows"], strict=True)]
+    own = [Pace() if order["paced"] else None for _ in names]
+    paces.update((name, pace) for name, pace in zip(names, own, strict=True) if pace is not None)
+    if reporter is not None and order["reported"]:
+        accounts = reporter.add(
+            [(Flow(order["source"], address, own_port, port), size)
+             for (own_port, address), (_, size) in zip(names, order["flows"], strict=True)],
+            bytes.fromhex(order["coflow"]))
+        for account, connection in zip(accounts, connections, strict=True):
+            account.follow(connection)
+    threads = [threading.Thread(target=_send_flow, args=(
+        connection, (address, port), size, accounts[number] if accounts else None, reporter, own[number], errors))
+        for number, (connection, (address, size)) in enumerate(zip(connections, order["flows"], strict=True))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in names:
+        paces.pop(name, None)
+    return {"id": order["id"], "error": str(errors[0])} if errors else {"id": order["id"], "ended": time.monotonic()}
 
 
-def _send_flow(connection: socket.socket, size: int, account: FlowProgress | None, reporter: Reporter | None,
-               pace: Pace | None, errors: list[OSError]) -> None:
+def _bound(source: str) -> socket.socket:
+    connection = socket.socket()
+    connection.bind((source, 0))
+    return connection
+
+
+def _send_flow(connection: socket.socket, target: tuple[str, int], size: int, account: FlowProgress | None,
+               reporter: Reporter | None, pace: Pace | None, errors: list[OSError]) -> None:
     left = size
     try:
         with connection:
+            connection.settimeout(CONNECT_SECONDS)
+            connection.connect(target)
+            connection.settimeout(None)
             while left:
                 block = (BLOCK if pace is None else PACED_BLOCK)[:left]
                 if pace is not None:

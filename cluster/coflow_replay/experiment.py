@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from cluster.coflow_replay.replay import ReplaySettings, replay
+from cluster.coflow_replay.replay import (
+    FIRST_WINDOW_FRAMES,
+    HOST_QUEUE_PACKETS,
+    LEAST_BURST_BYTES,
+    LEAST_RATE_BPS,
+    QUEUE_PACKETS,
+    ReplaySettings,
+    replay,
+)
 from controller.policy.coflow import Coflow
 from controller.policy.mincof import THRESHOLD_BYTES
 from sim.coflow_bound import least_mean_seconds
@@ -21,6 +29,7 @@ from sim.coflow_workload import generate
 from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of
+from topo.emulation import Settings
 from topo.fabric import Fabric, spine_leaf
 
 EMULATED = ("varys", "fair", "tailor", "mincof", "coflow-plus")
@@ -59,6 +68,14 @@ def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: Results
     return [result for task in chosen if (result := results.get(_parameters(task, host_bps))) is not None]
 
 
+def manifest(host_bps: float) -> dict[str, Any]:
+    """The part of the manifest that the emulation adds."""
+    return {"mode": "emulate", "link_bps": host_bps, "mtu_bytes": Settings().mtu, "queue_packets": QUEUE_PACKETS,
+            "host_queue_packets": HOST_QUEUE_PACKETS, "first_window_frames": FIRST_WINDOW_FRAMES,
+            "meter_min_burst_bytes": LEAST_BURST_BYTES, "meter_min_rate_bps": LEAST_RATE_BPS,
+            "paced_at_hosts": list(PACED), "queues": QUEUES}
+
+
 def _parameters(task: CoflowTask, host_bps: float) -> dict[str, Any]:
     return task.parameters() | {"host_bps": host_bps}
 
@@ -83,7 +100,7 @@ def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[
             "bound_seconds": least_mean_seconds(counted, network_of(fabric)), "counted": len(counted),
             "seconds": [round(each, 3) for each in seconds], "simulated_seconds": run_task(task)["mean_seconds"],
             "switch_cpu": {name: round(share, 4) for name, share in played.switch_cpu.items()},
-            "machine_busy": round(played.machine_busy, 4)}
+            "machine_busy": round(played.machine_busy, 4), "congestion_control": played.congestion_control}
 
 
 def cpu_table(results: Sequence[dict[str, Any]]) -> Table:

@@ -32,6 +32,7 @@ from controller.policy.coflow import Coflow
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric
+from topo.fabric.addresses import FABRIC_NETWORK
 
 AGENT_PORT = 7400
 READY_SECONDS = 30.0
@@ -39,6 +40,13 @@ LEAST_BURST_BYTES = 128 << 10
 """Scaled-down flows are short, and at their low rates TCP stands still below a meter with less."""
 LEAST_RATE_BPS = 8 * 9000 / 0.2
 """The controller's default, for the emulated fabric's frames of 9,000 bytes."""
+QUEUE_PACKETS = 60
+"""Of a switch's port. With 20, as many as are on a link at once in the paper's workload, most flows have no packet on
+the way and wait for timeouts."""
+FIRST_WINDOW_FRAMES = 2
+"""TCP's first window, as many bytes as its ten frames of 1,500. Ten of ours are a third of a short flow."""
+HOST_QUEUE_PACKETS = 1000
+"""Linux' default. A host sends up to a hundred flows at once here; TCP keeps few packets of each in its own queue."""
 RATES_INTERVAL_SECONDS, REST_SECONDS = 0.1, 2.0
 
 Progress = Callable[[str], None]
@@ -56,6 +64,8 @@ class Replayed:
     seconds: dict[str, float]
     switch_cpu: dict[str, float]
     machine_busy: float
+    congestion_control: str
+    """TCP's at the hosts."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(
             settings.fabric, directory=settings.directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-            queues=queues != "none"))
+            queues=queues != "none", queue_packets=QUEUE_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS))
         processes = Processes(settings.directory)
         stack.callback(processes.stop)
         key_file = settings.directory / "coflow.key"
@@ -92,6 +102,7 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         wait_for_network(CONTROLLER_URL, settings.fabric)
         emulation.announce_hosts()
         wait_for_hosts(CONTROLLER_URL, settings.fabric)
+        _prepare_hosts(emulation)
         reports = [MACHINE, str(key_file)] if settings.policy is not None else []
         agents = stack.enter_context(Agents(emulation, settings.directory, reports))
         progress(f"playing {len(coflows)} coflows under {settings.policy or 'no schedule'}")
@@ -101,7 +112,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         seconds = _play(coflows, agents, settings, progress)
         elapsed = time.monotonic() - begin
         shares = {name: (after - switches[name]) / elapsed for name, after in emulation.switch_cpu_seconds().items()}
-        return Replayed(seconds, shares, (busy_seconds() - busy) / elapsed / (os.cpu_count() or 1))
+        return Replayed(seconds, shares, (busy_seconds() - busy) / elapsed / (os.cpu_count() or 1),
+                        emulation.congestion_control)
 
 
 def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Command:
@@ -116,6 +128,22 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
     return Command("controller", [
         program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",
         str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)])
+
+
+def _prepare_hosts(emulation: Emulation) -> None:
+    """Let every host know the others' hardware addresses for good: where many flows fill a queue, questions for them
+    get lost until a host counts as not there. And let TCP begin with as many bytes as elsewhere.
+
+    Raises StartFailed.
+    """
+    hosts = emulation.fabric.hosts
+    for host in hosts:
+        lines = [f"ip route change {FABRIC_NETWORK} dev eth0 scope link src {host.ip} initcwnd {FIRST_WINDOW_FRAMES}",
+                 *(f"ip neigh replace {other.ip} lladdr {other.mac} dev eth0 nud permanent"
+                   for other in hosts if other != host)]
+        done = emulation.run(host.name, ["sh", "-ec", "\n".join(lines)])
+        if done.returncode:
+            raise StartFailed(f"{host.name} cannot be set up: {done.stderr.strip()}")
 
 
 def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,
@@ -226,8 +254,8 @@ class Agents:
         for source, flows in by_source.items():
             order = f"{number}/{source}"
             self._coflow_of[order] = name
-            self._tell(source, {"id": order, "coflow": f"{number + 1:032x}", "flows": flows, "reported": reported,
-                                "paced": paced})
+            self._tell(source, {"id": order, "coflow": f"{number + 1:032x}", "source": self._fabric.host(source).ip,
+                                "flows": flows, "reported": reported, "paced": paced})
 
     def set_rates(self, flows: Iterable[Mapping[str, Any]]) -> None:
         """Tell the hosts the rates of flows, which are as `/v1/coflows` has them."""

@@ -27,7 +27,14 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
 
 def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
     """The same on an emulated fabric, with files as much smaller as its links are slower."""
-    from cluster.coflow_replay.experiment import MOST_BUSY, cpu_table, emulated_tasks, run_emulated, simulated_table
+    from cluster.coflow_replay.experiment import (
+        MOST_BUSY,
+        cpu_table,
+        emulated_tasks,
+        manifest,
+        run_emulated,
+        simulated_table,
+    )
     from cluster.commands.output import console
     from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from cluster.errors import ClusterError
@@ -38,7 +45,7 @@ def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, outp
     figure, host_bps = mincof.FIGURES[name], host_mbps * 1e6
     tasks = emulated_tasks(figure, quick, seed, runs)
     results_file = ResultsFile(output / "results.jsonl", resume)
-    write_manifest(output, mincof.manifest(name, quick, seed, tasks) | {"mode": "emulate", "link_bps": host_bps})
+    write_manifest(output, mincof.manifest(name, quick, seed, tasks) | manifest(host_bps))
     try:
         with progress_bar(name, len(tasks), output) as (finished, say):
             results = run_emulated(tasks, host_bps, results_file, finished, say)

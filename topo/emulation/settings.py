@@ -19,6 +19,8 @@ class Settings:
 
     `mtu` (bytes) is that of the hosts; links have `LABELS_BYTES` more. `queue_packets` is the length of each
     shaped queue: jumbo frames and 10 to 30 packets carry several times what the defaults do on a small machine.
+    `host_queue_packets` is that of the hosts' own queues, if another: where one host sends on more connections than
+    its queue has places, they lose what they send before it has left, and give up within seconds.
     `congestion_control` is TCP's on the hosts; None means cubic where namespaces may use it, else the machine's own.
     `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
@@ -30,6 +32,7 @@ class Settings:
     controller: tuple[str, int] | None = None
     mtu: int = 9000
     queue_packets: int = 20
+    host_queue_packets: int | None = None
     shaped: bool = True
     congestion_control: str | None = None
     fail_mode: FailMode = "secure"
@@ -41,6 +44,8 @@ class Settings:
             raise InvalidSettings(f"mtu: must be in 576 ... {_MAX_MTU} bytes, not {self.mtu}")
         if not 1 <= self.queue_packets <= 100_000:
             raise InvalidSettings(f"queue_packets: must be in 1 ... 100000, not {self.queue_packets}")
+        if self.host_queue_packets is not None and not 1 <= self.host_queue_packets <= 100_000:
+            raise InvalidSettings(f"host_queue_packets: must be in 1 ... 100000, not {self.host_queue_packets}")
         if not 1 <= self.best_effort_packets <= 100_000:
             raise InvalidSettings(f"best_effort_packets: must be in 1 ... 100000, not {self.best_effort_packets}")
         if self.queues and not self.shaped:

@@ -49,4 +49,6 @@ def host_traffic_control(interface: str, capacity_bps: int, settings: Settings) 
     burst = burst_bytes(capacity_bps, settings)
     return [f"qdisc replace dev {interface} root handle 1: htb default 1",
             f"class replace dev {interface} parent 1: classid 1:1 htb rate {capacity_bps}bit "
-            f"ceil {capacity_bps}bit burst {burst} cburst {burst} quantum {settings.fabric_mtu}"]
+            f"ceil {capacity_bps}bit burst {burst} cburst {burst} quantum {settings.fabric_mtu}",
+            *([] if settings.host_queue_packets is None else
+              [f"qdisc replace dev {interface} parent 1:1 handle 10: pfifo limit {settings.host_queue_packets}"])]

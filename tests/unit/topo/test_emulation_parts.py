@@ -30,6 +30,7 @@ CONTROLLER = ("10.255.0.1", 6653)
     (lambda: Settings(mtu=100), "mtu"),
     (lambda: Settings(mtu=65500), "mtu"),
     (lambda: Settings(queue_packets=0), "queue_packets"),
+    (lambda: Settings(host_queue_packets=0), "host_queue_packets"),
     (lambda: Settings(fail_mode="open"), "fail_mode"),  # type: ignore[arg-type]
     (lambda: Settings(congestion_control="cubic; reboot"), "congestion_control"),
     (lambda: Settings(controller=("10.255.0.1", 0)), "controller: the port"),
