@@ -19,6 +19,7 @@ from cluster.coflow_replay.replay import (
     LEAST_BURST_BYTES,
     LEAST_RATE_BPS,
     QUEUE_PACKETS,
+    ReplayFailed,
     ReplaySettings,
     replay,
 )
@@ -58,12 +59,19 @@ def _quicker(task: CoflowTask) -> CoflowTask:
 
 
 def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: ResultsFile,
-                 finished: Callable[[int], None], say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Play what `results` does not have. Raises ClusterError or EmulationError; what has ended is kept."""
+                 finished: Callable[[int], None], say: Callable[[str], None],
+                 failed: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Play what `results` does not have. `failed` hears of runs that came to nothing; the others go on.
+
+    Raises ClusterError or EmulationError if no run can be made; what has ended is kept.
+    """
     for done, task in enumerate(chosen):
         finished(done)
         if results.get(_parameters(task, host_bps)) is None:
-            results.add(_run(task, host_bps, say))
+            try:
+                results.add(_run(task, host_bps, say))
+            except ReplayFailed as error:
+                failed(f"{task.point.name}, {task.method.name}, seed {task.seed}: {error}")
     finished(len(chosen))
     return [result for task in chosen if (result := results.get(_parameters(task, host_bps))) is not None]
 
@@ -77,7 +85,7 @@ def manifest(host_bps: float) -> dict[str, Any]:
 
 
 def _parameters(task: CoflowTask, host_bps: float) -> dict[str, Any]:
-    return task.parameters() | {"host_bps": host_bps}
+    return task.parameters() | {"host_bps": host_bps, "queue_packets": QUEUE_PACKETS}
 
 
 def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[str, Any]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from sim.experiments.mincof import CoflowFigure
 
 NAMES = ("mincof-width", "mincof-size", "mincof-blocking", "mincof-background")
 
@@ -27,16 +31,8 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
 
 def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
     """The same on an emulated fabric, with files as much smaller as its links are slower."""
-    from cluster.coflow_replay.experiment import (
-        MOST_BUSY,
-        cpu_table,
-        emulated_tasks,
-        manifest,
-        run_emulated,
-        simulated_table,
-    )
-    from cluster.commands.output import console
-    from cluster.commands.sweeping import finish, progress_bar, write_manifest
+    from cluster.coflow_replay.experiment import emulated_tasks, manifest, run_emulated
+    from cluster.commands.sweeping import progress_bar, write_manifest
     from cluster.errors import ClusterError
     from sim.experiments import mincof
     from sim.experiments.results_file import ResultsFile
@@ -46,11 +42,24 @@ def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, outp
     tasks = emulated_tasks(figure, quick, seed, runs)
     results_file = ResultsFile(output / "results.jsonl", resume)
     write_manifest(output, mincof.manifest(name, quick, seed, tasks) | manifest(host_bps))
+    failures: list[str] = []
     try:
         with progress_bar(name, len(tasks), output) as (finished, say):
-            results = run_emulated(tasks, host_bps, results_file, finished, say)
+            results = run_emulated(tasks, host_bps, results_file, finished, say, failures.append)
     except (ClusterError, EmulationError) as error:
         raise click.ClickException(str(error)) from None
+    if results:
+        _show(figure, results, output)
+    if failures:
+        raise click.ClickException(f"{len(failures)} of {len(tasks)} runs failed, {failures[0]}; --resume makes them "
+                                   "again")
+
+
+def _show(figure: CoflowFigure, results: list[dict[str, Any]], output: Path) -> None:
+    from cluster.coflow_replay.experiment import MOST_BUSY, cpu_table, simulated_table
+    from cluster.commands.output import console
+    from cluster.commands.sweeping import finish
+
     finish(figure, results, output)
     console().print(simulated_table(results))
     console().print(cpu_table(results))

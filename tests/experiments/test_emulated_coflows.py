@@ -24,10 +24,10 @@ def test_every_policy_is_played_and_finished_runs_are_kept(tmp_path: Path) -> No
         if task.point.name == figure.points[0].name]
     assert {task.method.policy for task in tasks} == set(EMULATED)
     results_file = ResultsFile(tmp_path / "results.jsonl", False)
-    results = run_emulated(tasks, HOST_BPS, results_file, lambda done: None, lambda now: None)
+    results = run_emulated(tasks, HOST_BPS, results_file, lambda done: None, lambda now: None, pytest.fail)
     assert len(results) == len(tasks)
     for result in results:
         assert 0.9 * result["bound_seconds"] < result["mean_seconds"] < 60, result
     again = run_emulated(tasks, HOST_BPS, ResultsFile(tmp_path / "results.jsonl", True), lambda done: None,
-                         lambda now: None)
+                         lambda now: None, pytest.fail)
     assert again == results

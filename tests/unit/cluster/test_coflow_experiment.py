@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
+from cluster.coflow_replay import experiment
 from cluster.coflow_replay.experiment import EMULATED, QUICK_COFLOWS, cpu_table, emulated_tasks, simulated_table
-from sim.experiments.mincof import FIGURES
+from cluster.coflow_replay.replay import ReplayFailed
+from sim.experiments.mincof import FIGURES, CoflowTask
+from sim.experiments.results_file import ResultsFile
 
 
 def rows_of(table: Table) -> list[list[str]]:
@@ -28,6 +34,22 @@ def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
     assert quick.point.workload.coflows == QUICK_COFLOWS < whole.point.workload.coflows
     assert quick.point.workload.interval_mean_seconds < whole.point.workload.interval_mean_seconds
     assert quick.point.workload.file_bytes == whole.point.workload.file_bytes
+
+
+def test_a_run_that_fails_does_not_keep_the_others_from_being_made(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(task: CoflowTask, host_bps: float, say: Any) -> dict[str, Any]:
+        if task.method.policy == "tailor":
+            raise ReplayFailed("r0h0 could not send: no route")
+        return {"task": experiment._parameters(task, host_bps)}
+
+    monkeypatch.setattr(experiment, "_run", run)
+    tasks = emulated_tasks(FIGURES["mincof-size"], True, 1, 1)
+    failures: list[str] = []
+    results = experiment.run_emulated(tasks, 20e6, ResultsFile(tmp_path / "results.jsonl", False), lambda done: None,
+                                      lambda now: None, failures.append)
+    assert len(failures) == 2 and len(results) == len(tasks) - 2
+    assert failures[0] == "< 40 MB, Tailor, seed 1: r0h0 could not send: no route"
 
 
 def test_means_stand_beside_the_simulators_with_the_slowest_coflow() -> None:
