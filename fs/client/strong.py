@@ -8,14 +8,15 @@ import time
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.append_request import PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
-from fs.errors import NoReplicaAvailable, ReadFailed, SpeedwellError, StaleFile
-from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, LengthOperation
+from fs.errors import NoReplicaAvailable, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
+from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, LengthOperation, Replica
 
 ANSWER_SECONDS = 5.0
 
 
 def strong_length(context: ClientContext, attributes: Attributes) -> tuple[int, Attributes]:
-    """The length in bytes, and the attributes with the newest set of replicas.
+    """The length in bytes (of a file that was removed: what it had last), and the attributes with the newest set of
+    replicas.
 
     Raises ReadFailed when no primary answers, StaleFile when the file has another content.
     """
@@ -29,6 +30,8 @@ def strong_length(context: ClientContext, attributes: Attributes) -> tuple[int, 
                 raise ReadFailed(f"no primary of {attributes.file_id} says how long it is: {error}") from None
         try:
             newest = context.metadata.lookup_inode(attributes.inode, to_append=True)
+        except NoSuchFile:
+            return _length_of_removed(context, attributes), attributes
         except SpeedwellError:
             newest = attributes
         if newest.file_id != attributes.file_id:
@@ -46,16 +49,31 @@ def _ask(context: ClientContext, attributes: Attributes) -> int:
     if not attributes.replicas:
         raise NoReplicaAvailable(f"{attributes.file_id} has no replica")
     primary, *others = attributes.replicas
-    channel = context.connection_to(primary)
+    return _length_at(context, primary, attributes, LengthOperation(
+        file_id=attributes.file_id, strong=True, epoch=attributes.epoch, others=others))
+
+
+def _length_of_removed(context: ClientContext, attributes: Attributes) -> int:
+    """No append to a removed file is acknowledged any more, and any replica has all that were. Raises ReadFailed."""
+    reason: Exception | str = "it has none"
+    for replica in attributes.replicas:
+        try:
+            return _length_at(context, replica, attributes, LengthOperation(file_id=attributes.file_id))
+        except (ConnectionLost, MalformedFrame, _Refused) as error:
+            reason = error
+    raise ReadFailed(f"the file was removed, and no replica of {attributes.file_id} is left: {reason}")
+
+
+def _length_at(context: ClientContext, replica: Replica, attributes: Attributes, operation: LengthOperation) -> int:
+    channel = context.connection_to(replica)
     try:
         channel.set_timeout(ANSWER_SECONDS)
-        channel.send(DataRequest(length=LengthOperation(
-            file_id=attributes.file_id, strong=True, epoch=attributes.epoch, others=others)))
+        channel.send(DataRequest(length=operation))
         reply = channel.expect(DataReply)
     except BaseException:
         channel.close()
         raise
-    context.connections.give_back(primary.host, primary.port, channel)
+    context.connections.give_back(replica.host, replica.port, channel)
     if reply.status == NOT_FOUND and not attributes.size:
         return 0  # nothing was ever appended
     if reply.status != OK:
