@@ -14,6 +14,10 @@ RETRY_PAUSE_SECONDS = 0.05
 ATTEMPT_SECONDS = 2.0
 """How long one of several nameservers may take before another is asked."""
 
+ONLY_ATTEMPT_SECONDS = 5.0
+"""How long it may take with a request that cannot be sent to another, as it may have been carried out: longer than
+etcd needs to elect a leader."""
+
 REBUILDING_PAUSE_SECONDS = 0.2
 REBUILDING_PATIENCE = 24
 """So many times its usual time a call waits for a nameserver that says it is getting its namespace back."""
@@ -68,12 +72,13 @@ class Nameservers:
         """
         began = time.monotonic()
         deadline = began + self._timeout_seconds
+        attempt_seconds = self._attempt_seconds if again else min(
+            max(self._attempt_seconds, ONLY_ATTEMPT_SECONDS), self._timeout_seconds)
         while True:
             left = deadline - time.monotonic()
             asked = self._asked
-            in_doubt = False
             try:
-                return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
+                return self._calls[asked].call(method, request, max(min(left, attempt_seconds), 0.001))
             except NamespaceRebuilding:
                 if time.monotonic() - began > self._timeout_seconds * REBUILDING_PATIENCE:
                     raise
@@ -84,12 +89,12 @@ class Nameservers:
                 self._ask_next(asked)
             except CallFailed as failure:
                 self._ask_next(asked)
-                in_doubt = not again and not isinstance(failure, NotSent)
-                if in_doubt and not failure.timed_out:
+                if not again and not isinstance(failure, NotSent):
+                    what = (f"the nameserver at {self.address} did not answer within {attempt_seconds:g} s"
+                            if failure.timed_out else f"the connection to the nameserver at {self.address} broke")
                     raise NameserverUnavailable(
-                        f"the connection to the nameserver at {self.address} broke; "
-                        f"{method} may or may not have been carried out") from None
-            if in_doubt or left <= RETRY_PAUSE_SECONDS or time.monotonic() >= deadline:
+                        f"{what}; {method} may or may not have been carried out") from None
+            if left <= RETRY_PAUSE_SECONDS or time.monotonic() >= deadline:
                 raise NameserverUnavailable(f"the nameserver at {self.address} did not answer within "
                                             f"{self._timeout_seconds:g} s")
             time.sleep(RETRY_PAUSE_SECONDS)

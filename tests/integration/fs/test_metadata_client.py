@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fs.client.metadata import MetadataClient
+from fs.client.nameservers import ATTEMPT_SECONDS
 from fs.errors import (
     AlreadyExists,
     DirectoryNotEmpty,
@@ -249,6 +250,18 @@ class TestUnavailable:
             with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1 did not answer within 0\.5 s"):
                 client.lookup("/")
             assert 0.4 < time.monotonic() - began < 3
+
+    def test_a_rename_waits_for_one_of_several_nameservers_that_is_slow(self, tmp_path: Path) -> None:
+        with LocalCluster(tmp_path, dataservers=0) as cluster:
+            address = cluster.nameserver.address
+            with MetadataClient(f"{address},{address}", 0) as client:
+                inode = client.mkdir("/d").inode
+                cluster.nameserver.pause()
+                again = threading.Timer(ATTEMPT_SECONDS + 0.5, cluster.nameserver.resume)
+                again.start()
+                client.rename("/d", "/e")
+                again.join()
+                assert client.lookup("/e").inode == inode
 
     def test_a_nameserver_that_hangs_is_given_up_too(self, tmp_path: Path) -> None:
         with (LocalCluster(tmp_path, dataservers=0) as cluster,
