@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -43,6 +43,19 @@ QUICK_COFLOWS, QUICK_INTERVALS = 8, 0.4
 """A quick run has so many coflows, at so much of the paper's intervals: 20 s and a little more."""
 
 
+@dataclass(frozen=True)
+class CoflowScale:
+    """The emulated testbed beside the paper's: files shrink with the links, so times stay. With a `slowdown` files
+    are so much larger, so of more frames, and come so much less often; times measured are divided by it again."""
+
+    host_bps: float
+    slowdown: float = 1.0
+
+    @property
+    def of_sizes(self) -> float:
+        return self.host_bps / LINK_BPS * self.slowdown
+
+
 def emulated_tasks(figure: CoflowFigure, quick: bool, seed: int, runs: int) -> list[CoflowTask]:
     """The runs of a figure for the methods that are played. Hosts have no queues there."""
     methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
@@ -58,7 +71,7 @@ def _quicker(task: CoflowTask) -> CoflowTask:
         interval_deviation_seconds=QUICK_INTERVALS * workload.interval_deviation_seconds)))
 
 
-def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: ResultsFile,
+def run_emulated(chosen: Sequence[CoflowTask], scale: CoflowScale, results: ResultsFile,
                  finished: Callable[[int], None], say: Callable[[str], None],
                  failed: Callable[[str], None]) -> list[dict[str, Any]]:
     """Play what `results` does not have. `failed` hears of runs that came to nothing; the others go on.
@@ -67,45 +80,47 @@ def run_emulated(chosen: Sequence[CoflowTask], host_bps: float, results: Results
     """
     for done, task in enumerate(chosen):
         finished(done)
-        if results.get(_parameters(task, host_bps)) is None:
+        if results.get(_parameters(task, scale)) is None:
             try:
-                results.add(_run(task, host_bps, say))
+                results.add(_run(task, scale, say))
             except ReplayFailed as error:
                 failed(f"{task.point.name}, {task.method.name}, seed {task.seed}: {error}")
     finished(len(chosen))
-    return [result for task in chosen if (result := results.get(_parameters(task, host_bps))) is not None]
+    return [result for task in chosen if (result := results.get(_parameters(task, scale))) is not None]
 
 
-def manifest(host_bps: float) -> dict[str, Any]:
+def manifest(scale: CoflowScale) -> dict[str, Any]:
     """The part of the manifest that the emulation adds."""
-    return {"mode": "emulate", "link_bps": host_bps, "mtu_bytes": Settings().mtu, "queue_packets": QUEUE_PACKETS,
-            "host_queue_packets": HOST_QUEUE_PACKETS, "first_window_frames": FIRST_WINDOW_FRAMES,
+    return {"mode": "emulate", "link_bps": scale.host_bps, "slowdown": scale.slowdown,
+            "mtu_bytes": Settings().mtu, "queue_packets": QUEUE_PACKETS, "host_queue_packets": HOST_QUEUE_PACKETS,
+            "first_window_frames": FIRST_WINDOW_FRAMES,
             "meter_min_burst_bytes": LEAST_BURST_BYTES, "meter_min_rate_bps": LEAST_RATE_BPS,
             "paced_at_hosts": list(PACED), "queues": QUEUES}
 
 
-def _parameters(task: CoflowTask, host_bps: float) -> dict[str, Any]:
-    return task.parameters() | {"host_bps": host_bps, "queue_packets": QUEUE_PACKETS}
+def _parameters(task: CoflowTask, scale: CoflowScale) -> dict[str, Any]:
+    return task.parameters() | asdict(scale) | {"queue_packets": QUEUE_PACKETS}
 
 
-def _run(task: CoflowTask, host_bps: float, say: Callable[[str], None]) -> dict[str, Any]:
+def _run(task: CoflowTask, scale: CoflowScale, say: Callable[[str], None]) -> dict[str, Any]:
     """As the simulator's, with how long each coflow took, in the order of arrival, what the simulator says, and the
-    part of the machine that was busy. Files shrink with the links, so times stay."""
-    fabric, scale = _slower(fabric_of(task.point.spines), task.point.spines, host_bps), host_bps / LINK_BPS
+    part of the machine that was busy."""
+    fabric = _slower(fabric_of(task.point.spines), task.point.spines, scale.host_bps)
     paper = generate(task.point.workload, network_of(fabric_of(task.point.spines)), Random(f"coflows {task.seed}"))
     draw = Random(f"background {task.seed}")
     background = {str(coflow.id) for coflow in paper if draw.random() < task.point.background}
-    coflows = [_scaled(coflow, scale) for coflow in paper]
+    coflows = [_scaled(coflow, scale.of_sizes) for coflow in paper]
     policy = task.method.policy
     with tempfile.TemporaryDirectory(prefix="speedwell-coflows-") as name:
         played = replay(coflows, ReplaySettings(
-            fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale, background,
-            paced=policy in PACED), say)
-    counted = [coflow for coflow in coflows if str(coflow.id) not in background] or coflows
-    seconds = [played.seconds[str(coflow.id)] for coflow in counted]
-    return {"task": _parameters(task, host_bps), "mean_seconds": fmean(seconds),
+            fabric, Path(name), policy, QUEUES.get(policy, "none"), THRESHOLD_BYTES * scale.of_sizes, background,
+            scale.slowdown, paced=policy in PACED), say)
+    counted = [coflow for coflow in paper if str(coflow.id) not in background] or paper
+    seconds = [played.seconds[str(coflow.id)] / scale.slowdown for coflow in counted]
+    return {"task": _parameters(task, scale), "mean_seconds": fmean(seconds),
             "p95_seconds": float(np.percentile(seconds, 95)),
-            "bound_seconds": least_mean_seconds(counted, network_of(fabric)), "counted": len(counted),
+            "bound_seconds": least_mean_seconds(counted, network_of(fabric_of(task.point.spines))),
+            "counted": len(counted),
             "seconds": [round(each, 3) for each in seconds], "simulated_seconds": run_task(task)["mean_seconds"],
             "switch_cpu": {name: round(share, 4) for name, share in played.switch_cpu.items()},
             "machine_busy": round(played.machine_busy, 4), "congestion_control": played.congestion_control}

@@ -21,6 +21,7 @@ WITH_HDFS = "mayflower-fig8"
 FIGURES = ("mayflower-fig4", "mayflower-fig5", "mayflower-fig6", "mayflower-fig7", WITH_HDFS,
            "mayflower-readings", "mayflower-plus")
 AGREEMENT = "mayflower-agreement"
+HOST_MBPS = 8.0
 QUICK_SPEEDUP = 4.0
 AGREEMENT_SLOWDOWN = 2.0
 """With fewer frames to a file, TCP's way to a fair share is a part of the time that is compared."""
@@ -35,11 +36,11 @@ Say = Callable[[str], None]
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
-              "[default: 3; quick: 1]")
+              "[default: 3; quick and coflows: 1]")
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
               "[default: 600; quick: 100]")
-@click.option("--host-mbps", type=click.FloatRange(1, 1000), default=8.0, show_default=True,
-              help="With --emulate: rate of a host's link; files shrink with it.")
+@click.option("--host-mbps", type=click.FloatRange(1, 1000), help="With --emulate: rate of a host's link; files "
+              f"shrink with it.  [default: {HOST_MBPS:g}; coflows: {mincof_experiment.HOST_MBPS:g}]")
 @click.option("--slowdown", type=click.FloatRange(1, 20), help="With --emulate: files grow by it and come so much "
               f"less often, so a file is more frames.  [default: 1; {AGREEMENT}: {AGREEMENT_SLOWDOWN:g}]")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -47,7 +48,7 @@ Say = Callable[[str], None]
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | None, reads: int | None,
-               host_mbps: float, slowdown: float | None, output: Path | None, resume: bool,
+               host_mbps: float | None, slowdown: float | None, output: Path | None, resume: bool,
                scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
@@ -62,24 +63,27 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
     """
     from sim.errors import SimulationError
 
-    if name in mincof_experiment.NAMES and not simulate and (reads or slowdown):
-        raise click.UsageError("--reads and --slowdown are of no use to coflows", click.get_current_context())
+    is_coflows = name in mincof_experiment.NAMES
+    if is_coflows and not simulate and reads:
+        raise click.UsageError("--reads is of no use to coflows", click.get_current_context())
     emulate = not simulate or name == AGREEMENT
-    if quick and slowdown is not None:
+    if quick and slowdown is not None and not is_coflows:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
                                click.get_current_context())
-    if not emulate and (runs or reads):
-        raise click.UsageError("--runs and --reads go with --emulate", click.get_current_context())
+    if not emulate and (runs or reads or host_mbps or slowdown):
+        raise click.UsageError("--runs, --reads, --host-mbps and --slowdown go with --emulate",
+                               click.get_current_context())
     if scheduler is not None and emulate:
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
     if emulate:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
     try:
-        if name in mincof_experiment.NAMES and not simulate:
-            mincof_experiment.emulate(name, quick, seed, runs or 1, host_mbps, directory, resume)
+        if is_coflows and not simulate:
+            mincof_experiment.emulate(name, quick, seed, runs or 1, host_mbps or mincof_experiment.HOST_MBPS,
+                                      slowdown or 1.0, directory, resume)
             return
-        if name in mincof_experiment.NAMES:
+        if is_coflows:
             mincof_experiment.run(name, quick, seed, directory, resume, scheduler)
             return
         if not emulate:
@@ -87,7 +91,7 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
             return
         runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
         speedup = QUICK_SPEEDUP if quick else 1 / (slowdown or (AGREEMENT_SLOWDOWN if name == AGREEMENT else 1.0))
-        _emulate(name, quick, seed, runs, reads, host_mbps, speedup, directory, resume)
+        _emulate(name, quick, seed, runs, reads, host_mbps or HOST_MBPS, speedup, directory, resume)
     except SimulationError as error:
         raise click.ClickException(str(error)) from None
 

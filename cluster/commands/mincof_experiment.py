@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sim.experiments.mincof import CoflowFigure
 
 NAMES = ("mincof-width", "mincof-size", "mincof-blocking", "mincof-background")
+HOST_MBPS = 20.0
 
 
 def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
@@ -29,23 +30,25 @@ def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler
     finish(figure, results, output)
 
 
-def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, output: Path, resume: bool) -> None:
-    """The same on an emulated fabric, with files as much smaller as its links are slower."""
-    from cluster.coflow_replay.experiment import emulated_tasks, manifest, run_emulated
+def emulate(name: str, quick: bool, seed: int, runs: int, host_mbps: float, slowdown: float, output: Path,
+            resume: bool) -> None:
+    """The same on an emulated fabric, with files as much smaller as its links are slower, and `slowdown` times as
+    large, which come so much less often."""
+    from cluster.coflow_replay.experiment import CoflowScale, emulated_tasks, manifest, run_emulated
     from cluster.commands.sweeping import progress_bar, write_manifest
     from cluster.errors import ClusterError
     from sim.experiments import mincof
     from sim.experiments.results_file import ResultsFile
     from topo.emulation import EmulationError
 
-    figure, host_bps = mincof.FIGURES[name], host_mbps * 1e6
+    figure, scale = mincof.FIGURES[name], CoflowScale(host_mbps * 1e6, slowdown)
     tasks = emulated_tasks(figure, quick, seed, runs)
     results_file = ResultsFile(output / "results.jsonl", resume)
-    write_manifest(output, mincof.manifest(name, quick, seed, tasks) | manifest(host_bps))
+    write_manifest(output, mincof.manifest(name, quick, seed, tasks) | manifest(scale))
     failures: list[str] = []
     try:
         with progress_bar(name, len(tasks), output) as (finished, say):
-            results = run_emulated(tasks, host_bps, results_file, finished, say, failures.append)
+            results = run_emulated(tasks, scale, results_file, finished, say, failures.append)
     except (ClusterError, EmulationError) as error:
         raise click.ClickException(str(error)) from None
     if results:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coflow_replay.experiment import EMULATED, emulated_tasks, run_emulated
+from cluster.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
 from sim.coflow_workload import CoflowWorkload
 from sim.experiments.mincof import FIGURES
 from sim.experiments.results_file import ResultsFile
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
-HOST_BPS = 20e6
+SCALE = CoflowScale(20e6)
 
 
 def test_every_policy_is_played_and_finished_runs_are_kept(tmp_path: Path) -> None:
@@ -24,10 +24,10 @@ def test_every_policy_is_played_and_finished_runs_are_kept(tmp_path: Path) -> No
         if task.point.name == figure.points[0].name]
     assert {task.method.policy for task in tasks} == set(EMULATED)
     results_file = ResultsFile(tmp_path / "results.jsonl", False)
-    results = run_emulated(tasks, HOST_BPS, results_file, lambda done: None, lambda now: None, pytest.fail)
+    results = run_emulated(tasks, SCALE, results_file, lambda done: None, lambda now: None, pytest.fail)
     assert len(results) == len(tasks)
     for result in results:
         assert 0.9 * result["bound_seconds"] < result["mean_seconds"] < 60, result
-    again = run_emulated(tasks, HOST_BPS, ResultsFile(tmp_path / "results.jsonl", True), lambda done: None,
+    again = run_emulated(tasks, SCALE, ResultsFile(tmp_path / "results.jsonl", True), lambda done: None,
                          lambda now: None, pytest.fail)
     assert again == results

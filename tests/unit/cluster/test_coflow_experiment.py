@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 from rich.table import Table
 
 from cluster.coflow_replay import experiment
-from cluster.coflow_replay.experiment import EMULATED, QUICK_COFLOWS, cpu_table, emulated_tasks, simulated_table
+from cluster.coflow_replay.experiment import (
+    EMULATED,
+    QUICK_COFLOWS,
+    CoflowScale,
+    cpu_table,
+    emulated_tasks,
+    simulated_table,
+)
 from cluster.coflow_replay.replay import ReplayFailed
+from cluster.commands.experiment import experiment as experiment_command
 from sim.experiments.mincof import FIGURES, CoflowTask
 from sim.experiments.results_file import ResultsFile
 
@@ -29,6 +38,20 @@ def test_each_policy_is_played_once_at_each_point() -> None:
         assert len(tasks) == len(figure.points) * len(EMULATED) * 2 and {task.seed for task in tasks} == {3, 4}
 
 
+def test_files_shrink_with_the_links_and_grow_with_the_slowdown() -> None:
+    assert CoflowScale(20e6).of_sizes == pytest.approx(0.2)
+    assert CoflowScale(20e6, 3.0).of_sizes == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("arguments", "reason"), [
+    (["--slowdown", "2"], "go with --emulate"), (["--host-mbps", "20"], "go with --emulate"),
+    (["--runs", "2"], "go with --emulate"), (["--emulate", "--reads", "20"], "of no use to coflows"),
+    (["--emulate", "--host-mbps", "0"], "range"), (["--emulate", "--scheduler", "x:1"], "without --scheduler")])
+def test_options_that_would_do_nothing_are_refused(arguments: list[str], reason: str) -> None:
+    result = CliRunner().invoke(experiment_command, ["mincof-width", *arguments])
+    assert result.exit_code == 2 and reason in result.output
+
+
 def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
     [whole, *_], [quick, *_] = (emulated_tasks(FIGURES["mincof-size"], is_quick, 1, 1) for is_quick in (False, True))
     assert quick.point.workload.coflows == QUICK_COFLOWS < whole.point.workload.coflows
@@ -38,16 +61,16 @@ def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
 
 def test_a_run_that_fails_does_not_keep_the_others_from_being_made(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(task: CoflowTask, host_bps: float, say: Any) -> dict[str, Any]:
+    def run(task: CoflowTask, scale: CoflowScale, say: Any) -> dict[str, Any]:
         if task.method.policy == "tailor":
             raise ReplayFailed("r0h0 could not send: no route")
-        return {"task": experiment._parameters(task, host_bps)}
+        return {"task": experiment._parameters(task, scale)}
 
     monkeypatch.setattr(experiment, "_run", run)
     tasks = emulated_tasks(FIGURES["mincof-size"], True, 1, 1)
     failures: list[str] = []
-    results = experiment.run_emulated(tasks, 20e6, ResultsFile(tmp_path / "results.jsonl", False), lambda done: None,
-                                      lambda now: None, failures.append)
+    results = experiment.run_emulated(tasks, CoflowScale(20e6), ResultsFile(tmp_path / "results.jsonl", False),
+                                      lambda done: None, lambda now: None, failures.append)
     assert len(failures) == 2 and len(results) == len(tasks) - 2
     assert failures[0] == "< 40 MB, Tailor, seed 1: r0h0 could not send: no route"
 
