@@ -270,8 +270,11 @@ class OpenFile:
         for handle in self.handles:
             if handle.wrote:
                 handle.failure = error
+        appender = self._appender
         self._drop_appender()
         self.dirty = False
+        if appender is not None and appender.attributes.file_id == self.attributes.file_id:
+            self._take(appender.attributes)     # what was acknowledged before the error stays
         self.size = self.attributes.size
 
     def _take(self, attributes: Attributes) -> None:

@@ -3,13 +3,14 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 from fs.channel import MAX_APPEND_BYTES, Channel
 from fs.client.append_request import AppendRequests, Begun
 from fs.client.context import ClientContext
-from fs.errors import FileClosed, InvalidArgument, SpeedwellError
+from fs.errors import FileClosed, InvalidArgument, NameserverUnavailable, SpeedwellError
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
 
@@ -143,6 +144,9 @@ class Appender:
         try:
             if not self._raised:
                 self.flush()
+            elif not isinstance(self._error, NameserverUnavailable):
+                with suppress(SpeedwellError):
+                    self._requests.publish()    # what was acknowledged before the error
         finally:
             with self._changed:
                 self._closed = True

@@ -117,6 +117,7 @@ def test_a_full_disk_is_enospc_at_fsync_and_leaves_what_was_there(fragile: tuple
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
         assert errno_within_bound(write_until_it_fails, descriptor) == errno.ENOSPC
+        assert path.stat().st_size > DISK_BYTES // 2  # what the disk took is there at once
         assert errno_within_bound(os.fsync, descriptor) == errno.ENOSPC
     finally:
         assert errno_within_bound(os.close, descriptor) == errno.ENOSPC
