@@ -229,6 +229,9 @@ class Client:
             with self.open_append(partial, attributes) as appender:
                 stored_bytes = send_file(appender, source_fd, progress)
             self.rename(partial, target, no_replace=exclusive)
+        except SpeedwellError as error:
+            self._discard(partial)
+            raise type(error)(str(error).replace(paths.display(partial), paths.display(target))) from None
         except BaseException:
             self._discard(partial)
             raise

@@ -267,7 +267,7 @@ def test_a_quota_is_set_shown_enforced_and_cleared(speedwell, room):
     speedwell.ok("put", "-", f"{room}/a", stdin=bytes(600_000))
     refused = speedwell.run("put", "-", f"{room}/b", stdin=bytes(600_000))
     assert refused.returncode == 1
-    assert "too many for a quota" in error_line(refused)
+    assert f"speedwell: {room}/b: " in error_line(refused) and "too many for a quota" in error_line(refused)
     shown = json.loads(speedwell.ok("quota", "show", room, "--json"))
     assert shown == [{"path": room, "used_bytes": 600_000, "used_files": 2, "max_bytes": 1 << 20,
                       "max_files": 10, "counting": False}]
