@@ -55,4 +55,6 @@ def _supported(name: str | bytes) -> bytes:
     key = os.fsencode(name)
     if not key.startswith(PREFIXES) or key in NOT_SUPPORTED:
         raise OSError(errno.EOPNOTSUPP, "no attributes of this kind")
+    if key in PREFIXES:
+        raise OSError(errno.EINVAL, "the attribute has no name after its prefix")
     return key

@@ -180,6 +180,7 @@ def test_extended_attributes_are_seen_on_both_mounts_with_the_right_errors(here:
         errno.EEXIST: lambda: os.setxattr(path, "user.name", b"", os.XATTR_CREATE),
         errno.ENODATA: lambda: os.setxattr(path, "user.other", b"", os.XATTR_REPLACE),
         errno.EOPNOTSUPP: lambda: os.setxattr(path, "other.name", b""),
+        errno.EINVAL: lambda: os.setxattr(path, "user.", b""),
         errno.ENOSPC: lambda: os.setxattr(path, "user.large", b"z" * 65536),
         errno.E2BIG: lambda: os.setxattr(path, "user.large", b"z" * 65537),
         errno.ERANGE: lambda: os.setxattr(path, "user." + "n" * 251, b""),
