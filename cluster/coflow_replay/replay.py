@@ -37,6 +37,8 @@ from topo.fabric.addresses import FABRIC_NETWORK
 
 AGENT_PORT = 7400
 READY_SECONDS = 30.0
+CONTROLLER_SECONDS = 60.0
+"""How long a controller may take to start: the first one compiles its policy."""
 LEAST_BURST_BYTES = 128 << 10
 """Scaled-down flows are short, and at their low rates TCP stands still below a meter with less."""
 LEAST_RATE_BPS = 8 * 9000 / 0.2
@@ -131,7 +133,8 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
     config.write_text("\n".join(lines) + "\n")
     return Command("controller", [
         program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",
-        str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)])
+        str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", str(REST_PORT)],
+        ready_timeout_seconds=CONTROLLER_SECONDS)
 
 
 def _prepare_hosts(emulation: Emulation) -> None:
@@ -159,10 +162,15 @@ def _play_first(agents: Agents, settings: ReplaySettings, number: int) -> None:
     agents.begin(Coflow(FIRST_COFLOW, flows, 0.0), number, settings.policy is not None, settings.paced)
     agents.wait(1, settings.timeout_seconds)
     del agents.ended[FIRST_COFLOW]
-    if settings.policy is not None and not wait_for(
-            lambda: not requests.get(CONTROLLER_URL + "/v1/coflows", timeout=REST_SECONDS).json()["coflows"],
-            READY_SECONDS):
+    if settings.policy is not None and not wait_for(_knows_no_coflow, READY_SECONDS):
         raise ReplayFailed("the controller does not forget a coflow that has ended")
+
+
+def _knows_no_coflow() -> bool:
+    try:
+        return not requests.get(CONTROLLER_URL + "/v1/coflows", timeout=REST_SECONDS).json()["coflows"]
+    except (requests.RequestException, ValueError):
+        return False
 
 
 def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,

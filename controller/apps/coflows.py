@@ -24,7 +24,7 @@ from coflow.errors import InvalidReport, InvalidSetting
 from coflow.report import MAX_DATAGRAM_BYTES, decode
 from coflow.settings import read_key
 from controller.coflow_book import CoflowBook
-from controller.coflow_policies import SCHEDULERS
+from controller.coflow_policies import SCHEDULERS, compile_policy
 from controller.confirm import asked
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.events import EventHostChanged, EventLinkChanged
@@ -69,6 +69,7 @@ class Coflows(RyuApp):
         except InvalidSetting as error:
             raise InvalidSettings(str(error)) from None
         self._acceptance = Acceptance()
+        compile_policy(settings.coflow_policy)
         scheduler = SCHEDULERS[settings.coflow_policy](self._state.network, settings.coflow_threshold_bytes)
         self.book = CoflowBook(scheduler, settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
         self.metrics = CoflowMetrics(kwargs["rest"].metrics)

@@ -71,7 +71,7 @@ class _Fabric:
                 self._cut[switch, direction] = len(capacities)
                 live = [network.capacity_bps(link) for link in links if network.has_link(link)]
                 capacities.append(max(sum(live), 1.0))
-        self.whole = np.array(capacities)
+        self.whole = np.array(capacities, np.float64)
         self._pairs: dict[tuple[str, str], int] = {}
         self._first: list[int] = []
         self._paths: list[int] = []
