@@ -167,7 +167,7 @@ def test_a_nameserver_killed_while_it_rebuilds_does_it_again(tmp_path: Path, mon
                     holder.beat(installation.requests, parts)
                 return (installation.place / "rebuilding").exists()
 
-            wait_until(asked_for, 5, "no copy is asked for")
+            wait_until(asked_for, 20, "no copy is asked for")
             asked_for()
             assert not installation.serves
             installation.crash()
