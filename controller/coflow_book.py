@@ -50,7 +50,7 @@ class CoflowBook:
     """Takes news in and says whether there is another schedule than before.
 
     A coflow is forgotten when all its flows have ended, or `expiry_seconds` after it was last heard of. A flow that
-    has not moved for `stall_seconds` loses its place until it moves.
+    has not moved for `stall_seconds` loses its place until it moves; not one that the schedule held back meanwhile.
     """
 
     def __init__(self, scheduler: CoflowScheduler, expiry_seconds: float, stall_seconds: float) -> None:
@@ -207,7 +207,11 @@ class CoflowBook:
                 if now - flow.heard_at > self._expiry_seconds:
                     changed |= self._end_flow(coflow, flow.five_tuple, now)
                 elif now - flow.moved_at > self._stall_seconds:
-                    changed |= self._unschedule(flow.five_tuple, now)
+                    assignment = self.schedule.get(flow.five_tuple)
+                    if assignment is not None and assignment.rate_bps == 0:
+                        flow.moved_at = now
+                    else:
+                        changed |= self._unschedule(flow.five_tuple, now)
             if not coflow.flows:
                 self._forget(coflow)
         return changed

@@ -14,10 +14,10 @@ import numpy as np
 from rich.table import Table
 
 from cluster.coflow_replay.replay import (
-    FIRST_WINDOW_FRAMES,
+    BEST_EFFORT_PACKETS,
     HOST_QUEUE_PACKETS,
     LEAST_BURST_BYTES,
-    LEAST_RATE_BPS,
+    MTU_BYTES,
     QUEUE_PACKETS,
     ReplayFailed,
     ReplaySettings,
@@ -30,7 +30,6 @@ from sim.coflow_workload import generate
 from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks
 from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of
-from topo.emulation import Settings
 from topo.fabric import Fabric, spine_leaf
 
 EMULATED = ("varys", "fair", "tailor", "mincof", "coflow-plus")
@@ -92,14 +91,13 @@ def run_emulated(chosen: Sequence[CoflowTask], scale: CoflowScale, results: Resu
 def manifest(scale: CoflowScale) -> dict[str, Any]:
     """The part of the manifest that the emulation adds."""
     return {"mode": "emulate", "link_bps": scale.host_bps, "slowdown": scale.slowdown,
-            "mtu_bytes": Settings().mtu, "queue_packets": QUEUE_PACKETS, "host_queue_packets": HOST_QUEUE_PACKETS,
-            "first_window_frames": FIRST_WINDOW_FRAMES,
-            "meter_min_burst_bytes": LEAST_BURST_BYTES, "meter_min_rate_bps": LEAST_RATE_BPS,
+            "mtu_bytes": MTU_BYTES, "queue_packets": QUEUE_PACKETS, "host_queue_packets": HOST_QUEUE_PACKETS,
+            "best_effort_packets": BEST_EFFORT_PACKETS, "meter_min_burst_bytes": LEAST_BURST_BYTES,
             "paced_at_hosts": list(PACED), "queues": QUEUES}
 
 
 def _parameters(task: CoflowTask, scale: CoflowScale) -> dict[str, Any]:
-    return task.parameters() | asdict(scale) | {"queue_packets": QUEUE_PACKETS}
+    return task.parameters() | asdict(scale) | {"mtu_bytes": MTU_BYTES, "queue_packets": QUEUE_PACKETS}
 
 
 def _run(task: CoflowTask, scale: CoflowScale, say: Callable[[str], None]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Pace:
         self._due_at = 0.0
 
     def set(self, rate_bps: float) -> None:
-        """From now on; 0 lets nothing go."""
+        """From now on; 0 lets nothing go, infinity everything."""
         with self._changed:
             now, former = self._clock(), self._rate_bps
             if former and rate_bps and self._due_at > now:      # what goes at present is waited for at the new rate

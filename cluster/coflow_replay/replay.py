@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,7 +34,6 @@ from controller.policy.coflow import Coflow, CoflowFlow
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric
-from topo.fabric.addresses import FABRIC_NETWORK
 
 AGENT_PORT = 7400
 READY_SECONDS = 30.0
@@ -41,15 +41,14 @@ CONTROLLER_SECONDS = 60.0
 """How long a controller may take to start: the first one compiles its policy."""
 LEAST_BURST_BYTES = 128 << 10
 """Scaled-down flows are short, and at their low rates TCP stands still below a meter with less."""
-LEAST_RATE_BPS = 8 * 9000 / 0.2
-"""The controller's default, for the emulated fabric's frames of 9,000 bytes."""
-QUEUE_PACKETS = 60
-"""Of a switch's port. With 20, as many as are on a link at once in the paper's workload, most flows have no packet on
-the way and wait for timeouts."""
-FIRST_WINDOW_FRAMES = 2
-"""TCP's first window, as many bytes as its ten frames of 1,500. Ten of ours are a third of a short flow."""
-HOST_QUEUE_PACKETS = 1000
-"""Linux' default. A host sends up to a hundred flows at once here; TCP keeps few packets of each in its own queue."""
+MTU_BYTES = 1500
+"""As on the paper's testbed. With frames of 9,000 bytes and some twenty flows on a link most have one packet on the
+way, or none, and wait for timeouts: wide coflows took twice as long."""
+QUEUE_PACKETS, BEST_EFFORT_PACKETS = 360, 12
+"""Of a switch's port: as many as are on a link at once in the paper's workload. Of its best-effort queue: as many
+bytes as two frames of 9,000."""
+HOST_QUEUE_PACKETS = 6000
+"""A host sends up to a hundred flows at once; TCP keeps few packets of each in its own queue."""
 FIRST_COFLOW, FIRST_COFLOW_PART = "first", 1.1
 """The coflow that does not count, and a flow's size over the threshold above which flows are scheduled."""
 RATES_INTERVAL_SECONDS, REST_SECONDS = 0.1, 2.0
@@ -98,7 +97,8 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
     with ExitStack() as stack:
         emulation = stack.enter_context(Emulation(
             settings.fabric, directory=settings.directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-            queues=queues != "none", queue_packets=QUEUE_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS))
+            queues=queues != "none", mtu=MTU_BYTES, queue_packets=QUEUE_PACKETS,
+            best_effort_packets=BEST_EFFORT_PACKETS, host_queue_packets=HOST_QUEUE_PACKETS))
         processes = Processes(settings.directory)
         stack.callback(processes.stop)
         key_file = settings.directory / "coflow.key"
@@ -129,7 +129,7 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
         lines += [f'coflow_policy = "{settings.policy}"', f'coflow_key_file = "{key_file}"',
                   f'coflow_host = "{MACHINE}"', f"coflow_threshold_bytes = {float(settings.threshold_bytes)}",
                   f'coflow_rates = "{"hosts" if settings.paced else "meters"}"',
-                  f"meter_min_burst_bytes = {LEAST_BURST_BYTES}", f"meter_min_rate_bps = {LEAST_RATE_BPS}"]
+                  f"meter_min_burst_bytes = {LEAST_BURST_BYTES}"]
     config.write_text("\n".join(lines) + "\n")
     return Command("controller", [
         program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE, "--openflow-port",
@@ -139,15 +139,14 @@ def _controller(settings: ReplaySettings, key_file: Path, queues: str) -> Comman
 
 def _prepare_hosts(emulation: Emulation) -> None:
     """Let every host know the others' hardware addresses for good: where many flows fill a queue, questions for them
-    get lost until a host counts as not there. And let TCP begin with as many bytes as elsewhere.
+    get lost until a host counts as not there.
 
     Raises StartFailed.
     """
     hosts = emulation.fabric.hosts
     for host in hosts:
-        lines = [f"ip route change {FABRIC_NETWORK} dev eth0 scope link src {host.ip} initcwnd {FIRST_WINDOW_FRAMES}",
-                 *(f"ip neigh replace {other.ip} lladdr {other.mac} dev eth0 nud permanent"
-                   for other in hosts if other != host)]
+        lines = [f"ip neigh replace {other.ip} lladdr {other.mac} dev eth0 nud permanent"
+                 for other in hosts if other != host]
         done = emulation.run(host.name, ["sh", "-ec", "\n".join(lines)])
         if done.returncode:
             raise StartFailed(f"{host.name} cannot be set up: {done.stderr.strip()}")
@@ -218,9 +217,13 @@ class Rates:
 
         live = [get(f"/v1/coflows/{each['id']}") for each in get("/v1/coflows")["coflows"]]
         flows = {(flow["source"], flow["source_port"], flow["destination"]): flow
-                 for coflow in live for flow in coflow.get("members", ()) if flow["rate_bps"] is not None}
-        self._agents.set_rates(flow for key, flow in flows.items() if self._told.get(key) != flow["rate_bps"])
-        self._told = {key: flow["rate_bps"] for key, flow in flows.items()}
+                 for coflow in live for flow in coflow.get("members", ())}
+        # Whoever had a rate and has none any more is free: its coflow lost its schedule.
+        rates = {key: math.inf if flow["rate_bps"] is None else flow["rate_bps"] for key, flow in flows.items()
+                 if flow["rate_bps"] is not None or key in self._told}
+        self._agents.set_rates(flow | {"rate_bps": rates[key]} for key, flow in flows.items()
+                               if key in rates and self._told.get(key) != rates[key])
+        self._told = rates
 
 
 class Agents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -50,3 +51,15 @@ def test_a_flow_that_nobody_gives_a_rate_does_not_wait_for_ever(monkeypatch: pyt
     pace, gone = Pace(), threading.Event()
     threading.Thread(target=lambda: (pace.wait(1 << 30), pace.wait(1 << 30), gone.set()), daemon=True).start()
     wait_until(gone.is_set, 5, "it waits")
+
+
+def test_a_flow_that_is_set_free_goes_on_at_once_and_can_be_held_again() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    pace.set(0)
+    assert pace._seconds_until(1 << 20) is None
+    pace.set(math.inf)
+    assert [pace._seconds_until(1 << 20) for _ in range(3)] == [0, 0, 0]
+    pace.set(8e6)
+    pace.wait(1 << 20)
+    assert pace._seconds_until(1) == pytest.approx((1 << 20) / 1e6, abs=0.03)

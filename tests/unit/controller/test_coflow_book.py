@@ -10,6 +10,7 @@ from coflow.report import Flow, FlowReport
 from controller import coflow_book
 from controller.coflow_book import LIE_SLACK_BYTES, CoflowBook
 from controller.policy.coflow import TrafficSet
+from controller.policy.coflow_comparators import Varys
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.mincof import MinCOF
 from controller.policy.network import Network
@@ -128,6 +129,23 @@ def test_a_flow_that_never_moves_loses_its_place_until_it_does(reported: Reporte
         reported.book.expire(second)
     assert reported.scheduled() == {"d"}
     assert reported.take(20, a=9 * MB) and reported.scheduled() == {"a", "d"}
+
+
+def test_a_flow_that_the_schedule_holds_back_keeps_its_place() -> None:
+    reported = Reported()
+    reported.book = CoflowBook(Varys(reported.network), EXPIRY_SECONDS, STALL_SECONDS)
+    for second in range(40):
+        reported.take(second, ONE, a=(100 - second) * MB)
+        reported.take(second, OTHER, c=400 * MB)        # from the same host, and longer
+        reported.book.expire(second)
+    assert reported.book.schedule[key("c")].rate_bps == 0
+    assert reported.scheduled() == {"a", "c"}
+    reported.take(40, ONE, a=0)
+    assert reported.book.schedule[key("c")].rate_bps == 20e6
+    for second in range(41, 60):
+        reported.take(second, OTHER, c=400 * MB)        # it could move now
+        reported.book.expire(second)
+    assert reported.scheduled() == set()
 
 
 def test_a_coflow_that_moves_more_than_it_announced_loses_its_schedule_until_it_is_forgotten(
