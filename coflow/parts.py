@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -103,6 +104,12 @@ class Stream:
         left = memoryview(data)
         while left:
             left = left[self._patiently(self._connection.send, left):]
+
+    def has_word(self) -> bool:
+        """Whether the other side has said something, or closed the connection."""
+        looking = select.poll()
+        looking.register(self._connection, select.POLLIN)
+        return bool(looking.poll(0))
 
     def receive_into(self, buffer: memoryview) -> int:
         """What came, 0 at the end."""

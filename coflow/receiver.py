@@ -110,6 +110,8 @@ class Receiver:
                 self._part_done(incoming, end)
                 while not incoming.finished.wait(LOOK_SECONDS):
                     incoming.activity.require()
+                    if stream.has_word():
+                        raise TransferFailed("the sender closed the connection")
                 incoming.activity.require()
                 stream.send(b"ok\n")
             except (OSError, TransferFailed) as error:
@@ -118,6 +120,7 @@ class Receiver:
                     self._give_up(incoming, reason, end)
                 with suppress(OSError):
                     connection.sendall(f"error: {reason}\n".encode("utf-8", "backslashreplace"))
+                    _wait_for_end(connection)
 
     def _begin(self, part: Part) -> _Incoming:
         """The file that a part belongs to. Raises TransferFailed, or OSError if the file cannot be made."""
@@ -189,6 +192,15 @@ class Receiver:
                 incoming.temporary.unlink()
         end(reason)
         incoming.finished.set()
+
+
+def _wait_for_end(connection: socket.socket) -> None:
+    """Take what is on its way yet: a connection that is closed with bytes unread is reset, and the sender does not
+    hear why."""
+    connection.shutdown(socket.SHUT_WR)
+    deadline = time.monotonic() + _LAST_ANSWERS_SECONDS
+    while time.monotonic() < deadline and connection.recv(BLOCK_BYTES):
+        pass
 
 
 def _some(stream: Stream, buffer: memoryview) -> int:

@@ -117,6 +117,8 @@ def _send_part(source: int, part: Part, stream: Stream, moved: Callable[[int], N
             raise TransferFailed("it became shorter while it was read")
         digest.update(block)
         stream.send(block)
+        if stream.has_word():       # before it has everything: it says what is wrong
+            _expect(stream, b"")
         moved(len(block))
         offset += len(block)
     stream.send(digest.digest())
