@@ -95,8 +95,14 @@ def fabric(tmp_path: Path) -> Iterator[Moving]:
             running.stop_controller()
 
 
-def spine_of(fabric: Moving, port: int) -> str:
-    """Which spine the flow from this port goes over, by the switches' own entries; empty: the default."""
+def way(fabric: Moving, port: int) -> str:
+    """What the first switch does with the flow from this port, by its own entry; empty: it has none."""
+    lines = fabric.emulation.ovs_ofctl("leaf0", "dump-flows", f"udp,tp_src={port}").splitlines()
+    return next((line.partition("actions=")[2] for line in lines if f"tp_src={port}," in line), "")
+
+
+def planned_spine(fabric: Moving, port: int) -> str:
+    """Which spine the controller has the flow from this port go over; empty: the default."""
     [names] = [flow["path_names"] for flow in fabric.members() if flow["source_port"] == port]
     return next((name for name in names if name.startswith("spine")), "")
 
@@ -106,6 +112,7 @@ def test_a_flow_that_is_moved_again_and_again_loses_no_packet(fabric: Moving) ->
     wait_until(lambda: b"ready" in received.read_bytes(), 10, "nobody receives")
     sender, sent = fabric.start("r0h0", SENDER, fabric.ip("r0h0"), SOURCE_PORT, fabric.ip("r1h0"), PORT)
     spines: list[str] = []
+    ways: dict[str, str] = {}
     with fabric.reporter() as reporter:
         reporter.add([(Flow(fabric.ip("r0h0"), fabric.ip("r1h0"), SOURCE_PORT, PORT, UDP), SIZE_BYTES)])
         for other_port in count(8000):
@@ -114,13 +121,18 @@ def test_a_flow_that_is_moved_again_and_again_loses_no_packet(fabric: Moving) ->
                 other.add([(Flow(fabric.ip("r0h1"), fabric.ip("r1h1"), other_port, PORT, UDP), SIZE_BYTES)])
                 wait_until(lambda: len(fabric.members()) == 2, 10, "the reports are not heard")
                 wait_until(lambda: all(flow["state"] != "waiting" for flow in fabric.members()), 10, "no decision")
-                spine = spine_of(fabric, SOURCE_PORT)
-            if spine and spines[-1:] != [spine]:
-                spines.append(spine)
+                spine = planned_spine(fabric, SOURCE_PORT)
+                if spine and spines[-1:] != [spine]:
+                    former = ways.get(spines[-1]) if spines else ""
+                    wait_until(lambda former=former: way(fabric, SOURCE_PORT) != former, 10, "the entry stays")
+                    ways.setdefault(spine, way(fabric, SOURCE_PORT))
+                    assert way(fabric, SOURCE_PORT) == ways[spine]
+                    spines.append(spine)
             if len(spines) == MOVES:
                 break
             wait_until(lambda: len(fabric.members()) == 1, 10, "the other does not end")
             assert other_port < 8200, f"the flow is not moved any more: {spines}"
+    assert len(set(ways.values())) == 2, ways
     sender.terminate()
     assert sender.wait(10) == 0
     receiver.terminate()
