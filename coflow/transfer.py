@@ -118,7 +118,7 @@ def _send_part(source: int, part: Part, stream: Stream, moved: Callable[[int], N
         digest.update(block)
         stream.send(block)
         if stream.has_word():       # before it has everything: it says what is wrong
-            _expect(stream, b"")
+            raise _refusal(stream.read_line())
         moved(len(block))
         offset += len(block)
     stream.send(digest.digest())
@@ -127,5 +127,9 @@ def _send_part(source: int, part: Part, stream: Stream, moved: Callable[[int], N
 def _expect(stream: Stream, wanted: bytes) -> None:
     answer = stream.read_line()
     if answer != wanted:
-        reason = answer.decode("utf-8", "replace").strip().removeprefix("error: ")
-        raise TransferFailed(reason or "the receiver closed the connection")
+        raise _refusal(answer)
+
+
+def _refusal(answer: bytes) -> TransferFailed:
+    reason = answer.decode("utf-8", "replace").strip().removeprefix("error: ")
+    return TransferFailed(reason or "the receiver closed the connection")
