@@ -10,13 +10,13 @@ rebuild from.
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from crc32c import crc32c
 
+from fs.dataserver.disk import write_file
 from fs.errors import DatabaseDamaged, StorageFailed
 from fs.nameserver.holders import HOLDERS_KEY, Holders, decode_holders, position_message, position_of
 from fs.proto.speedwell_pb2 import MirrorReply, MirrorRequest, StorePosition
@@ -73,13 +73,10 @@ class Mirror:
             return
         text = json.dumps({"namespace": holders.namespace.hex(), "version": holders.version,
                            "members": holders.members}).encode()
-        new = self._directory / ".holders"
+        line, new = text + b" %08x\n" % crc32c(text), self._directory / ".holders"
         try:
             for name in HOLDERS_FILES:
-                with new.open("wb") as stream:
-                    stream.write(text + b" %08x\n" % crc32c(text))
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                write_file(str(new), line, sync=True)
                 new.rename(self._directory / name)
         except OSError as error:
             raise StorageFailed(f"{self._directory}: {error.strerror}") from error
