@@ -56,7 +56,7 @@ class Settings(BaseModel):
     coflow_expiry_seconds: Seconds = 5.0
     """A coflow that has been silent for so long is forgotten."""
     coflow_stall_seconds: Seconds = 15.0
-    """A flow that has not moved for so long loses its place until it moves."""
+    """A flow that has not moved for so long, and might have, loses its place until it moves."""
     coflow_lifetime_seconds: Annotated[int, Field(ge=3, le=3600)] = 15
     """How long the switches keep to a schedule that nobody renews."""
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0

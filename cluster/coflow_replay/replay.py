@@ -153,8 +153,8 @@ def _prepare_hosts(emulation: Emulation) -> None:
 
 
 def _play_first(agents: Agents, settings: ReplaySettings, number: int) -> None:
-    """Play a small coflow that does not count: the controller's first decision compiles, and takes about as long as a
-    small coflow. Every host sends to the one half the fabric away. Raises ReplayFailed."""
+    """Play a small coflow that does not count: what controller and agents do for the first time would hold the first
+    one up. Every host sends to the one half the fabric away. Raises ReplayFailed."""
     hosts = [host.name for host in settings.fabric.hosts]
     flows = tuple(CoflowFlow(here, here, hosts[(place + len(hosts) // 2) % len(hosts)],
                              FIRST_COFLOW_PART * settings.threshold_bytes) for place, here in enumerate(hosts))
