@@ -7,6 +7,7 @@ more. The package `coflow` is imported where a scheduler is named only: most pro
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import socket
@@ -99,4 +100,7 @@ def configured() -> Coflows | None:
         reporter = configured_reporter()
     except InvalidSetting as error:
         raise InvalidArgument(str(error)) from None
-    return None if reporter is None else Coflows(reporter)
+    if reporter is None:
+        return None
+    atexit.register(reporter.close)     # else a coflow that ends with its process is kept until it expires
+    return Coflows(reporter)

@@ -61,13 +61,13 @@ class SteeredRead:
 
 
 class Placement:
-    """The controller's answer: its id for the read, and the parts in the order of their offsets.
+    """The controller's answer: the read's address there, and the parts in the order of their offsets.
 
     Each part is to be reported as ended once, whatever became of it. Thread-safe.
     """
 
     def __init__(self, read_id: str, parts: Sequence[SteeredRead], steering: "Steering") -> None:
-        self.read_id = read_id
+        self.url = f"/v1/reads/{read_id}"
         self.parts = tuple(parts)
         self._steering = steering
         self._running = {part.part_number for part in parts}
@@ -80,7 +80,7 @@ class Placement:
                 return
             self._running.discard(part.part_number)
             last = not self._running
-        self._steering.tell_end(f"/v1/reads/{self.read_id}" + ("" if last else f"/parts/{part.part_number}"))
+        self._steering.tell_end(self.url if last else f"{self.url}/parts/{part.part_number}")
 
 
 class FollowedPlacement:
@@ -89,7 +89,7 @@ class FollowedPlacement:
     def __init__(self, read_id: str, revision: int, parts: Sequence[SteeredRead], replicas: Sequence[Replica],
                  client_ports: Sequence[int], steering: "Steering") -> None:
         self.parts = tuple(parts)
-        self._url = f"/v1/reads/{read_id}"
+        self.url = f"/v1/reads/{read_id}"
         self._revision = revision
         self._replicas = replicas
         self._ports = client_ports
@@ -106,7 +106,7 @@ class FollowedPlacement:
         `over`.
         """
         try:
-            self._connection.request("GET", f"{self._url}?after={self._revision}&wait_seconds={NEWS_SECONDS}")
+            self._connection.request("GET", f"{self.url}?after={self._revision}&wait_seconds={NEWS_SECONDS}")
             response = self._connection.getresponse()
             answer = json.loads(response.read())
             if response.status != 200:
@@ -124,7 +124,7 @@ class FollowedPlacement:
             if self._is_over or part.part_number in self._ended_parts:
                 return
             self._ended_parts.add(part.part_number)
-        self._steering.tell_end(f"{self._url}/parts/{part.part_number}")
+        self._steering.tell_end(f"{self.url}/parts/{part.part_number}")
 
     def over(self) -> None:
         """Tell in the background that the read is over, and wake whoever waits for news. Safe to call again."""
@@ -132,7 +132,7 @@ class FollowedPlacement:
             if self._is_over:
                 return
             self._is_over = True
-        self._steering.tell_end(self._url)
+        self._steering.tell_end(self.url)
         held = self._connection.sock
         if held is not None:
             with contextlib.suppress(OSError):
@@ -163,6 +163,7 @@ class Steering:
         self._timeout_seconds = timeout_seconds
         self._workers = ThreadPoolExecutor(_WORKERS, "steering")
         self._idle: list[http.client.HTTPConnection] = []
+        self._running: set[str] = set()     # reads whose end is still to be told
         self._lock = threading.Lock()
         self._ask_again_at = 0.0
         self._closed = False
@@ -203,6 +204,8 @@ class Steering:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.warning("the controller's answer makes no sense: %s: %s", type(error).__name__, error)
             placement = None
+        if placement is not None:
+            self._began(placement.url)
         self._metrics.add(controller_requests=1, controller_seconds=time.monotonic() - began,
                           controller_fallbacks=0 if placement else 1)
         return placement
@@ -218,17 +221,29 @@ class Steering:
 
     def tell_end(self, target: str) -> None:
         """Delete a read or a part of one, in the background."""
-        if not self._closed:
-            self._workers.submit(self._delete, target)
+        with self._lock:
+            self._running.discard(target)
+            if not self._closed:
+                self._workers.submit(self._delete, target)
 
     def close(self) -> None:
-        """Deliver what is still to be told and close the connections."""
-        self._closed = True
+        """End the reads that still run, deliver what is still to be told and close the connections."""
+        with self._lock:
+            self._closed = True
+            while self._running:
+                self._workers.submit(self._delete, self._running.pop())
         self._workers.shutdown(wait=True)
         for connection in self._idle:
             connection.close()
 
     # ------------------------------------------------------------------ private
+
+    def _began(self, target: str) -> None:
+        with self._lock:
+            if not self._closed:
+                self._running.add(target)
+                return
+        self._delete(target)    # closed while it was placed: nobody else ends it
 
     def _post(self, body: dict[str, Any], asked: "_Question") -> dict[str, Any]:
         status, answer = self._request("POST", "/v1/reads", json.dumps(body).encode())

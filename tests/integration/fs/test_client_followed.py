@@ -73,7 +73,7 @@ def controller(cluster: LocalCluster) -> Iterator[Following]:
 
 @pytest.fixture
 def client(cluster: LocalCluster, controller: Following) -> Client:
-    return cluster.client(controller=controller.url, local_host="127.0.0.1")
+    return cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5)
 
 
 def is_over(controller: Following) -> None:

@@ -30,7 +30,7 @@ def controller() -> Iterator[ScriptedController]:
 @pytest.fixture
 def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
     controller.answer = place_on(cluster, "d0", "d1", weights=(2, 1))
-    return cluster.client(controller=controller.url, local_host="127.0.0.1")
+    return cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5)
 
 
 def all_ended(controller: ScriptedController) -> None:
@@ -69,7 +69,8 @@ def test_reads_of_any_size_give_the_content(client: Client, size: int) -> None:
 def test_three_parts_are_read_if_the_client_allows_them(
         cluster: LocalCluster, controller: ScriptedController, tmp_path: Path) -> None:
     controller.answer = place_on(cluster, "d2", "d0", "d1", weights=(5, 3, 1))
-    client = cluster.client(controller=controller.url, local_host="127.0.0.1", most_parts=3)
+    client = cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5,
+                            most_parts=3)
     with client.open_read("/f") as reader:
         assert reader.read(0, len(DATA)) == DATA
         assert len(reader.last_sources) == 3
@@ -206,7 +207,8 @@ def test_only_long_reads_are_asked_in_parts(
 def test_one_part_is_read_where_the_client_wants_no_more(
         cluster: LocalCluster, controller: ScriptedController) -> None:
     controller.answer = place_on(cluster, "d0", "d1")
-    client = cluster.client(controller=controller.url, local_host="127.0.0.1", most_parts=1)
+    client = cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5,
+                            most_parts=1)
     with client.open_read("/f") as reader:
         assert reader.read(0, len(DATA)) == DATA
         assert [source.replica_id for source in reader.last_sources] == ["d0"]

@@ -24,7 +24,8 @@ def controller() -> Iterator[ScriptedController]:
 
 @pytest.fixture
 def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
-    return cluster.client(controller=controller.url, local_host="127.0.0.1", path_policy="ecmp")
+    return cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5,
+                          path_policy="ecmp")
 
 
 @pytest.mark.parametrize("name", ["d0", "d1", "d2"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from coflow import decode
 from coflow.reporter import FlowProgress
 from fs import coflows
 from fs.coflows import MIN_BYTES, Coflows, configured
@@ -90,6 +93,20 @@ def test_nothing_is_configured_without_an_address_and_a_key(tmp_path: Path, monk
         configured()
     (tmp_path / "none").write_bytes(b"k" * 16)
     assert configured() is not None
+
+
+def test_a_process_that_goes_tells_that_its_coflows_are_over(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 16)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
+        heard.bind(("127.0.0.1", 0))
+        heard.settimeout(20)
+        environment = {**os.environ, "SPEEDWELL_COFLOW_ADDRESS": f"127.0.0.1:{heard.getsockname()[1]}",
+                       "SPEEDWELL_COFLOW_KEY_FILE": str(tmp_path / "key")}
+        subprocess.run([sys.executable, "-c", "from fs.coflows import configured, new_id\n"
+                        f"configured().flows(new_id(), [(*{ENDS!r}, 5000)])"], check=True, env=environment,
+                       cwd=Path(__file__).parents[3])
+        told = [decode(heard.recv(2000), b"k" * 16).flows[0].remaining_bytes for _ in range(4)]
+    assert told == [5000, 0, 0, 0]
 
 
 def test_a_client_that_reports_nothing_does_not_import_the_protocol() -> None:
