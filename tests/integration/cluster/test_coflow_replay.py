@@ -49,6 +49,7 @@ def unscheduled(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     return play(tmp_path_factory.mktemp("unscheduled"), None)
 
 
+@pytest.mark.timed
 def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
     assert unscheduled.seconds.keys() == LEAST_SECONDS.keys()
     assert all(LEAST_SECONDS[name] * 0.9 < seconds for name, seconds in unscheduled.seconds.items()), unscheduled
@@ -60,6 +61,7 @@ def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
 
 
 @pytest.mark.parametrize(("policy", "queues", "paced"), [("mincof", "mincof", False), ("varys", "none", True)])
+@pytest.mark.timed
 def test_no_flow_is_left_behind_by_a_schedule(unscheduled: Replayed, tmp_path: Path, policy: str, queues: str,
                                               paced: bool) -> None:
     played = play(tmp_path, policy, queues, paced)

@@ -83,6 +83,7 @@ def entries(cluster: FabricCluster) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["in order", "as a copy"])
+@pytest.mark.timed
 def test_two_replicas_with_bottlenecks_of_their_own_are_faster_than_one(
         cluster: FabricCluster, content: str, tmp_path: Path, how: str) -> None:
     copy = tmp_path / "copy"
@@ -97,6 +98,7 @@ def test_two_replicas_with_bottlenecks_of_their_own_are_faster_than_one(
     assert ask("/v1/reads") == {"reads": []}
 
 
+@pytest.mark.timed
 def test_parts_end_together_and_each_has_an_entry_until_then(
         cluster: FabricCluster, content: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"

@@ -45,6 +45,7 @@ def addresses(ready: str) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timed
 def test_it_says_where_it_listens_serves_there_alone_and_ends_when_told(number: signal.Signals) -> None:
     with controller(*ANY_PORTS) as process:
         assert process.stdout is not None

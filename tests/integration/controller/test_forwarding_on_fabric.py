@@ -173,6 +173,7 @@ def test_no_packet_of_known_hosts_reaches_the_controller(running: Running) -> No
 
 
 @pytest.mark.parametrize(("near", "far"), [("edge-p0r0", "aggregation-p0-0"), ("aggregation-p1-1", "core0")])
+@pytest.mark.timed
 def test_port_that_goes_down_is_out_of_the_graph_within_a_second_and_traffic_goes_round(
         running: Running, near: str, far: str) -> None:
     with running.steady_pings(*FAR) as longest_gap_seconds, running.steady_pings(*reversed(FAR)) as other_gap_seconds:
@@ -263,6 +264,7 @@ def test_host_that_moves_is_reached_at_its_new_place(running: Running) -> None:
         running.emulation.run(host, ["ip", "addr", "del", f"{wanderer}/8", "dev", "eth0"])
 
 
+@pytest.mark.timed
 def test_traffic_survives_the_controllers_death_and_restart(running: Running) -> None:
     a, b = FAR
     assert running.pings(a, b)

@@ -51,6 +51,7 @@ def queue_rates(fabric: Northbound, switch: str) -> list[int]:
     return sorted(int(word.removeprefix("min-rate=")) for word in listed.split() if word.startswith("min-rate="))
 
 
+@pytest.mark.timed
 def test_each_class_gets_its_share_against_the_others(fabric: Northbound, tmp_path: Path) -> None:
     before = sent(fabric)
     wanted = {host: pytest.approx(queue.share * LINK_BPS, rel=TOLERANCE) for host, queue in SENDERS.items()}

@@ -77,6 +77,7 @@ def test_replica_on_the_clients_host_needs_no_entry(running: Northbound) -> None
     running.end(read)
 
 
+@pytest.mark.timed
 def test_unknown_hosts_are_answered_404_within_bounds(running: Northbound) -> None:
     begin = time.monotonic()
     for changes in ({"client": "10.0.200.1"}, {"replicas": [{"host": "10.0.200.2", "port": 1}]}):
@@ -87,6 +88,7 @@ def test_unknown_hosts_are_answered_404_within_bounds(running: Northbound) -> No
     assert running.all_read_entries() == []
 
 
+@pytest.mark.timed
 def test_unknown_replica_does_not_keep_a_read_waiting(running: Northbound) -> None:
     replicas = [{"host": "10.0.200.3", "port": 1}, {"host": running.ip("r0h0"), "port": REPLICA_PORT}]
     begin = time.monotonic()
@@ -185,6 +187,7 @@ def test_refusal_of_a_full_switch_reaches_the_caller(running: Northbound) -> Non
     running.end(running.place("r1h0", "r0h0", port=next(PORTS)))
 
 
+@pytest.mark.timed
 def test_measured_rate_is_what_iperf3_measures(running: Northbound) -> None:
     port = next(PORTS)
     read = running.place("r1h0", "r0h0", port=port, size_bytes=100_000_000)

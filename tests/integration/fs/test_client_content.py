@@ -325,6 +325,7 @@ class TestBadCalls:
 
 
 class TestWithoutAController:
+    @pytest.mark.timed
     def test_reads_go_on_within_the_time_allowed_and_are_counted(self, cluster: LocalCluster, path: str) -> None:
         data = random.Random(9).randbytes(1 << 20)
         write(cluster.client(), path, data)

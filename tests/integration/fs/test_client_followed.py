@@ -209,6 +209,7 @@ def test_a_damaged_block_comes_from_another_replica(
     client.remove("/damaged")
 
 
+@pytest.mark.timed
 def test_a_connection_that_has_stalled_leaves_its_rest_to_one_that_has_nothing_left_to_do(
         cluster: LocalCluster, controller: Following, client: Client) -> None:
     controller.first = ("d0", "d1")

@@ -213,6 +213,7 @@ class TestLife:
         assert "another dataserver is running" in server.log.read_text()
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.timed
     def test_it_stops_at_once_with_connections_open(self, tmp_path: Path, number: signal.Signals) -> None:
         server = daemon(tmp_path)
         server.start()

@@ -244,6 +244,7 @@ def test_threads_that_change_and_look_never_see_their_own_past(pair: Pair) -> No
 
 
 class TestUnavailable:
+    @pytest.mark.timed
     def test_reads_wait_for_a_limited_time_and_name_the_address(self) -> None:
         with MetadataClient("127.0.0.1:1", call_timeout_seconds=0.5) as client:
             began = time.monotonic()

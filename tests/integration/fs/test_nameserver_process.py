@@ -273,6 +273,7 @@ def _in_parallel(work: list[Any]) -> None:
 
 class TestLife:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.timed
     def test_it_stops_with_status_0_within_two_seconds_with_clients_connected(
             self, tmp_path: Path, number: signal.Signals) -> None:
         daemon = nameserver(tmp_path)

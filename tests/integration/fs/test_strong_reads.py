@@ -50,6 +50,7 @@ def test_one_reader_can_be_strong(cluster: LocalCluster, path: str) -> None:
         assert strong.read(0, 100) == b"firstsecond"
 
 
+@pytest.mark.timed
 def test_a_file_that_is_removed_is_read_to_its_end(cluster: LocalCluster, path: str) -> None:
     reading, other = cluster.client(strong=True), cluster.client()
     other.create(path)

@@ -99,11 +99,13 @@ def test_full_size_packets_pass_with_two_labels(emulation: Emulation) -> None:
 
 
 @pytest.mark.parametrize(("target", "capacity_bps"), [("r0h1", HOST_BPS), ("r1h0", UPLINK_BPS)])
+@pytest.mark.timed
 def test_a_flow_gets_the_capacity_of_its_tightest_link(emulation: Emulation, tmp_path: Path, target: str,
                                                        capacity_bps: int) -> None:
     assert 0.85 * capacity_bps < measured_bps(emulation, tmp_path, "r0h0", target) <= 1.1 * capacity_bps
 
 
+@pytest.mark.timed
 def test_queues_are_as_short_as_asked(emulation: Emulation, tmp_path: Path) -> None:
     queues_at_this_rate = 2  # into the spine and out of it
     emptying_full_queues_seconds = queues_at_this_rate * 20 * (MTU + 100) * 8 / UPLINK_BPS
@@ -163,6 +165,7 @@ def test_killed_switch_drops_everything_and_comes_back_empty_with_its_ports(emul
     assert emulation.switch_cpu_seconds()["spine1"] >= used_seconds > 0
 
 
+@pytest.mark.timed
 def test_shaping_survives_the_restart_of_a_switch(emulation: Emulation, tmp_path: Path) -> None:
     emulation.kill_switch("leaf0")
     emulation.start_switch("leaf0")

@@ -138,6 +138,7 @@ def test_links_carry_headers_beside_the_files_bytes() -> None:
 # --------------------------------------------------------------------- replay
 
 
+@pytest.mark.timed
 def test_reads_begin_at_their_times_whatever_runs() -> None:
     system = Instant(seconds=0.2)
     outcomes = replay(one_after_the_other(10), system, MAYFLOWER, hosts=8)

@@ -65,6 +65,7 @@ def ask(channel: Channel) -> DataReply:
     return channel.expect(DataReply)
 
 
+@pytest.mark.timed
 def test_a_connection_without_a_request_is_closed(start: Start) -> None:
     _, address = start(idle_seconds=0.2)
     with connected(address) as channel:

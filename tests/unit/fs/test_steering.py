@@ -155,6 +155,7 @@ def test_an_answer_that_does_not_fit_is_a_counted_fallback(
     assert place(steering) is not None, "an answer, even a wrong one, shows that the controller lives"
 
 
+@pytest.mark.timed
 def test_a_slow_controller_is_not_waited_for_and_its_late_placement_is_ended(
         impatient: Steering, controller: ScriptedController, metrics: Metrics) -> None:
     release = threading.Event()
@@ -172,6 +173,7 @@ def test_a_slow_controller_is_not_waited_for_and_its_late_placement_is_ended(
     wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the late placement was not ended")
 
 
+@pytest.mark.timed
 def test_a_missing_controller_is_not_asked_for_every_read(metrics: Metrics) -> None:
     steering = Steering("http://127.0.0.1:1", metrics)
     began = time.monotonic()

@@ -56,6 +56,7 @@ def test_the_first_coflows_of_the_facebook_trace_end_when_another_simulator_says
 
 
 @pytest.mark.full
+@pytest.mark.timed
 def test_the_whole_facebook_trace_has_the_published_average_after_ten_seconds_at_most() -> None:
     trace = read_coflows(reference_file(FACEBOOK))
     run_fair(CoflowTrace(trace.racks, trace.coflows[:1]), 1e9)      # compiles
