@@ -71,7 +71,7 @@ class Daemon:
     def pause(self) -> None:
         """Stop the process without ending it: connections stay open and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
-        wait_until(self._is_paused, 5, f"{self.name} does not stop")
+        wait_until(self._is_paused, 15, f"{self.name} does not stop")
 
     def _is_paused(self) -> bool:
         """Whether every thread has stopped: one that still runs could take a request."""

@@ -215,6 +215,6 @@ class MirroredNameserver:
         except DatabaseDamaged as error:
             assert self._keeper is not None
             self._keeper.damaged(str(error))
-        wait_until(lambda: not self.serves, 5, "it goes on with a damaged database")
+        wait_until(lambda: not self.serves, 15, "it goes on with a damaged database")
         self.wait_rebuilt()
         return self.contents()

@@ -63,7 +63,7 @@ def kill(directory: Path, *names: str) -> None:
         record = Processes(directory).find(name)
         assert record is not None, f"{name} does not run"
         os.kill(record.pid, signal.SIGKILL)
-        wait_until(lambda record=record: not is_running(record), 5, f"{name} is dead")  # type: ignore[misc]
+        wait_until(lambda record=record: not is_running(record), 15, f"{name} is dead")  # type: ignore[misc]
 
 
 def error_line(result: subprocess.CompletedProcess[bytes]) -> str:

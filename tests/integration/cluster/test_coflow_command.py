@@ -58,7 +58,7 @@ def test_an_interrupted_receiver_leaves_nothing_of_what_has_not_arrived(
     header = b'{"transfer": "ab", "name": "x", "total": 4, "part": 0, "parts": 1, "offset": 0, "size": 4}\n'
     with closing(socket.create_connection((host, int(port)))) as connection:
         connection.sendall(header + b"ab")
-        wait_until(lambda: list((tmp_path / "in").iterdir()), 5, "the part is not taken")
+        wait_until(lambda: list((tmp_path / "in").iterdir()), 15, "the part is not taken")
         process.send_signal(number)
         assert process.wait(10) == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     assert list((tmp_path / "in").iterdir()) == []

@@ -53,7 +53,7 @@ class Running(Northbound):
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(5)
+            self.process.wait(15)
             self.process = None
 
     def links(self) -> set[tuple[str, str]]:
@@ -91,7 +91,7 @@ class Running(Northbound):
 
         def longest_gap_seconds() -> float:
             process.send_signal(signal.SIGINT)
-            process.wait(5)
+            process.wait(15)
             sent = re.search(r"(\d+) packets transmitted", log.read_text())
             assert sent is not None, log.read_text()
             answered = [int(number) for number in re.findall(r"bytes from .* icmp_seq=(\d+) ", log.read_text())]
@@ -205,15 +205,15 @@ def test_killed_switch_goes_out_and_gets_everything_back_when_it_restarts(runnin
     assert len(running.read_entries("edge-p0r0")) == 1
     with running.steady_pings("p0r1h0", b) as longest_gap_seconds:
         running.emulation.kill_switch("aggregation-p0-0")
-        wait_until(lambda: not any("aggregation-p0-0" in link for link in running.links()), 5, "its links are there")
+        wait_until(lambda: not any("aggregation-p0-0" in link for link in running.links()), 15, "its links are there")
         assert longest_gap_seconds() < 1.5
     running.emulation.kill_switch("edge-p0r0")
-    wait_until(lambda: not any("edge-p0r0" in link for link in running.links()), 5, "its links are there")
+    wait_until(lambda: not any("edge-p0r0" in link for link in running.links()), 15, "its links are there")
     for switch in ("aggregation-p0-0", "edge-p0r0"):
         running.emulation.start_switch(switch)
     running.wait_for_all_links()
     wait_until(lambda: running.pings(a, b), 10, "the restarted switch does not forward")
-    wait_until(lambda: len(running.read_entries("edge-p0r0")) == 1, 5, "the read's entry is not back")
+    wait_until(lambda: len(running.read_entries("edge-p0r0")) == 1, 15, "the read's entry is not back")
     running.end(read)
     for other in running.fabric.hosts:
         assert other.name == a or running.pings(a, other.name)
@@ -223,8 +223,8 @@ def test_switch_that_hangs_is_given_up_and_taken_back(running: Running) -> None:
     pid = running.forwarder_pid("core0")
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not any("core0" in link for link in running.links()), 5, "links of a hung switch are used")
-        wait_until(lambda: running.pings(*FAR), 5, "traffic does not go round the hung switch")
+        wait_until(lambda: not any("core0" in link for link in running.links()), 9, "links of a hung switch are used")
+        wait_until(lambda: running.pings(*FAR), 15, "traffic does not go round the hung switch")
     finally:
         os.kill(pid, signal.SIGCONT)
     running.wait_for_all_links()
@@ -257,7 +257,7 @@ def test_host_that_moves_is_reached_at_its_new_place(running: Running) -> None:
     for host in ("p0r0h1", "p1r1h1"):
         place_at(host)
         dpid = running.fabric.edge_switch_of(host).dpid_hex
-        wait_until(lambda dpid=dpid: edge() == dpid, 5, f"the controller does not see the host at {host}")
+        wait_until(lambda dpid=dpid: edge() == dpid, 15, f"the controller does not see the host at {host}")
         running.emulation.run("p1r0h0", ["ip", "neigh", "flush", "all"])
         wait_until(lambda: running.emulation.run("p1r0h0", ["ping", "-c1", "-W1", wanderer]).returncode == 0, 5,
                    f"the host is not reached at {host}")

@@ -234,7 +234,7 @@ def test_running_read_is_rerouted_when_a_link_dies(running: Northbound) -> None:
     carried_before = running.sent_bytes(other, "leaf1")
     running.emulation.set_link("leaf0", former, up=False)
     try:
-        wait_until(lambda: part()["path_names"][2] == other, 5, "the read is not given another path")
+        wait_until(lambda: part()["path_names"][2] == other, 15, "the read is not given another path")
         assert part()["reroutes"] == 1
         wait_until(stream.ended, 30, "the stream does not end")
         assert stream.received_bytes == size_bytes

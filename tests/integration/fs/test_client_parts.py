@@ -34,7 +34,7 @@ def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
 
 
 def all_ended(controller: ScriptedController) -> None:
-    wait_until(lambda: len(controller.ended_reads) == len(controller.posts), 2, "a read was not ended")
+    wait_until(lambda: len(controller.ended_reads) == len(controller.posts), 15, "a read was not ended")
 
 
 def remote_ports(controller: ScriptedController) -> set[int]:

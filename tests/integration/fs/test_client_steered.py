@@ -41,7 +41,7 @@ def test_a_stream_comes_from_the_chosen_replica_to_the_announced_port(
         assert (post["client"], post["size_bytes"], post["path_policy"]) == ("127.0.0.1", len(DATA), "ecmp")
         assert b"".join(reader.read(offset, BLOCK) for offset in range(BLOCK, len(DATA), BLOCK)) == DATA[BLOCK:]
     assert len(controller.posts) == 1, "one decision per file"
-    wait_until(lambda: controller.deleted == [f"/v1/reads/r{post['client_ports'][0]}"], 2, "the read was not ended")
+    wait_until(lambda: controller.deleted == [f"/v1/reads/r{post['client_ports'][0]}"], 15, "the read was not ended")
     assert client.metrics.steered_reads == 1 and client.metrics.controller_fallbacks == 0
 
 
@@ -58,7 +58,7 @@ def test_the_rest_is_placed_again_when_the_chosen_replica_dies(
     again = controller.posts[-1]
     assert cluster.dataserver("d1").host not in {replica["host"] for replica in again["replicas"]}
     assert again["size_bytes"] < len(DATA)
-    wait_until(lambda: len(controller.ended_reads) == len(controller.posts), 2, "a read was not ended")
+    wait_until(lambda: len(controller.ended_reads) == len(controller.posts), 15, "a read was not ended")
 
 
 def test_a_reader_closed_early_ends_its_read(cluster: LocalCluster, controller: ScriptedController,
@@ -67,7 +67,7 @@ def test_a_reader_closed_early_ends_its_read(cluster: LocalCluster, controller: 
     with client.open_read("/f") as reader:
         reader.read(0, BLOCK)
         assert controller.deleted == []
-    wait_until(lambda: len(controller.deleted) == 1, 2, "the read was not ended")
+    wait_until(lambda: len(controller.deleted) == 1, 15, "the read was not ended")
 
 
 def test_a_placement_on_a_replica_that_is_gone_costs_no_read(

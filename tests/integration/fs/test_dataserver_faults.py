@@ -147,10 +147,10 @@ class TestAppends:
         data, attributes = make_file(client, path, 100_000)
         channel = begin_append(attributes.replicas[0], attributes, 3_000_000, relay=attributes.replicas[1:])
         channel.send_bytes([b"x" * 2_000_000])
-        wait_until(lambda: min(disk_bytes(cluster, attributes.file_id)) > 1_000_000, 5, "nothing was relayed")
+        wait_until(lambda: min(disk_bytes(cluster, attributes.file_id)) > 1_000_000, 15, "nothing was relayed")
         assert read_all(client, path) == data
         channel.close()
-        wait_until(lambda: disk_bytes(cluster, attributes.file_id) == [100_000] * 3, 5, "bytes stay behind")
+        wait_until(lambda: disk_bytes(cluster, attributes.file_id) == [100_000] * 3, 15, "bytes stay behind")
         assert lengths(cluster, attributes.file_id) == [100_000] * 3
         assert client.append(path, b"more") == 100_000
 
@@ -174,7 +174,7 @@ class TestAppends:
         assert channel.expect(DataReply).status == OK
         assert len(cluster.stored_bytes(secondary.dataserver_id, attributes.file_id)) == 1000
         channel.close()
-        wait_until(lambda: disk_bytes(cluster, attributes.file_id) == [1000] * 3, 5, "prepared bytes stay behind")
+        wait_until(lambda: disk_bytes(cluster, attributes.file_id) == [1000] * 3, 15, "prepared bytes stay behind")
         assert client.append(path, b"more") == len(data)
         assert client.metrics.replicas_dropped == 0
 
@@ -299,7 +299,7 @@ def test_everything_killed_at_once_comes_back_without_a_hand(cluster: LocalClust
     data, attributes = make_file(client, path, 3 << 20)
     channel = begin_append(attributes.replicas[0], attributes, 2_000_000, relay=attributes.replicas[1:])
     channel.send_bytes([b"x" * 1_000_000])
-    wait_until(lambda: min(disk_bytes(cluster, attributes.file_id)) > 3 << 20, 5, "nothing was relayed")
+    wait_until(lambda: min(disk_bytes(cluster, attributes.file_id)) > 3 << 20, 15, "nothing was relayed")
     cluster.restart()
     channel.close()
     assert read_all(client, path) == data

@@ -237,14 +237,14 @@ class TestLife:
         channel.send(DataRequest(append=AppendOperation(file_id=FILE_ID, chunk_size=100, length=1000, offset=0,
                                                         epoch=1)))
         channel.send_bytes([b"x" * 500])
-        wait_until(lambda: (tmp_path / "data/01" / FILE_ID / "5").exists(), 5, "the append did not begin")
+        wait_until(lambda: (tmp_path / "data/01" / FILE_ID / "5").exists(), 15, "the append did not begin")
         process.send_signal(signal.SIGTERM)
         channel.send_bytes([b"x" * 500])
         assert channel.expect(DataReply).status == OK
         channel.send(CommitAppend(commit=True))
         assert channel.expect(DataReply).file_size == 1000
         channel.close()
-        assert process.wait(5) == 0
+        assert process.wait(15) == 0
 
     def test_with_sync_appends_are_the_same_only_slower(self, tmp_path: Path) -> None:
         server = daemon(tmp_path, "--sync")

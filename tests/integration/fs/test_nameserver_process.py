@@ -376,7 +376,7 @@ def test_a_full_disk_is_no_space_and_what_was_answered_before_stays(tmp_path: Pa
             assert len(made) > 100
             assert client.lookup(f"/{made[-1]}", fresh=True).inode
             subprocess.run(["mount", "-o", "remount,size=128m", str(tmp_path)], check=True)
-            wait_until(lambda: _succeeds(lambda: client.mkdir("/works-again")), 5, "it does not recover")
+            wait_until(lambda: _succeeds(lambda: client.mkdir("/works-again")), 15, "it does not recover")
             made.append("works-again")
         daemon.kill()
         daemon.start()

@@ -81,7 +81,7 @@ def put(store: Store, **pairs: str) -> None:
 def test_one_member_leads_and_the_others_refuse(join: Callable[..., Member]) -> None:
     first = join("a").wait_until_it_leads()
     second = join("b")
-    wait_until(lambda: second.store.leader() == "a", 5, "the follower does not see the leader")
+    wait_until(lambda: second.store.leader() == "a", 15, "the follower does not see the leader")
     with pytest.raises(NotLeader):
         second.store.get(b"key")
     with pytest.raises(NotLeader):

@@ -72,7 +72,7 @@ def test_the_daemon_is_ready_when_the_command_returns_and_ends_on_sigterm(
     assert os.getsid(pid) != os.getsid(0)
     os.kill(pid, signal.SIGTERM)
     wait_unmounted(mountpoint)
-    wait_until(lambda: has_ended(pid), 5, "the daemon did not end")
+    wait_until(lambda: has_ended(pid), 15, "the daemon did not end")
     assert "unmounted" in log.read_text()
     assert "ERROR" not in log.read_text()
 
@@ -81,7 +81,7 @@ def test_unmounting_ends_the_process_with_status_0(cluster: LocalCluster, mountp
     mount = Mounted(mountpoint, cluster.nameserver.address)
     try:
         run("umount", mountpoint)
-        assert mount.process.wait(5) == 0
+        assert mount.process.wait(15) == 0
     finally:
         mount.clean_up()
 

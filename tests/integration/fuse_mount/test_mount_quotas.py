@@ -71,7 +71,7 @@ def test_writing_more_than_a_quota_allows_is_edquot_and_room_is_there_again_afte
     assert used_bytes(client, limited) <= LIMIT_BYTES
     (limited / "fits").unlink()
     (limited / "does not").unlink()
-    wait_until(lambda: used_bytes(client, limited) == 0, 5, "what was removed still counts")
+    wait_until(lambda: used_bytes(client, limited) == 0, 15, "what was removed still counts")
     assert write_all(limited / "fits now", 3 << 20, flags) is None
 
 
@@ -90,7 +90,7 @@ def test_a_change_in_the_middle_that_makes_a_file_too_long_is_edquot_and_the_old
             os.close(descriptor)
         except OSError as error:
             assert error.errno == errno.EDQUOT
-    wait_until(lambda: path.read_bytes() == b"old" * 1000, 5, "what could not be published is still shown")
+    wait_until(lambda: path.read_bytes() == b"old" * 1000, 15, "what could not be published is still shown")
 
 
 def test_moving_into_a_full_quota_is_edquot_and_a_hard_link_across_is_exdev(limited: Path, there: Path) -> None:

@@ -96,7 +96,7 @@ def test_two_mounts_that_replace_the_same_open_file_never_miss_it(here: Path, th
             other.join()
     assert os.listdir(here) == os.listdir(there) == ["file"]
     assert (here / "file").read_bytes() in (b"new %d" % (RENAMES // 3 - 1), b"other %d" % (RENAMES // 3 - 1))
-    wait_until(lambda: cluster.client().statistics().files == files_before, 5, "a replaced file is kept for a mount")
+    wait_until(lambda: cluster.client().statistics().files == files_before, 15, "a replaced file is kept for a mount")
 
 
 def test_who_has_the_replaced_file_open_on_another_mount_keeps_it(here: Path, there: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_open_file_that_another_mount_has_replaced_is_replaced_once_more(here
             (mount / "new").rename(mount / "file")
         assert reader.read() == b"first"
         assert (here / "file").read_bytes() == (there / "file").read_bytes() == b"third"
-    wait_until(lambda: client.statistics().files == files_before, 5, "a replaced file is kept for the mount")
+    wait_until(lambda: client.statistics().files == files_before, 15, "a replaced file is kept for the mount")
 
 
 def test_a_rename_that_is_refused_leaves_the_open_file_where_it_was(here: Path, there: Path,

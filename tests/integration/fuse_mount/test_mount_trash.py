@@ -44,7 +44,7 @@ def test_removed_files_are_gone_open_ones_go_on_and_all_come_back(here: Path, th
         assert kept(client, here) == []
     shutil.rmtree(here / "d")
     assert list(there.iterdir()) == []
-    wait_until(lambda: kept(client, here) == [b"d", b"d/a", b"open"], 5, "the trash has something else")
+    wait_until(lambda: kept(client, here) == [b"d", b"d/a", b"open"], 15, "the trash has something else")
     for entry in sorted(client.metadata.trash(), key=lambda entry: entry.path):
         client.metadata.restore(entry, entry.path)
     assert (there / "open").read_bytes() == b"before and after"

@@ -46,4 +46,4 @@ def state() -> tuple[object, ...]:
 def nothing_stays_behind() -> Iterator[None]:
     before = state()
     yield
-    wait_until(lambda: state() == before, 5, "something of the emulation stays behind")
+    wait_until(lambda: state() == before, 15, "something of the emulation stays behind")

@@ -48,10 +48,10 @@ def entry_packets(emulation: Emulation, switch: str, match: str) -> int:
 
 def measured_bps(emulation: Emulation, tmp_path: Path, source: str, target: str) -> float:
     server = emulation.popen(target, ["iperf3", "--server", "--one-off"], log=tmp_path / "iperf3.log")
-    wait_until(lambda: ":5201" in emulation.run(target, ["ss", "-ltn"]).stdout, 5, "iperf3 does not listen")
+    wait_until(lambda: ":5201" in emulation.run(target, ["ss", "-ltn"]).stdout, 15, "iperf3 does not listen")
     client = emulation.run(source, ["iperf3", "--client", emulation.fabric.host(target).ip, "--time", "2",
                                     "--omit", "1", "--json"])
-    server.wait(5)
+    server.wait(15)
     return float(json.loads(client.stdout)["end"]["sum_received"]["bits_per_second"])
 
 
@@ -161,7 +161,7 @@ def test_killed_switch_drops_everything_and_comes_back_empty_with_its_ports(emul
     assert "actions" not in emulation.ovs_ofctl("spine1", "dump-flows")
     assert re.findall(r"^ (\d+)\(", emulation.ovs_ofctl("spine1", "show"), re.MULTILINE) == ports
     labelled_paths.install(emulation, "spine1")
-    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 5, "the restarted switch does not forward")
+    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 15, "the restarted switch does not forward")
     assert emulation.switch_cpu_seconds()["spine1"] >= used_seconds > 0
 
 
@@ -170,7 +170,7 @@ def test_shaping_survives_the_restart_of_a_switch(emulation: Emulation, tmp_path
     emulation.kill_switch("leaf0")
     emulation.start_switch("leaf0")
     labelled_paths.install(emulation, "spine1")
-    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 5, "the restarted switch does not forward")
+    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 15, "the restarted switch does not forward")
     assert 0.85 * UPLINK_BPS < measured_bps(emulation, tmp_path, "r0h0", "r1h0") <= 1.1 * UPLINK_BPS
 
 
@@ -180,11 +180,11 @@ def test_link_goes_down_at_both_ends_and_up_again(emulation: Emulation) -> None:
 
     local_ports_only = downs()
     emulation.set_link("leaf0", "spine1", up=False)
-    wait_until(lambda: downs() == [number + 1 for number in local_ports_only], 5, "no switch reports the link down")
+    wait_until(lambda: downs() == [number + 1 for number in local_ports_only], 15, "no switch reports the link down")
     assert not ping(emulation, "r0h0", "r1h0")
     emulation.set_link("spine1", "leaf0", up=True)
-    wait_until(lambda: downs() == local_ports_only, 5, "the link does not come up again")
-    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 5, "nothing passes the link that is up again")
+    wait_until(lambda: downs() == local_ports_only, 15, "the link does not come up again")
+    wait_until(lambda: ping(emulation, "r0h0", "r1h0"), 15, "nothing passes the link that is up again")
 
 
 def test_nodes_leave_the_management_network_and_come_back(emulation: Emulation) -> None:
@@ -194,17 +194,17 @@ def test_nodes_leave_the_management_network_and_come_back(emulation: Emulation) 
         return [subprocess.run(["ping", "-c", "1", "-W", "0.2", address], capture_output=True,
                                check=False).returncode == 0 for address in nodes]
 
-    wait_until(lambda: reached() == [True, True, True], 5, "the management network does not reach all")
+    wait_until(lambda: reached() == [True, True, True], 15, "the management network does not reach all")
     emulation.set_management_link(emulation.fabric.hosts[0].name, up=False)
     emulation.set_management_link("leaf0", up=False)
     assert reached() == [False, True, False]
     emulation.set_management_link(emulation.fabric.hosts[0].name, up=True)
     emulation.set_management_link("leaf0", up=True)
-    wait_until(lambda: reached() == [True, True, True], 5, "the nodes do not come back")
+    wait_until(lambda: reached() == [True, True, True], 15, "the nodes do not come back")
     emulation.set_management_network(up=False)
     assert reached() == [False, False, False]
     emulation.set_management_network(up=True)
-    wait_until(lambda: reached() == [True, True, True], 5, "the network does not come back")
+    wait_until(lambda: reached() == [True, True, True], 15, "the network does not come back")
 
 
 def test_service_runs_on_its_host_with_its_log_and_environment(emulation: Emulation, tmp_path: Path) -> None:

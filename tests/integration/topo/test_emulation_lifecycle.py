@@ -53,7 +53,7 @@ def test_stop_leaves_nothing_behind_not_even_what_services_started(emulation: Em
         emulation.popen("r0h0", ["sh", "-c", "setsid iperf3 --server & iperf3 --server --port 5555"],
                         log=tmp_path / "iperf3.log")
         emulation.network["r1h0"].cmd("iperf3 --server &")
-        wait_until(lambda: running("iperf3") >= 3, 5, "the services did not start")
+        wait_until(lambda: running("iperf3") >= 3, 15, "the services did not start")
         emulation.stop()
         assert running("ovs-vswitchd") == 0
 

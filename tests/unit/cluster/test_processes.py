@@ -170,7 +170,7 @@ def test_a_killed_daemon_is_noticed_and_forgotten(processes):
     record = processes.start(python("server", SERVES))
     later = Processes(processes.directory)
     os.kill(record.pid, signal.SIGKILL)
-    wait_until(lambda: not later.running(), 5, "the killed daemon counts as dead")
+    wait_until(lambda: not later.running(), 15, "the killed daemon counts as dead")
     assert later.forget_dead() == [record]
     assert Processes(processes.directory).records == []
 

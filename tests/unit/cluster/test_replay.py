@@ -231,16 +231,16 @@ def agents(tmp_path: Path):
 
 
 def test_a_host_is_asked_and_answers(agents: ReaderAgents) -> None:
-    assert agents.read("a", "/f", 10).result(5) == ReadReport(1.0, 2.0, 10, ("a",), True)
+    assert agents.read("a", "/f", 10).result(15) == ReadReport(1.0, 2.0, 10, ("a",), True)
     with pytest.raises(ReadingFailed, match="no such file"):
-        agents.read("a", "/none", 10).result(5)
+        agents.read("a", "/none", 10).result(15)
 
 
 def test_reads_fail_with_the_log_when_the_reading_program_ends(agents: ReaderAgents) -> None:
     with pytest.raises(ReadingFailed, match="out of memory"):
-        agents.read("a", "/crash", 10).result(5)
+        agents.read("a", "/crash", 10).result(15)
     with pytest.raises(ReadingFailed, match="out of memory"):
-        agents.read("a", "/f", 10).result(5)
+        agents.read("a", "/f", 10).result(15)
 
 
 def test_an_agreement_has_an_interval_from_batches_of_the_same_reads() -> None:

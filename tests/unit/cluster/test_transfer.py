@@ -51,7 +51,7 @@ def test_the_first_failure_stops_the_others_and_is_the_one_raised():
             raise
 
     def failing(report):
-        started.wait(5)
+        started.wait(15)
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):

@@ -86,12 +86,12 @@ def test_what_waits_in_a_senders_socket_is_left_to_send(heard: socket.socket) ->
         waiting_bytes = struct.unpack("i", ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
         assert waiting_bytes > 0 and progress.remaining_bytes == size_bytes - handed_over + waiting_bytes
         _drain(there, handed_over)
-        wait_until(lambda: progress.remaining_bytes == size_bytes - handed_over, 5, "acknowledged bytes do not count")
+        wait_until(lambda: progress.remaining_bytes == size_bytes - handed_over, 9, "acknowledged bytes do not count")
         rest = threading.Thread(target=connection.sendall, args=(bytes(size_bytes - handed_over + 32),))
         rest.start()
         _drain(there, size_bytes - handed_over + 32)
         rest.join()
-        wait_until(lambda: progress.remaining_bytes == 1, 5, "more than was announced does not count as all of it")
+        wait_until(lambda: progress.remaining_bytes == 1, 15, "more than was announced does not count as all of it")
         connection.close()
         assert progress.remaining_bytes == 1, "a closed connection has not ended the flow"
         sender.ended(progress)

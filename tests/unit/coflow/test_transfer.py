@@ -146,7 +146,7 @@ def test_a_transfer_that_fails_does_not_write_into_another(receiving: Receiving,
     with closing(socket.create_connection(receiving.receiver.address)) as slow, \
             closing(socket.create_connection(receiving.receiver.address)) as broken:
         slow.sendall(json.dumps(header | {"part": 0, "offset": 0}).encode() + b"\n" + bytes(1000))
-        wait_until(lambda: list(receiving.directory.iterdir()), 5, "the first part is not taken")
+        wait_until(lambda: list(receiving.directory.iterdir()), 15, "the first part is not taken")
         broken.sendall(json.dumps(header | {"part": 1, "offset": 1_000_000}).encode() + b"\n")
         broken.shutdown(socket.SHUT_WR)
         assert b"error" in broken.recv(200)
@@ -163,7 +163,7 @@ def test_a_receiver_that_is_closed_leaves_nothing_of_what_has_not_arrived(receiv
     header = {"transfer": "ab", "name": "x", "total": 4, "part": 0, "parts": 1, "offset": 0, "size": 4}
     with closing(socket.create_connection(receiving.receiver.address)) as connection:
         connection.sendall(json.dumps(header).encode() + b"\nab")
-        wait_until(lambda: list(receiving.directory.iterdir()), 5, "the part is not taken")
+        wait_until(lambda: list(receiving.directory.iterdir()), 15, "the part is not taken")
         receiving.stop()
     assert list(receiving.directory.iterdir()) == []
 

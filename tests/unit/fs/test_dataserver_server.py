@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for server, thread in running:
         server.stop(0.1)
-        thread.join(5)
+        thread.join(15)
         assert not thread.is_alive()
     store.close()
 
@@ -98,7 +98,7 @@ def test_surplus_connections_are_turned_away_until_one_is_free(start: Start) -> 
         except ConnectionLost:
             return False
 
-    wait_until(served, 5, "a free place is not given away")
+    wait_until(served, 15, "a free place is not given away")
 
 
 def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: Start) -> None:
@@ -110,7 +110,7 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         busy.send_bytes([b"ab"])
         peer = f":{busy.socket.getsockname()[1]}"
         wait_until(lambda: any(serving for channel, serving in list(server._open.items())
-                               if channel.peer.endswith(peer)), 5, "the append did not begin")
+                               if channel.peer.endswith(peer)), 15, "the append did not begin")
         stopper = threading.Thread(target=server.stop, args=(5.0,))
         stopper.start()
         assert idle.receive(DataReply) is None
@@ -119,5 +119,5 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         busy.send(CommitAppend(commit=True))
         reply = busy.expect(DataReply)
         assert (reply.status, reply.file_size) == (OK, 4)
-        stopper.join(5)
+        stopper.join(15)
         assert not stopper.is_alive()

@@ -214,7 +214,7 @@ def test_a_nameserver_that_is_behind_its_copies_stops_serving(tmp_path: Path) ->
         installation.start()
         assert installation.serves
         installation.beat()
-        wait_until(lambda: not installation.serves, 5, "it serves an old state")
+        wait_until(lambda: not installation.serves, 15, "it serves an old state")
         installation.wait_rebuilt()
         assert installation.contents() == expected
 
@@ -255,7 +255,7 @@ def test_a_holder_that_stays_away_is_replaced_and_drops_its_copy_when_it_returns
             installation.beat()
             return set(installation.holders["d0"].mirror.holders.members) == {"d0", "d2", "d3"}
 
-        wait_until(replaced, 5, "the holder that is away is not replaced")
+        wait_until(replaced, 15, "the holder that is away is not replaced")
         installation.holders["d1"] = absent
         expected = installation.contents()
         installation.settle()

@@ -80,7 +80,7 @@ def test_the_end_of_a_read_is_told(steering: Steering, controller: ScriptedContr
     placement = place(steering)
     placement.ended(placement.parts[0])
     placement.ended(placement.parts[0])
-    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the read was not deleted")
+    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 15, "the read was not deleted")
 
 
 def test_the_end_of_each_part_is_told_and_the_last_one_ends_the_read(
@@ -90,7 +90,7 @@ def test_the_end_of_each_part_is_told_and_the_last_one_ends_the_read(
     for part, told in zip(reversed(placement.parts), ["/v1/reads/r7/parts/1", "/v1/reads/r7"], strict=True):
         placement.ended(part)
         placement.ended(part)
-        wait_until(lambda told=told: controller.deleted[-1:] == [told], 2, "the end of a part was not told")
+        wait_until(lambda told=told: controller.deleted[-1:] == [told], 15, "the end of a part was not told")
     assert len(controller.deleted) == 2
 
 
@@ -119,13 +119,13 @@ def test_a_read_that_is_placed_while_its_client_closes_is_ended(
 
     def closes_meanwhile(body: dict[str, Any]) -> tuple[int, Any]:
         closing.start()
-        wait_until(lambda: steering._closed, 5, "it is not closed")
+        wait_until(lambda: steering._closed, 15, "it is not closed")
         return placed_on("10.0.0.1")(body)
 
     closing = threading.Thread(target=steering.close)
     controller.answer = closes_meanwhile
     place(steering)
-    closing.join(5)
+    closing.join(15)
     assert controller.ended_reads == ["/v1/reads/r7"]
 
 
@@ -161,7 +161,7 @@ def test_a_slow_controller_is_not_waited_for_and_its_late_placement_is_ended(
     release = threading.Event()
 
     def slow(body: dict[str, Any]) -> tuple[int, Any]:
-        release.wait(5)
+        release.wait(15)
         return placed_on("10.0.0.1")(body)
 
     controller.answer = slow
@@ -170,7 +170,7 @@ def test_a_slow_controller_is_not_waited_for_and_its_late_placement_is_ended(
     assert 0.15 < time.monotonic() - began < 2
     assert metrics.controller_fallbacks == 1
     release.set()
-    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 2, "the late placement was not ended")
+    wait_until(lambda: controller.deleted == ["/v1/reads/r7"], 15, "the late placement was not ended")
 
 
 @pytest.mark.timed

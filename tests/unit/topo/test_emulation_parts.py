@@ -63,7 +63,7 @@ def test_marked_processes_die_and_others_live(marked_process: subprocess.Popen[b
     other = subprocess.Popen(["sleep", "1000"], env=processes.environment("elsewhere"))
     try:
         processes.kill_marked("here")
-        assert marked_process.wait(5) == -9
+        assert marked_process.wait(15) == -9
         assert other.poll() is None
     finally:
         other.kill()
@@ -104,7 +104,7 @@ def test_reservation_after_a_killed_owner_kills_its_processes(tmp_path: Path) ->
     assert (tmp_path / "emulation.json").exists()
     left = subprocess.Popen(["sleep", "1000"], env=processes.environment(marker))
     Reservation("next", tmp_path).release()
-    assert left.wait(5) == -9
+    assert left.wait(15) == -9
 
 
 def test_clean_up_that_fails_is_finished_by_the_next_owner(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_clean_up_that_fails_is_finished_by_the_next_owner(tmp_path: Path) -> No
         cleanup.push(first.release)
         raise KeyboardInterrupt
     Reservation("next", tmp_path).release()
-    assert left.wait(5) == -9
+    assert left.wait(15) == -9
 
 
 def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
