@@ -20,9 +20,10 @@ MAX_COFLOWS, MAX_FLOWS = 4096, 65536
 """What is kept; others are turned away until there is room."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ReportedFlow:
-    """A live flow. Times are on the clock that `now` is taken from."""
+    """A live flow, from its announcement to its end; compared by identity. Times are on the clock that `now` is taken
+    from."""
 
     five_tuple: FiveTuple
     announced_bytes: int
@@ -74,6 +75,10 @@ class CoflowBook:
 
     def get(self, coflow_id: bytes) -> ReportedCoflow | None:
         return self._coflows.get(coflow_id)
+
+    def flow(self, five_tuple: FiveTuple) -> ReportedFlow | None:
+        coflow = self._coflows.get(self._owner.get(five_tuple, b""))
+        return coflow.flows.get(five_tuple) if coflow else None
 
     @property
     def schedule(self) -> Mapping[FiveTuple, Assignment]:

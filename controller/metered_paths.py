@@ -35,10 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a flow shall have. `rate_bps` None: no meter."""
+    """What a flow shall have. `rate_bps` None: no meter. With `counts_anew` its entry counts from 0, and has the
+    path's cookie: what a connection moved before is not of the transfer that it serves now."""
 
     path: ExplicitPath
     rate_bps: float | None
+    counts_anew: bool = False
 
 
 EntryOf = Callable[[ExplicitPath], FlowEntry]
@@ -165,12 +167,13 @@ class MeteredPaths:
         if wanted.rate_bps is not None:
             meter = None if attempt.without_meters else self._meter(dpid, kept, wanted.rate_bps)
             self.unmetered += meter is None
-        number = former.cookie if former else wanted.path.cookie
+        number = former.cookie if former and not wanted.counts_anew else wanted.path.cookie
         if attempt.is_retry:
             # The switch may still have to tell that the first attempt's entry is gone: not to be taken for this one.
             number = openflow.cookie(number & COOKIE_MASK, next(self._retry_cookies))
         path = replace(wanted.path, meter=meter, cookie=number)
-        return _Placement(path, replace(entry, meter_id=_id_of(meter), cookie=path.cookie), former, kept)
+        entry = replace(entry, meter_id=_id_of(meter), cookie=path.cookie, reset_counts=wanted.counts_anew)
+        return _Placement(path, entry, former, kept)
 
     def _take_over(self, dpid: str, key: FlowKey) -> Meter | None:
         """The meter that an earlier controller's entry for a flow has; it is ours now."""

@@ -7,7 +7,7 @@ datapath carries, so all of this works without a switch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -138,6 +138,8 @@ class FlowEntry:
     notify_removal: bool = False
     meter_id: int | None = None
     hard_timeout_seconds: int = 0
+    reset_counts: bool = field(default=False, compare=False)
+    """Whether an entry that is added in the place of another counts from 0, and not from where that one was."""
 
     @property
     def key(self) -> FlowKey:
@@ -218,7 +220,7 @@ def _flow_mod(datapath: Any, entry: FlowEntry, command: int) -> Any:
         datapath, command=command, table_id=entry.table, priority=entry.priority,
         match=parser.OFPMatch(**dict(entry.match)), instructions=instructions, cookie=entry.cookie,
         idle_timeout=entry.idle_timeout_seconds, hard_timeout=entry.hard_timeout_seconds,
-        flags=ofproto.OFPFF_SEND_FLOW_REM if entry.notify_removal else 0,
+        flags=(ofproto.OFPFF_SEND_FLOW_REM * entry.notify_removal | ofproto.OFPFF_RESET_COUNTS * entry.reset_counts),
         out_port=PORT_ANY, out_group=GROUP_ANY,
     )
 

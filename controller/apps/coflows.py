@@ -23,7 +23,7 @@ from coflow.acceptance import Acceptance
 from coflow.errors import InvalidReport, InvalidSetting
 from coflow.report import MAX_DATAGRAM_BYTES, decode
 from coflow.settings import read_key
-from controller.coflow_book import CoflowBook
+from controller.coflow_book import CoflowBook, ReportedFlow
 from controller.coflow_policies import SCHEDULERS, compile_policy
 from controller.confirm import asked
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
@@ -76,8 +76,9 @@ class Coflows(RyuApp):
         self.metrics.live.set_function(lambda: len(self.book))
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(15) << 32)
-        self._placed: dict[FiveTuple, Assignment] = {}
-        """What the switches have confirmed."""
+        self._placed: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
+        """What the switches have confirmed, and for which flow of the book: a connection may serve several coflows,
+        one after the other."""
         self.failures: dict[FiveTuple, str] = {}
         self._wake = hub.Event()
         self._renew_at = 0.0
@@ -189,12 +190,12 @@ class Coflows(RyuApp):
             schedule = {flow: replace(assignment, rate_bps=None) for flow, assignment in schedule.items()}
         else:
             schedule = floored(schedule, self._state.network, settings.meter_min_rate_bps)
-        target = {flow: assignment for flow, assignment in schedule.items()
+        target = {flow: (assignment, self.book.flow(flow)) for flow, assignment in schedule.items()
                   if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
         now = time.monotonic()
         renew = now >= self._renew_at
-        wanted = {flow: assignment for flow, assignment in target.items()
-                  if renew or self._placed.get(flow) != assignment or self.forwarding.metered_paths.get(flow) is None}
+        wanted = {flow: placed for flow, placed in target.items()
+                  if renew or self._placed.get(flow) != placed or self.forwarding.metered_paths.get(flow) is None}
         unwanted = [flow for flow in self._placed if flow not in target]
         if renew:
             self._renew_at = now + settings.coflow_lifetime_seconds / 3
@@ -202,21 +203,21 @@ class Coflows(RyuApp):
             return
         with self.metrics.placement_seconds.time():
             failures = self.forwarding.metered_paths.apply(
-                list(filter(None, itertools.starmap(self._wanted, wanted.items()))), unwanted)
+                [each for flow, placed in wanted.items() if (each := self._wanted(flow, *placed))], unwanted)
         for flow in unwanted:
             self._placed.pop(flow, None)
-        for flow, assignment in wanted.items():
+        for flow, placed in wanted.items():
             if flow in failures:
                 self.metrics.refused.labels(failures[flow].slug).inc()
                 self._placed.pop(flow, None)
             else:
-                self._placed[flow] = assignment
+                self._placed[flow] = placed
         for flow, error in failures.items():
             if self.failures.get(flow) != str(error):
                 self.logger.warning("a flow of a coflow is not placed: %s", error)
         self.failures = {flow: str(error) for flow, error in failures.items()}
 
-    def _wanted(self, flow: FiveTuple, assignment: Assignment) -> Wanted | None:
+    def _wanted(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Wanted | None:
         """The entry of a flow; None if it cannot be reached.
 
         One with a rate but no path keeps to the default paths below its meter. Those push a label without a traffic
@@ -234,7 +235,8 @@ class Coflows(RyuApp):
         number = cookie(COOKIE_COFLOWS, next(self._cookies) % RETRY_COOKIES)
         is_default = assignment.path is None and assignment.priority is None
         return Wanted(ExplicitPath(flow, path, number, lifetime_seconds, traffic_class, is_default,
-                                   lifetime_seconds=lifetime_seconds), assignment.rate_bps)
+                                   lifetime_seconds=lifetime_seconds), assignment.rate_bps,
+                      counts_anew=flow not in self._placed or self._placed[flow][1] is not reported)
 
     # --- time and the network ---
 
@@ -274,8 +276,10 @@ class Coflows(RyuApp):
             self.logger.info("coflows are not measured: %s", error)
             return
         counted = {stat.cookie: stat.byte_count for stat in statistics}
-        for flow in list(self._placed):
+        for flow, (_, reported) in list(self._placed.items()):
             path = self.forwarding.metered_paths.get(flow)
+            if reported is not self.book.flow(flow):
+                continue        # its entry has counted for an earlier one so far
             if path is not None and path.first_switch == dpid and path.cookie in counted and self.book.measured(
                     flow, counted[path.cookie], time.monotonic()):
                 self.metrics.distrusted.inc()

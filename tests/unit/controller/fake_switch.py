@@ -77,6 +77,8 @@ class FakeSwitch:
     flows: dict[FlowKey, FlowEntry] = field(default_factory=dict)
     groups: dict[int, SelectGroup] = field(default_factory=dict)
     meters: dict[int, Meter] = field(default_factory=dict)
+    byte_counts: dict[FlowKey, int] = field(default_factory=dict)
+    """What entries have counted, as tests set it."""
     max_meters: int = 1000
     is_port_up: Callable[[int], bool] = lambda port_no: True
 
@@ -110,6 +112,7 @@ class FakeSwitch:
         entry = decode_flow(message)
         if message.command == ofproto_v1_3.OFPFC_DELETE_STRICT:
             self.flows.pop(entry.key, None)
+            self.byte_counts.pop(entry.key, None)
             return
         if entry.goto is not None and entry.goto <= entry.table:
             raise Refused("an entry may only go to a higher table")
@@ -122,6 +125,8 @@ class FakeSwitch:
                 raise Refused(action)
         if message.command == ofproto_v1_3.OFPFC_ADD:
             self.flows[entry.key] = entry
+            if message.flags & ofproto_v1_3.OFPFF_RESET_COUNTS:
+                self.byte_counts.pop(entry.key, None)
         elif message.command == ofproto_v1_3.OFPFC_MODIFY_STRICT:
             if entry.key in self.flows:
                 self.flows[entry.key] = replace(self.flows[entry.key], actions=entry.actions, goto=entry.goto,

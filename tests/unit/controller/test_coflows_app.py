@@ -60,10 +60,10 @@ class Site(World):
         self.coflows.receive(datagram)
         return datagram
 
-    def keep_reporting(self, seconds: float, *remaining: int) -> None:
+    def keep_reporting(self, seconds: float, *remaining: int, coflow_id: bytes = ONE) -> None:
         """Report twice a second, a little less each time."""
         for step in range(round(2 * seconds)):
-            self.report(*(left - step for left in remaining))
+            self.report(*(left - step for left in remaining), coflow_id=coflow_id)
             eventlet.sleep(0.5)
 
     @property
@@ -188,6 +188,60 @@ def test_a_coflow_that_lies_about_its_size_loses_its_schedule(run: Any, monkeypa
         assert site.coflows.metrics.distrusted._value.get() == 1
 
     run(scenario)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["its-end-is-told", "its-end-is-lost"])
+def test_what_a_connection_moved_for_an_earlier_coflow_is_no_lie_of_the_next(
+        run: Any, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    def scenario(site: Site) -> None:
+        _count(site, monkeypatch)
+        site.keep_reporting(1, 50 * MB)
+        [entry] = site.entries
+        _counts_of(site, entry)[entry.key] = 50 * MB
+        if told:
+            site.report(0)
+        site.keep_reporting(5, 10 * MB, coflow_id=b"2" * 16)
+        following = site.coflows.book.get(b"2" * 16)
+        assert following is not None and following.distrusted is None
+        [entry] = site.entries
+        _counts_of(site, entry)[entry.key] = 50 * MB
+        site.keep_reporting(5, 10 * MB, coflow_id=b"2" * 16)
+        assert following.distrusted is not None, "what it moved itself counts"
+
+    run(scenario)
+
+
+def test_what_a_flow_moved_under_an_earlier_controller_is_no_lie(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(site: Site) -> None:
+        _count(site, monkeypatch)
+        site.keep_reporting(1, 50 * MB)
+        for loop in site.coflows._loops:
+            loop.kill()
+        for path in list(site.app.explicit_paths):
+            site.app.explicit_paths.discard(path)
+        site.app.metered_paths._meters.clear()
+        [entry] = site.entries
+        _counts_of(site, entry)[entry.key] = 45 * MB
+        for dpid in site.connections:
+            site.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        site.coflows = site.new_application()
+        site.keep_reporting(5, 5 * MB)
+        taken_over = site.coflows.book.get(ONE)
+        assert taken_over is not None and taken_over.distrusted is None
+
+    run(scenario)
+
+
+def _count(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fake switches tell what their entries counted."""
+    monkeypatch.setattr(coflows_module, "asked", lambda state, datapath, request: [
+        SimpleNamespace(cookie=entry.cookie, byte_count=_counts_of(site, entry).get(entry.key, 0))
+        for entry in site.entries])
+
+
+def _counts_of(site: Site, entry: Any) -> dict[Any, int]:
+    [switch] = [switch for switch in site.network.switches.values() if entry in switch.flows.values()]
+    return switch.byte_counts
 
 
 def test_a_controller_that_starts_anew_takes_live_coflows_over(run: Any) -> None:
