@@ -48,7 +48,9 @@ class Receiver:
             directory.mkdir(parents=True, exist_ok=True)
             self._listening = socket.create_server((host, port), backlog=2 * MAX_PARTS)
         except OSError as error:
-            raise TransferFailed(f"cannot receive at {host}:{port} into {directory}: {error.strerror}") from None
+            # Python adds the address to the system's words; a name that is not known has no number of the system's.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise TransferFailed(f"cannot receive at {host}:{port} into {directory}: {reason}") from None
         self._listening.settimeout(_ACCEPT_SECONDS)
         self.address: tuple[str, int] = self._listening.getsockname()[:2]
 

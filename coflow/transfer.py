@@ -6,17 +6,21 @@ answers `done` when a part is right, and `ok` when the whole file stands under i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import selectors
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
 from coflow.errors import TransferFailed
 from coflow.parts import BLOCK_BYTES, MAX_PARTS, TIMEOUT_SECONDS, Activity, Advance, Part, Stream, split
@@ -37,7 +41,9 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
             if not stat.S_ISREG(status.st_mode):
                 raise TransferFailed(f"{path} is not a file whose size is known; write it into one first")
             parts = _parts_of(path, status.st_size, flows)
-            connections = [stack.enter_context(_connect(host, port)) for _ in parts]
+            connections = _connect(host, port, len(parts))
+            for each in connections:
+                stack.enter_context(each)
         except OSError as error:
             raise TransferFailed(f"cannot send {path} to {host}:{port}: {error.strerror or error}") from None
         failures = _send_parts(source, parts, connections, reporter, advance)
@@ -53,10 +59,43 @@ def _parts_of(path: Path, total: int, flows: int) -> list[Part]:
             for number, (offset, size) in enumerate(pieces)]
 
 
-def _connect(host: str, port: int) -> socket.socket:
-    connection = socket.create_connection((host, port), TIMEOUT_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+def _connect(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many connections, begun together, to the first of the host's addresses that takes them. Raises OSError."""
+    failure = OSError(errno.EADDRNOTAVAIL, "it has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with ExitStack() as stack:
+            try:
+                connections = [stack.enter_context(socket.socket(family, kind, protocol)) for _ in range(count)]
+                _connect_all(connections, address)
+            except OSError as error:
+                failure = error
+                continue
+            stack.pop_all()
+            return connections
+    raise failure
+
+
+def _connect_all(connections: list[socket.socket], address: Any) -> None:
+    """Raises OSError as soon as one is refused, or if not all are there after TIMEOUT_SECONDS."""
+    with selectors.DefaultSelector() as waiting:
+        for each in connections:
+            each.setblocking(False)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _require(each.connect_ex(address), errno.EINPROGRESS)
+            waiting.register(each, selectors.EVENT_WRITE)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while waiting.get_map():
+            ready = waiting.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            for key, _ in ready:
+                waiting.unregister(key.fileobj)
+                _require(cast(socket.socket, key.fileobj).getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+def _require(code: int, *fine: int) -> None:
+    if code not in (0, *fine):
+        raise OSError(code, os.strerror(code))
 
 
 def _send_parts(source: int, parts: list[Part], connections: list[socket.socket], reporter: Reporter | None,

@@ -221,6 +221,40 @@ def test_what_is_no_part_is_refused(receiving: Receiving, line: bytes) -> None:
     assert list(receiving.directory.iterdir()) == []
 
 
+def test_connections_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Nobody takes them here: the queue has room for one, and those behind it are not answered."""
+    (tmp_path / "file").write_bytes(bytes(1000))
+    failures: list[TransferFailed] = []
+
+    def run(port: int) -> None:
+        try:
+            send(tmp_path / "file", "127.0.0.1", port, 8)
+        except TransferFailed as error:
+            failures.append(error)
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening:
+        port = listening.getsockname()[1]
+        sending = threading.Thread(target=run, args=(port,))
+        sending.start()
+        wait_until(lambda: _begun_to(port) == 8, 10, "not all connections are begun")
+    sending.join(20)
+    assert not sending.is_alive()
+    assert f"cannot send {tmp_path / 'file'} to 127.0.0.1:{port}" in str(failures[0])
+
+
+def _begun_to(port: int) -> int:
+    """How many connections there are to a port of this machine, made or asked for."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2] == f"0100007F:{port:04X}" and line.split()[3] in ("01", "02") for line in lines)
+
+
+def test_a_port_that_is_taken_is_said_once(receiving: Receiving, tmp_path: Path) -> None:
+    host, port = receiving.receiver.address
+    with pytest.raises(TransferFailed) as refused:
+        Receiver(tmp_path, host, port)
+    assert str(refused.value) == f"cannot receive at {host}:{port} into {tmp_path}: Address already in use"
+
+
 def test_nobody_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(TransferFailed, match=r"127\.0\.0\.1:1"):
