@@ -46,7 +46,8 @@ class CoflowFlow(Output):
     path: list[Node] = Field(description="Empty: the switches' default.")
     path_names: list[NodeName]
     state: FlowState = Field(
-        description="waiting: for the switches, or for news of its hosts; failed: `problem` says why.")
+        description="default: it takes the default path; waiting: it does so until the switches are ready, its hosts "
+                    "are found, or it moves; failed: `problem` says why.")
     problem: str | None
 
 
@@ -113,9 +114,9 @@ class CoflowsApi:
         coflow = self._service.book.get(bytes.fromhex(id))
         if coflow is None:
             raise UnknownCoflow(id)
-        schedule = self._service.book.schedule
+        schedule, refused = self._service.book.schedule, coflow.distrusted is not None
         return Coflow(**self._summary(coflow, self._places()),
-                      members=[self._flow(flow, schedule) for flow in coflow.flows.values()])
+                      members=[self._flow(flow, schedule, refused) for flow in coflow.flows.values()])
 
     @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
            problems=[UnknownCoflow])
@@ -149,14 +150,14 @@ class CoflowsApi:
                 "rate_bps": sum(assignment.rate_bps or 0.0 for assignment in own),
                 "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
 
-    def _flow(self, flow: ReportedFlow, schedule: Any) -> CoflowFlow:
+    def _flow(self, flow: ReportedFlow, schedule: Any, refused: bool) -> CoflowFlow:
         five_tuple = flow.five_tuple
         assignment = schedule.get(five_tuple)
         placed = self._service.forwarding.metered_paths.get(five_tuple)
         problem = self._service.failures.get(five_tuple) or self._service.book.refusals.get(five_tuple)
         nodes = list(assignment.path.nodes) if assignment and assignment.path else []
         state: FlowState = ("failed" if five_tuple in self._service.failures else "placed" if placed and nodes else
-                 "default" if assignment and not nodes else "waiting")
+                 "default" if refused or (assignment and not nodes) else "waiting")
         return CoflowFlow(
             **_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",
             remaining_bytes=flow.remaining_bytes, measured_bytes=flow.measured_bytes,
