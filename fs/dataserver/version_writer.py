@@ -76,11 +76,11 @@ class VersionWriter:
         try:
             if self._base is not None and self._base.small:
                 enlarge(self._base, self._committed[0], self._sync)
-            os.mkdir(directory)  # noqa: PTH102
+            if not self._store.spares.put_directory(directory):
+                os.mkdir(directory)  # noqa: PTH102
             self._made = True
             if self._patch_blocks:
-                self._patch = os.open(f"{directory}/{patch_name(self.file.generation)}",
-                                      os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                self._patch = self._open_new(patch_name(self.file.generation))
                 os.ftruncate(self._patch, self._patch_blocks * BLOCK_BYTES)
             for block in sorted(self._partial_blocks()):
                 self._fill(block)
@@ -108,7 +108,7 @@ class VersionWriter:
         directory, file = self.file.directory, self.file
         try:
             file.runs = self._runs()
-            tail = self._write_sums(f"{directory}/sums")
+            tail = self._write_sums()
             file.committed = self._change.size, tail
             self._share()
             if self._patch >= 0 and self._sync:
@@ -116,6 +116,7 @@ class VersionWriter:
             file.directory = self._place
             # An append to the old version whose answer was lost may be sent again, to the new one.
             appends = self._base.stored_appends() if self._base is not None else b""
+            self._store.spares.put_file(f"{directory}/meta")
             write_meta(f"{directory}/meta", file.description(), appends, file.runs, self._sync)
             if self._sync:
                 sync_directory(directory)
@@ -258,8 +259,7 @@ class VersionWriter:
     def _copied(self, run: Run) -> Run:
         assert self._base is not None
         if self._patch < 0:
-            self._patch = os.open(f"{self._store.making(self.file.file_id)}/{patch_name(self.file.generation)}",
-                                  os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._patch = self._open_new(patch_name(self.file.generation))
         position = self._patch_blocks
         self._patch_blocks += run.blocks
         data = memoryview(self._base.read(run.first * BLOCK_BYTES, run.blocks * BLOCK_BYTES))
@@ -276,12 +276,12 @@ class VersionWriter:
 
     # ------------------------------------------------------------------ sums
 
-    def _write_sums(self, path: str) -> int:
+    def _write_sums(self) -> int:
         """Write the sums of all blocks but the last; returns that of the last."""
         blocks = blocks_of(self._change.size)
         if not blocks:
             return EMPTY
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = self._open_new("sums")
         try:
             self._copy_sums(descriptor)
             os.ftruncate(descriptor, blocks * SUM_BYTES)
@@ -298,7 +298,7 @@ class VersionWriter:
         finally:
             os.close(descriptor)
         if blocks == 1:
-            os.unlink(path)  # noqa: PTH108
+            os.unlink(f"{self._store.making(self.file.file_id)}/sums")  # noqa: PTH108
         return tail
 
     def _copy_sums(self, descriptor: int) -> None:
@@ -322,6 +322,12 @@ class VersionWriter:
         else:
             data = self.file.read(start, self._change.size - start)
         return block_sum(data)
+
+    def _open_new(self, name: str) -> int:
+        """A descriptor of an empty file of that name in the directory that is being made. Raises OSError."""
+        path = f"{self._store.making(self.file.file_id)}/{name}"
+        is_there = self._store.spares.put_file(path)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (0 if is_there else os.O_CREAT | os.O_EXCL), 0o644)
 
     def _close(self) -> None:
         descriptor, self._patch = self._patch, -1
