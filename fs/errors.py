@@ -175,7 +175,7 @@ class NoSpace(SpeedwellError):
 
 
 class NotLeader(SpeedwellError):
-    """Another nameserver leads: the request was not carried out, ask that one."""
+    """Another nameserver leads: ask that one. A change may have been carried out."""
 
 
 class NameserverUnavailable(SpeedwellError):

@@ -27,15 +27,8 @@ _CHANNEL_OPTIONS = [
 
 
 class CallFailed(Exception):
-    """No nameserver answered. The request may have been carried out; `timed_out`: its time was up."""
+    """No nameserver answered. The request may have been carried out."""
 
-    def __init__(self, timed_out: bool) -> None:
-        super().__init__("timed out" if timed_out else "the connection broke")
-        self.timed_out = timed_out
-
-
-class NotSent(CallFailed):
-    """The nameserver could not be reached: the request was not carried out."""
 
 class Calls:
     """Connections to one nameserver. Thread-safe. They are made with the first call."""
@@ -60,10 +53,7 @@ class Calls:
         """The reply message. Raises what the nameserver answered (`fs.errors`), CallFailed, FileClosed."""
         if self._closed:
             raise FileClosed("the client is closed")
-        try:
-            connected = self._connection(timeout_seconds)
-        except CallFailed as failure:
-            raise NotSent(failure.timed_out) from None
+        connected = self._connection(timeout_seconds)
         if connected is None:
             return self._over_grpc(method, request, timeout_seconds)
         return self._as_frame(*connected, method, request, timeout_seconds)
@@ -97,14 +87,13 @@ class Calls:
         return None
 
     def _as_frame(self, port: int, connection: Channel, method: str, request: Any, timeout_seconds: float) -> Any:
-        deadline = time.monotonic() + timeout_seconds
         try:
             connection.set_timeout(math.ceil(timeout_seconds))  # whole seconds: most calls then leave it as it is
             connection.send(pb.Call(method=method, request=request.SerializeToString()))
             answer = connection.expect(pb.CallReply)
         except ConnectionLost:
             connection.close()
-            raise CallFailed(time.monotonic() >= deadline) from None
+            raise CallFailed from None
         except BaseException:
             connection.close()
             raise
@@ -124,7 +113,7 @@ class Calls:
                 raise rpc.error_from(error, self._address) from None
             if self._closed:
                 raise FileClosed("the client is closed") from None
-            raise CallFailed(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED) from None
+            raise CallFailed from None
         except ValueError:
             raise FileClosed("the client is closed") from None
 

@@ -1,5 +1,6 @@
 """The nameserver as a client sees it, with a cache of attributes."""
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +19,14 @@ from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 _LIST_PAGE = 1000
 
 
+class Requester:
+    """Somebody who has one change after the other carried out: the nameserver remembers the last one of each."""
+
+    def __init__(self) -> None:
+        self.number = secrets.randbits(64) or 1
+        self.sequence = 0
+
+
 class MetadataClient(PosixMetadata):
     """The namespace of a nameserver, or of several (`HOST:PORT,HOST:PORT`) of which one leads.
 
@@ -26,7 +35,7 @@ class MetadataClient(PosixMetadata):
     Every method raises the errors of `fs.errors`: those the nameserver answered, InvalidName or
     NameTooLong before anything is sent, NameserverUnavailable (with the address) when it does not answer.
     A call waits up to `call_timeout_seconds` for a nameserver that is away, and is sent again when its
-    connection broke, unless it may have been carried out and doing it twice would matter.
+    connection broke. A change happens once however often it is sent: it has an id that the nameserver knows again.
 
     Attributes that are returned may be shared with the cache: copy them before changing them. The cache
     (`fs.client.attribute_cache`) holds up to `cache_entries` files for `cache_seconds`; 0 turns it off.
@@ -42,6 +51,7 @@ class MetadataClient(PosixMetadata):
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
+        self._requesters: list[Requester] = []
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host)
 
     # -------------------------------------------------------------- reading
@@ -164,7 +174,7 @@ class MetadataClient(PosixMetadata):
         """Let go for good of up to 1000 entries of the trash; returns how many there still were."""
         request = pb.PurgeRequest(entries=[
             pb.RestoreRequest(due_ns=entry.due_ns, inode=entry.attributes.inode) for entry in entries])
-        return int(self._call("Purge", request).purged)
+        return int(self._once("Purge", request).purged)
 
     def set_draining(self, dataserver_id: str, draining: bool) -> None:
         """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
@@ -209,7 +219,7 @@ class MetadataClient(PosixMetadata):
         request = message(pb.CreateRequest, path=path, mode=mode, uid=uid, gid=gid, exclusive=exclusive,
                            replication=replication, chunk_size=chunk_size, client_host=client_host,
                            replicas=replicas)
-        reply = self._change("Create", request, path, again=not exclusive)
+        reply = self._change("Create", request, path)
         self._changed(path, reply.attributes)
         if reply.created:
             self._added(path, reply.attributes, is_directory=False)
@@ -252,9 +262,9 @@ class MetadataClient(PosixMetadata):
         source, destination = paths.normalise(source, "source"), paths.normalise(destination, "destination")
         known = self._cache.get(source, time.monotonic())
         try:
-            reply = self._call("Rename", pb.RenameRequest(
+            reply = self._once("Rename", pb.RenameRequest(
                 source=source, destination=destination, no_replace=no_replace, exchange=exchange,
-                session=session), again=False)
+                session=session))
         finally:
             if known is not None and known.type != pb.DIRECTORY and not exchange:
                 self._gone(source)
@@ -275,7 +285,7 @@ class MetadataClient(PosixMetadata):
         path = paths.normalise(path)
         request = message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
                            atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=atime_now, mtime_now=mtime_now)
-        attributes: Attributes = self._change("SetAttributes", request, path, again=True).attributes
+        attributes: Attributes = self._change("SetAttributes", request, path).attributes
         self._changed(path, attributes)
         return attributes
 
@@ -286,7 +296,7 @@ class MetadataClient(PosixMetadata):
         """
         path = paths.normalise(path)
         request = message(pb.TruncateRequest, path=path, client_host=client_host)
-        attributes: Attributes = self._change("Truncate", request, path, again=True).attributes
+        attributes: Attributes = self._change("Truncate", request, path).attributes
         self._changed(path, attributes)
         return attributes
 
@@ -310,7 +320,7 @@ class MetadataClient(PosixMetadata):
         """
         request = message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
                            size=size_bytes, epoch=epoch, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
-        attributes: Attributes = self._call("Publish", request).attributes
+        attributes: Attributes = self._once("Publish", request).attributes
         if self._caching:
             self._cache.changed_inode(attributes, time.monotonic())
         return attributes
@@ -346,13 +356,26 @@ class MetadataClient(PosixMetadata):
 
     # -------------------------------------------------------------- calls
 
-    def _change(self, method: str, request: Any, path: bytes, *, again: bool = False) -> Any:
+    def _change(self, method: str, request: Any, path: bytes) -> Any:
         """A call that changes `path`; if it fails, what is cached about the path is in doubt."""
         try:
-            return self._call(method, request, again=again)
+            return self._once(method, request)
         except BaseException:
             self._gone(path)
             raise
 
-    def _call(self, method: str, request: Any, *, again: bool = True) -> Any:
-        return self._nameservers.call(method, request, again=again)
+    def _once(self, method: str, request: Any) -> Any:
+        """A call that is carried out at most once, though it may be sent several times."""
+        try:
+            requester = self._requesters.pop()
+        except IndexError:
+            requester = Requester()
+        requester.sequence += 1
+        request.id.requester, request.id.sequence = requester.number, requester.sequence
+        try:
+            return self._call(method, request)
+        finally:
+            self._requesters.append(requester)
+
+    def _call(self, method: str, request: Any) -> Any:
+        return self._nameservers.call(method, request)

@@ -6,17 +6,13 @@ import time
 from typing import Any
 
 from fs.addresses import parse_address
-from fs.client.calls import CallFailed, Calls, NotSent
+from fs.client.calls import CallFailed, Calls
 from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotLeader
 from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
 ATTEMPT_SECONDS = 2.0
 """How long one of several nameservers may take before another is asked."""
-
-ONLY_ATTEMPT_SECONDS = 5.0
-"""How long it may take with a request that cannot be sent to another, as it may have been carried out: longer than
-etcd needs to elect a leader."""
 
 REBUILDING_PAUSE_SECONDS = 0.2
 REBUILDING_PATIENCE = 24
@@ -65,35 +61,27 @@ class Nameservers:
         self._asked = 0
         self._lock = threading.Lock()
 
-    def call(self, method: str, request: Any, *, again: bool = True) -> Any:
-        """The reply. A call whose connection broke is sent again only with `again`: it may have been carried out.
+    def call(self, method: str, request: Any) -> Any:
+        """The reply. The request is sent until somebody answers, though it may have been carried out: changes have an
+        id (`ChangeId` of the wire format).
 
         Raises what the nameserver answered (`fs.errors`), NameserverUnavailable, FileClosed.
         """
         began = time.monotonic()
         deadline = began + self._timeout_seconds
-        attempt_seconds = self._attempt_seconds if again else min(
-            max(self._attempt_seconds, ONLY_ATTEMPT_SECONDS), self._timeout_seconds)
         while True:
             left = deadline - time.monotonic()
             asked = self._asked
             try:
-                return self._calls[asked].call(method, request, max(min(left, attempt_seconds), 0.001))
+                return self._calls[asked].call(method, request, max(min(left, self._attempt_seconds), 0.001))
             except NamespaceRebuilding:
                 if time.monotonic() - began > self._timeout_seconds * REBUILDING_PATIENCE:
                     raise
                 time.sleep(REBUILDING_PAUSE_SECONDS)
                 deadline = time.monotonic() + self._timeout_seconds
                 continue
-            except NotLeader:
+            except (NotLeader, CallFailed):
                 self._ask_next(asked)
-            except CallFailed as failure:
-                self._ask_next(asked)
-                if not again and not isinstance(failure, NotSent):
-                    what = (f"the nameserver at {self.address} did not answer within {attempt_seconds:g} s"
-                            if failure.timed_out else f"the connection to the nameserver at {self.address} broke")
-                    raise NameserverUnavailable(
-                        f"{what}; {method} may or may not have been carried out") from None
             if left <= RETRY_PAUSE_SECONDS or time.monotonic() >= deadline:
                 raise NameserverUnavailable(f"the nameserver at {self.address} did not answer within "
                                             f"{self._timeout_seconds:g} s")

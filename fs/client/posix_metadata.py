@@ -99,10 +99,10 @@ class PosixMetadata:
     def _added(self, path: bytes, attributes: Attributes, *, is_directory: bool) -> None:
         raise NotImplementedError
 
-    def _change(self, method: str, request: Any, path: bytes, *, again: bool = False) -> Any:
+    def _change(self, method: str, request: Any, path: bytes) -> Any:
         raise NotImplementedError
 
-    def _call(self, method: str, request: Any, *, again: bool = True) -> Any:
+    def _call(self, method: str, request: Any) -> Any:
         raise NotImplementedError
 
 

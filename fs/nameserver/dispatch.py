@@ -7,13 +7,19 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from fs.errors import DatabaseDamaged, InternalError, InvalidArgument, NamespaceRebuilding, NotLeader, SpeedwellError
+from fs.nameserver import requests
 from fs.nameserver.rebuilding import Rebuilding
 from fs.nameserver.service import NameserverService
 from fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-Methods = dict[str, tuple[type[Message], Callable[[Any], Message]]]
+Methods = dict[str, tuple[type[Message], Callable[[Any], Message | bytes]]]
+"""By name: the request's type, and what answers it, with a message or that serialised."""
+
+CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link", "Remove", "Rename", "SetAttributes",
+           "SetExtendedAttribute", "RemoveExtendedAttribute", "Truncate", "Publish", "Restore", "Purge")
+"""Requests that have a `ChangeId`. All others may be carried out twice: it makes no difference."""
 
 
 class Requests:
@@ -54,7 +60,8 @@ class Requests:
             raise self._refusal()
         request_type, method = methods[name]
         try:
-            return method(_parse(request_type, data)).SerializeToString()
+            reply = method(_parse(request_type, data))
+            return reply if isinstance(reply, bytes) else reply.SerializeToString()
         except DatabaseDamaged as error:
             log.error("%s: %s", name, error)
             if self._damaged is None:
@@ -71,7 +78,7 @@ class Requests:
 
 
 def _methods(service: NameserverService) -> Methods:
-    return {
+    methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
         "Lookup": (pb.LookupRequest, service.lookup),
         "List": (pb.ListRequest, service.list),
         "Create": (pb.CreateRequest, service.create),
@@ -108,6 +115,20 @@ def _methods(service: NameserverService) -> Methods:
         "Mirror": (pb.MirrorRequest, service.mirror),
         "UploadMirror": (pb.UploadMirrorRequest, _not_rebuilding),
     }
+    return {name: (request_type, _once(service, method) if name in CHANGES else method)
+            for name, (request_type, method) in methods.items()}
+
+
+def _once(service: NameserverService, method: Callable[[Any], Message]) -> Callable[[Any], Message | bytes]:
+    """A change that is carried out once however often a request with its id comes (`fs.nameserver.outcomes`)."""
+    def answer(request: Any) -> Message | bytes:
+        if not request.HasField("id"):
+            return method(request)
+        requester = requests.number(request.id.requester, "id.requester", 2**64 - 1, 1)
+        sequence = requests.number(request.id.sequence, "id.sequence", 2**64 - 1, 1)
+        with service.guard:
+            return service.outcomes.once(requester, sequence, lambda: method(request).SerializeToString())
+    return answer
 
 
 def _not_rebuilding(request: pb.UploadMirrorRequest) -> pb.UploadMirrorReply:

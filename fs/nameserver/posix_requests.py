@@ -18,7 +18,7 @@ LOCK_WAIT_SECONDS = 0.2
 class PosixRequests:
     """One method per rpc, callable from any thread."""
 
-    _lock: threading.Lock
+    guard: threading.RLock
     _namespace: Namespace
     _sessions: Sessions
     _locks: LockTable
@@ -34,7 +34,7 @@ class PosixRequests:
     def make_symbolic_link(self, request: pb.MakeSymbolicLinkRequest) -> pb.MakeSymbolicLinkReply:
         target = requests.link_target(request.target)
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.make_symbolic_link(request.path, target, uid=uid, gid=gid,
                                                        now_ns=self._clock_ns())
             return pb.MakeSymbolicLinkReply(attributes=self._attributes(inode))
@@ -44,14 +44,14 @@ class PosixRequests:
             raise InvalidArgument(f"type: {request.type} is not a fifo, socket or device")
         mode = requests.mode(request.mode)
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.make_special(request.path, request.type, mode=mode, uid=uid, gid=gid,
                                                  device=request.device, now_ns=self._clock_ns())
             return pb.MakeSpecialReply(attributes=self._attributes(inode))
 
     def link(self, request: pb.LinkRequest) -> pb.LinkReply:
         destination = requests.path(request.destination, "destination")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.link(request.source, destination, now_ns=self._clock_ns())
             return pb.LinkReply(attributes=self._attributes(inode))
 
@@ -59,7 +59,7 @@ class PosixRequests:
 
     def list_extended_attributes(self, request: pb.ListExtendedAttributesRequest
                                  ) -> pb.ListExtendedAttributesReply:
-        with self._lock:
+        with self.guard:
             attributes = self._namespace.lookup(request.path).extended_attributes
         return pb.ListExtendedAttributesReply(extended_attributes=[
             pb.ExtendedAttribute(name=name, value=value) for name, value in attributes.items()])
@@ -69,7 +69,7 @@ class PosixRequests:
         value = requests.attribute_value(request.extended_attribute.value)
         if request.create and request.replace:
             raise InvalidArgument("create: one of create and replace at most")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.set_extended_attribute(
                 request.path, name, value, create=request.create, replace=request.replace,
                 now_ns=self._clock_ns())
@@ -77,7 +77,7 @@ class PosixRequests:
 
     def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest
                                   ) -> pb.RemoveExtendedAttributeReply:
-        with self._lock:
+        with self.guard:
             inode = self._namespace.remove_extended_attribute(request.path, request.name,
                                                               now_ns=self._clock_ns())
             return pb.RemoveExtendedAttributeReply(attributes=self._attributes(inode))
@@ -86,7 +86,7 @@ class PosixRequests:
 
     def renew_session(self, request: pb.RenewSessionRequest) -> pb.RenewSessionReply:
         session = requests.session(request.session)
-        with self._lock:
+        with self.guard:
             self._expire_sessions()
             is_new = not self._sessions.is_known(session)
             self._require_session(session)
@@ -94,13 +94,13 @@ class PosixRequests:
 
     def end_session(self, request: pb.EndSessionRequest) -> pb.EndSessionReply:
         session = requests.session(request.session)
-        with self._lock:
+        with self.guard:
             self._end_session(session)
         return pb.EndSessionReply()
 
     def release(self, request: pb.ReleaseRequest) -> pb.ReleaseReply:
         session = requests.session(request.session)
-        with self._lock:
+        with self.guard:
             self._namespace.release(session, self._clock_ns(), request.inodes)
         return pb.ReleaseReply()
 

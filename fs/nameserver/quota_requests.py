@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 class QuotaRequests:
     """One method per rpc, callable from any thread."""
 
-    _lock: threading.Lock
+    guard: threading.RLock
     _namespace: Namespace
 
     def set_quota(self, request: pb.SetQuotaRequest) -> pb.SetQuotaReply:
@@ -25,7 +25,7 @@ class QuotaRequests:
             if request.HasField("max_bytes") else None,
             requests.number(request.max_files, "max_files", requests.MAX_FILES, 1)
             if request.HasField("max_files") else None)
-        with self._lock:
+        with self.guard:
             if limits == Limits():
                 return pb.SetQuotaReply(changed=self._namespace.clear_quota(request.path))
             self._namespace.set_quota(request.path, limits)
@@ -33,7 +33,7 @@ class QuotaRequests:
             return pb.SetQuotaReply(changed=True)
 
     def quotas(self, request: pb.QuotasRequest) -> pb.QuotasReply:
-        with self._lock:
+        with self.guard:
             if request.path:
                 return pb.QuotasReply(quotas=self._namespace.quotas_of(request.path))
             return pb.QuotasReply(quotas=self._namespace.all_quotas())

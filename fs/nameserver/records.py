@@ -31,6 +31,7 @@ LOCKS_PREFIX = b"l"
 QUOTA_PREFIX = b"q"
 TRASH_PREFIX = b"t"
 TRASH_POLICY_PREFIX = b"p"
+OUTCOME_PREFIX = b"r"
 AGE_KEY = b"a"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
@@ -39,6 +40,7 @@ _DENTRY_KEY = struct.Struct(">cQ")
 _DENTRY = struct.Struct(">BQ")
 _ORPHAN_KEY = struct.Struct(">cQQ")
 _TRASH_KEY = struct.Struct(">cQQ")
+_OUTCOME = struct.Struct(">Q")
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
@@ -233,6 +235,28 @@ def trash_place(key: bytes) -> tuple[int, int]:
     """(age of the namespace when it goes for good, inode)"""
     _, due_ns, inode = _TRASH_KEY.unpack(key)
     return due_ns, inode
+
+
+def outcome_key(requester: int) -> bytes:
+    """Of what a requester's last change was answered."""
+    return _DENTRY_KEY.pack(OUTCOME_PREFIX, requester)
+
+
+def outcome_requester(key: bytes) -> int:
+    requester: int = _DENTRY_KEY.unpack(key)[1]
+    return requester
+
+
+def encode_outcome(sequence: int, reply: bytes) -> bytes:
+    return _OUTCOME.pack(sequence) + reply
+
+
+def decode_outcome(value: bytes) -> tuple[int, bytes]:
+    """(sequence, reply). Raises StorageFailed."""
+    if len(value) < _OUTCOME.size:
+        raise StorageFailed("the record of a change's outcome is damaged")
+    sequence: int = _OUTCOME.unpack_from(value)[0]
+    return sequence, value[_OUTCOME.size:]
 
 
 def encode_age(age_ns: int) -> bytes:

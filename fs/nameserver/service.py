@@ -20,6 +20,7 @@ from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
+from fs.nameserver.outcomes import Outcomes
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.quota_requests import QuotaRequests
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
-    """One method per rpc, callable from any thread; a lock makes each one atomic."""
+    """One method per rpc, callable from any thread; `guard` makes each one atomic, or several."""
 
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
                  clock_ns: Callable[[], int] = time.time_ns,
@@ -50,16 +51,17 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
-        self._lock = threading.Lock()
+        self.guard = threading.RLock()
         self._age = Age(store, clock_seconds)
-        self._namespace = Namespace(store, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
+        self.outcomes = Outcomes(store, clock_seconds)
+        self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
         self._locks = LockTable(store)
-        self._locks_changed = threading.Condition(self._lock)
+        self._locks_changed = threading.Condition(self.guard)
         self._sessions = Sessions(settings.session_lease_seconds,
                                   self._namespace.holders() | self._locks.sessions(), clock_seconds())
         self._recovery = Recovery(self._namespace, self._registry, self._replicas, generator,
@@ -72,7 +74,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def lookup(self, request: pb.LookupRequest) -> pb.LookupReply:
         if bool(request.path) == bool(request.inode):
             raise InvalidArgument("path: exactly one of path and inode must be set")
-        with self._lock:
+        with self.guard:
             inode = (self._namespace.lookup(request.path) if request.path
                      else self._namespace.inode(request.inode))
             if request.to_append and inode.content is not None:
@@ -82,7 +84,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def list(self, request: pb.ListRequest) -> pb.ListReply:
         after = requests.name(request.after, "after")
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
-        with self._lock:
+        with self.guard:
             directory, entries, more = self._namespace.list(request.path, after, limit)
             return pb.ListReply(
                 entries=[pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
@@ -96,7 +98,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         chunk_size_bytes = requests.chunk_size(request.chunk_size, self._settings.chunk_size_bytes)
         writer_host = requests.text(request.client_host, "client_host")
         wanted = requests.replicas(request.replicas, request.replication)
-        with self._lock:
+        with self.guard:
             inode, created = self._namespace.create(
                 request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
                 new_content=lambda: (self._content_on(wanted, chunk_size_bytes) if wanted else
@@ -107,13 +109,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def make_directory(self, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryReply:
         mode = requests.mode(request.mode)
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.make_directory(request.path, mode=mode, uid=uid, gid=gid,
                                                    now_ns=self._clock_ns())
             return pb.MakeDirectoryReply(attributes=self._attributes(inode))
 
     def remove(self, request: pb.RemoveRequest) -> pb.RemoveReply:
-        with self._lock:
+        with self.guard:
             if request.directory:
                 removed = self._namespace.remove_directory(request.path, now_ns=self._clock_ns())
             else:
@@ -129,7 +131,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         destination = requests.path(request.destination, "destination")
         if request.no_replace and request.exchange:
             raise InvalidArgument("exchange: one of exchange and no_replace at most")
-        with self._lock:
+        with self.guard:
             if request.session:
                 self._require_session(request.session)
             replaced = self._namespace.rename(source, destination, no_replace=request.no_replace,
@@ -144,7 +146,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         mode = requests.mode(request.mode) if has("mode") else None
         uid = requests.owner(request.uid, "uid") if has("uid") else None
         gid = requests.owner(request.gid, "gid") if has("gid") else None
-        with self._lock:
+        with self.guard:
             now_ns = self._clock_ns()
             inode = self._namespace.set_attributes(
                 request.path, mode=mode, uid=uid, gid=gid, now_ns=now_ns,
@@ -154,7 +156,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def truncate(self, request: pb.TruncateRequest) -> pb.TruncateReply:
         writer_host = requests.text(request.client_host, "client_host")
-        with self._lock:
+        with self.guard:
             inode = self._namespace.truncate(
                 request.path,
                 new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host),
@@ -165,7 +167,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
-        with self._lock:
+        with self.guard:
             inode = self._namespace.commit(request.inode, file_id, size_bytes,
                                            mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._attributes(inode))
@@ -179,7 +181,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
                       for index, value in enumerate(request.failed_replicas)]
-        with self._lock:
+        with self.guard:
             numbers = (self._registry.number_of(value) for value in failed_ids)
             inode = self._namespace.publish(
                 request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
@@ -200,7 +202,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         available = requests.number(request.available_bytes, "available_bytes", capacity)
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
-        with self._lock:
+        with self.guard:
             if self._mirrors is not None:
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
@@ -216,6 +218,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
             self._count_quota()
             self._expire_trash()
+            self.outcomes.forget()
             if self._mirrors is not None:
                 self._mirrors.heartbeat(dataserver, reply, self._clock_seconds())
             return reply
@@ -231,7 +234,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         file_id = requests.file_id(request.file_id)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH, 1)
-        with self._lock:
+        with self.guard:
             requester = self._number(request.dataserver_id, "dataserver_id")
             remove = [self._number(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
             add = [self._number(value, f"add[{index}]") for index, value in enumerate(request.add)]
@@ -243,13 +246,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     # -------------------------------------------------------------- administration
 
     def set_draining(self, request: pb.SetDrainingRequest) -> pb.SetDrainingReply:
-        with self._lock:
+        with self.guard:
             self._registry.set_draining(self._number(request.dataserver_id, "dataserver_id"), request.draining)
             self._recovery.look_again()
         return pb.SetDrainingReply()
 
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceReply:
-        with self._lock:
+        with self.guard:
             self._recovery.balance()
         return pb.BalanceReply()
 
@@ -257,7 +260,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         after = requests.number(request.after, "after", 2**64 - 2)
         reply = pb.ContentsReply()
-        with self._lock:
+        with self.guard:
             files, position = self._namespace.files_after(after, limit)
             for inode, content in files:
                 servers = self._registry.with_state(content.replicas, self._clock_seconds())
@@ -278,7 +281,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
 
     def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
-        with self._lock:
+        with self.guard:
             now = self._clock_seconds()
             for index, finding in enumerate(request.bad_replicas):
                 file_id, number = self._finding(finding, f"bad_replicas[{index}]")
@@ -322,7 +325,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
         """Capacities are those of the live dataservers."""
-        with self._lock:
+        with self.guard:
             now = self._clock_seconds()
             reply = pb.StatisticsReply(
                 files=self._namespace.file_count, directories=self._namespace.directory_count,

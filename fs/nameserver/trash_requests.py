@@ -19,7 +19,7 @@ MAX_KEEP_NS = 3660 * 86_400 * 10**9
 class TrashRequests:
     """One method per rpc, callable from any thread."""
 
-    _lock: threading.Lock
+    guard: threading.RLock
     _namespace: Namespace
     _clock_ns: Callable[[], int]
     _age: Age
@@ -29,14 +29,14 @@ class TrashRequests:
 
     def set_trash(self, request: pb.SetTrashRequest) -> pb.SetTrashReply:
         keep_ns = requests.number(request.keep_ns, "keep_ns", MAX_KEEP_NS)
-        with self._lock:
+        with self.guard:
             self._namespace.set_trash(request.path, keep_ns)
         return pb.SetTrashReply()
 
     def trash(self, request: pb.TrashRequest) -> pb.TrashReply:
         after_due_ns = requests.number(request.after_due_ns, "after_due_ns", requests.MAX_TIME_NS)
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
-        with self._lock:
+        with self.guard:
             found = self._namespace.trash_after(after_due_ns, request.after_inode, limit)
             off_ns = self._clock_ns() - self._age.now_ns()
             return pb.TrashReply(
@@ -48,14 +48,14 @@ class TrashRequests:
     def restore(self, request: pb.RestoreRequest) -> pb.RestoreReply:
         due_ns, inode = self._entry(request, "")
         path = requests.path(request.path)
-        with self._lock:
+        with self.guard:
             restored = self._namespace.restore(due_ns, inode, path, now_ns=self._clock_ns())
             return pb.RestoreReply(attributes=self._attributes(restored))
 
     def purge(self, request: pb.PurgeRequest) -> pb.PurgeReply:
         requests.number(len(request.entries), "entries", requests.LIST_LIMIT)
         entries = [self._entry(entry, f"entries[{index}].") for index, entry in enumerate(request.entries)]
-        with self._lock:
+        with self.guard:
             return pb.PurgeReply(purged=self._namespace.purge(entries, now_ns=self._clock_ns()))
 
     @staticmethod

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from fs.errors import NotLeader, StorageFailed
+from fs.errors import NoSpace, NotLeader, StorageFailed
 from fs.proto import etcd_pb2 as pb
 from fs.store.etcd_client import EtcdClient, Watching
 from fs.store.interface import Batch, Store, end_of_prefix
@@ -77,9 +77,12 @@ class ReplicatedStore:
             try:
                 self._turn_revision = self._take_turn(token, batch)
                 self._apply(batch, self._turn_revision)
-            except BaseException:
+            except BaseException as error:
                 # Carried out or not, mirrored or not: only who reads etcd again knows.
                 self._leads_until = 0.0
+                if isinstance(error, (StorageFailed, NoSpace)):
+                    log.error("another nameserver is to lead: %s", error)
+                    raise NotLeader(f"this nameserver does not lead any more: {error}") from None
                 raise
             self._compact()
 

@@ -43,9 +43,9 @@ class Pair:
         self.calls: list[str] = []
         send = self.ours._call
 
-        def counted(method: str, request: object, *, again: bool = True) -> object:
+        def counted(method: str, request: object) -> object:
             self.calls.append(method)
-            return send(method, request, again=again)
+            return send(method, request)
 
         self.ours._call = counted  # type: ignore[method-assign]
 
@@ -277,45 +277,9 @@ class TestUnavailable:
             with MetadataClient(cluster.nameserver.address) as patient:
                 assert patient.lookup("/d").type == DIRECTORY
 
-    def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(self, tmp_path: Path) -> None:
-        """The process stops with the request in its hands and dies: the client must say that it cannot know."""
-        with (LocalCluster(tmp_path, dataservers=0) as cluster,
-              MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=20) as client):
-            client.mkdir("/d")
-            port = client.statistics().frame_port
-            cluster.nameserver.pause()
-            errors: list[BaseException] = []
-
-            def change() -> None:
-                try:
-                    client.rmdir("/d")
-                except BaseException as error:
-                    errors.append(error)
-
-            thread = threading.Thread(target=change)
-            thread.start()
-            # Paused, the process keeps the request in its socket: wait until it is there.
-            wait_until(lambda: _unread_bytes(port) > 0, 15, "no request arrived")
-            cluster.nameserver.kill()
-            thread.join(15)
-            assert [type(error) for error in errors] == [NameserverUnavailable]
-            assert "Remove may or may not have been carried out" in str(errors[0])
-
     def test_a_closed_client_refuses(self, pair: Pair) -> None:
         pair.ours.lookup("/")
         pair.ours.close()
         pair.ours.close()
         with pytest.raises(FileClosed):
             pair.ours.lookup("/", fresh=True)
-
-
-def _unread_bytes(port: int) -> int:
-    """Bytes that the process listening on `port` has not read from its connections (/proc/net/tcp, tcp6)."""
-    total = 0
-    tables = (Path("/proc/net") / name for name in ("tcp", "tcp6"))
-    lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
-    for line in lines:
-        _, local, _, state, queues = line.split()[:5]
-        if int(local.rpartition(":")[2], 16) == port and state == "01":
-            total += int(queues.partition(":")[2], 16)
-    return total

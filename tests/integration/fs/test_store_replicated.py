@@ -184,7 +184,7 @@ def test_a_leader_whose_mirror_fails_leads_no_more(join: Callable[..., Member],
         raise StorageFailed("the disk is full")
 
     monkeypatch.setattr(mirror, "write", full)
-    with pytest.raises(StorageFailed, match="full"):
+    with pytest.raises(NotLeader, match="full"):
         put(store, key="value")
     assert not store.leads
     monkeypatch.setattr(mirror, "write", write)

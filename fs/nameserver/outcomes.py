@@ -1,0 +1,112 @@
+"""What clients' last changes were answered, so that a request that is sent again is not carried out again.
+
+A change whose request has an id (`ChangeId` of fs/proto/speedwell.proto) and the record of its reply are one batch
+of the store: whatever becomes of the batch (a crash, another nameserver that takes over, a namespace rebuilt from a
+copy), either both are there or neither is, and then carrying it out is right. There is one record for each requester,
+which has one change under way at a time; the next change takes its place.
+
+A change that was refused leaves no record: asked again it is decided again, which is as if it had come only then.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from fs.errors import InvalidArgument, QuotaExceeded, SpeedwellError, Superseded
+from fs.nameserver import records
+from fs.store import Batch, Store, end_of_prefix
+
+log = logging.getLogger(__name__)
+
+FORGET_SECONDS = 600.0
+"""How long the outcome for a silent requester is kept: longer than any client goes on asking."""
+
+FORGET_AT_ONCE = 500
+"""Requests wait meanwhile: some milliseconds."""
+
+
+class Outcomes:
+    """A store (`fs.store.interface.Store`) that adds the outcome to what is written in `once`. One thread at a
+    time."""
+
+    def __init__(self, store: Store, clock_seconds: Callable[[], float]) -> None:
+        """`clock_seconds` is one that nobody sets; whoever has a record gets the whole time again after a restart."""
+        self._store = store
+        self._clock_seconds = clock_seconds
+        now_seconds = clock_seconds()
+        self._pending: Batch | None = None
+        self._heard: dict[int, tuple[int, float]] = {
+            records.outcome_requester(key): (records.decode_outcome(value)[0], now_seconds)
+            for key, value in store.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX))}
+        # by requester, who was silent for the longest time first: the last sequence, and when it was heard
+
+    def once(self, requester: int, sequence: int, change: Callable[[], bytes]) -> bytes:
+        """The serialised reply of `change`, which is called unless it has been carried out under that id.
+
+        Raises InvalidArgument for a change older than the last one: its client has stopped waiting for it.
+        """
+        last = self._heard.get(requester, (0, 0.0))[0]
+        if sequence < last:
+            raise InvalidArgument(f"id: change {sequence} comes after change {last} of the same requester")
+        self._heard.pop(requester, None)
+        self._heard[requester] = (sequence, self._clock_seconds())
+        key = records.outcome_key(requester)
+        if sequence == last:
+            value = self._store.get(key)
+            recorded, reply = records.decode_outcome(value) if value is not None else (0, b"")
+            if recorded == sequence:
+                return reply
+        batch = self._pending = Batch()
+        try:
+            reply = change()
+        except (Superseded, QuotaExceeded):
+            if batch.changes:   # a refused content is to be deleted
+                self._store.write(batch)
+            raise
+        finally:
+            self._pending = None
+        if batch.changes:
+            batch.put(key, records.encode_outcome(sequence, reply))
+            self._store.write(batch)
+        return reply
+
+    def forget(self) -> None:
+        """Let go of the outcomes for those who have been silent for long, some at once."""
+        now_seconds = self._clock_seconds()
+        batch = Batch()
+        silent: list[int] = []
+        for requester, (_, heard_seconds) in self._heard.items():
+            if now_seconds - heard_seconds <= FORGET_SECONDS or len(silent) == FORGET_AT_ONCE:
+                break
+            silent.append(requester)
+            batch.delete(records.outcome_key(requester))
+        if not silent:
+            return
+        try:
+            self._store.write(batch)
+        except SpeedwellError as error:
+            log.warning("the outcomes of old changes are kept for now: %s", error)
+            return
+        for requester in silent:
+            del self._heard[requester]
+
+    # -------------------------------------------------------------- the store
+
+    def get(self, key: bytes) -> bytes | None:
+        """As it is after what `once` has under way."""
+        pending = self._pending
+        if pending is not None and key in pending.changes:
+            return pending.changes[key]
+        return self._store.get(key)
+
+    def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Without what `once` has under way."""
+        return self._store.iterate(start, stop)
+
+    def write(self, batch: Batch) -> None:
+        if self._pending is None:
+            self._store.write(batch)
+        else:
+            self._pending.changes.update(batch.changes)
+
+    def close(self) -> None:
+        self._store.close()
