@@ -70,6 +70,7 @@ def sent(fabric: Northbound) -> dict[str, int]:
     return {queue["name"]: queue["sent_bytes"] for queue in port["queues"]}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("host", SENDERS)
 def test_alone_each_class_gets_the_whole_link(fabric: Northbound, tmp_path: Path, host: str) -> None:
     rates = measure(fabric.emulation, [host], 3, tmp_path)

@@ -31,8 +31,9 @@ def lines(directory: Path) -> list[str]:
 
 
 def processes_of(group: int) -> list[int]:
-    """Processes of a process group that are not yet gone."""
-    found = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=False)
+    """Processes of a process group that still run: in a container nobody may wait for those that ended."""
+    found = subprocess.run(["pgrep", "-g", str(group), "--runstates", "R,S,D,T"],
+                           capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
 
 
