@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import put
 from fs.errors import StorageFailed
 from fs.proto.speedwell_pb2 import AppendRecord
 
@@ -29,6 +28,10 @@ _SLOT = struct.Struct(">QQQQ")
 _SLOT_BYTES = 40
 LOG_BYTES = _HEAD_BYTES + MAX_WRITERS * _SLOT_BYTES
 _FORGOT = 1
+
+
+Write = Callable[[Iterable[tuple[int, bytes]], bool], None]
+"""Writes bytes at offsets from where the appends begin, and with True forces them to the disk. Raises OSError."""
 
 
 class Record(NamedTuple):
@@ -54,15 +57,17 @@ class Record(NamedTuple):
 class AppendLog:
     """The appends of one file. The caller has the file's turn to change it."""
 
-    def __init__(self, place: Callable[[], tuple[str, int]], length: int) -> None:
-        """Raises StorageFailed if it cannot be read. `place` says in which file it is, and at which offset; `length`
-        is that of the file with the appended bytes."""
+    def __init__(self, place: Callable[[], tuple[str, int]], write: Write, length: int | None = None) -> None:
+        """Raises StorageFailed if it cannot be read. `place` says in which file it is, and at which offset, `write`
+        writes into that; `length` is that of the file with the appended bytes, None: there is nothing to read."""
         self.epoch = 0
         self.forgot = False     # whether the append of some writer had to make room
         self._place = place
+        self._write_parts = write
         self._slots: list[Record | None] = []
         self._slot_of: dict[int, int] = {}
-        self._load(length)
+        if length is not None:
+            self._load(length)
 
     def last(self, writer: int) -> Record | None:
         """The last append of that writer."""
@@ -132,19 +137,15 @@ class AppendLog:
         return slot
 
     def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool, sync: bool) -> None:
-        path, start = self._place()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the file is there, or was deleted
-        try:
-            if head:
-                put(descriptor, _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), _HEAD_BYTES),
-                    start)
-            for slot, record in slots:
-                put(descriptor, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES),
-                    start + _HEAD_BYTES + slot * _SLOT_BYTES)
-            if sync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        parts = [(_HEAD_BYTES + slot * _SLOT_BYTES, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES))
+                 for slot, record in slots]
+        if head:
+            first = _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), _HEAD_BYTES)
+            if parts and parts[0][0] == _HEAD_BYTES:
+                parts[0] = 0, first + parts[0][1]
+            else:
+                parts.insert(0, (0, first))
+        self._write_parts(parts, sync)
 
     def _load(self, length: int) -> None:
         path, start = self._place()

@@ -8,7 +8,7 @@ from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, extended, pack
 from fs.dataserver.disk import disk_error, sync_directory, write_at
 from fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
 from fs.dataserver.small_file import enlarge
-from fs.dataserver.stored_file import StoredFile, head
+from fs.dataserver.stored_file import StoredFile
 
 _ZEROS = bytes(BLOCK_BYTES)
 
@@ -82,10 +82,9 @@ class AppendWriter:
             self.prepare()
         try:
             # Length and sum of the last block in one write: they agree whenever this process dies.
-            record = self.file.record
-            write_at(record, 0, head(self.end, self._sums[-1]), sync=self._sync, create=False)
+            self.file.write_head(self.end, self._sums[-1], self._sync)
             if self._sync:
-                sync_directory(os.path.dirname(record))  # noqa: PTH120
+                sync_directory(os.path.dirname(self.file.record))  # noqa: PTH120
                 if not self.offset:
                     sync_directory(os.path.dirname(self.file.directory))  # noqa: PTH120
         except OSError as error:
@@ -117,7 +116,8 @@ class AppendWriter:
             enlarge(self.file, self.end, self._sync)
             return False
         if self._descriptor < 0:
-            self._descriptor = os.open(self.file.record, os.O_WRONLY | os.O_CLOEXEC)
+            kept = self.file.descriptor
+            self._descriptor = os.dup(kept) if kept >= 0 else os.open(self.file.record, os.O_WRONLY | os.O_CLOEXEC)
         while data:
             written = os.pwrite(self._descriptor, data, SMALL_DATA_AT + self.end)
             self.end += written

@@ -17,18 +17,28 @@ def disk_error(error: OSError, what: str) -> NoSpace | StorageFailed:
 
 def write_file(path: str, content: bytes, sync: bool = False) -> None:
     """Write a whole file with one system call: a crash leaves it empty or whole. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = begin_file(path, content)
     try:
-        put(descriptor, content, 0)
         if sync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_at(path: str, offset: int, data: bytes, *, sync: bool, create: bool = True) -> None:
-    """Write into a file with one system call. Raises OSError, also if there is none and it may not be made."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+def begin_file(path: str, content: bytes) -> int:
+    """Like `write_file`; returns the descriptor, for writing more. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        put(descriptor, content, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def write_at(path: str, offset: int, data: bytes, *, sync: bool) -> None:
+    """Write into a file with one system call; make it if there is none. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT, 0o644)
     try:
         put(descriptor, data, offset)
         if sync:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fs.channel import Channel
-from fs.dataserver.append_log import AppendLog
+from fs.dataserver.append_log import AppendLog, Write
 from fs.proto.speedwell_pb2 import Replica
 
 
@@ -20,22 +20,27 @@ class ReplicaSet:
 class Ordering:
     """Of one file. Only the one who has the file's turn changes it."""
 
-    def __init__(self, place: Callable[[], tuple[str, int]]) -> None:
-        """`place` says in which file the appends are written down, and at which offset."""
+    def __init__(self, place: Callable[[], tuple[str, int]], write: Write) -> None:
+        """`place` says in which file the appends are written down, and at which offset; `write` writes into it."""
         self.replicas: ReplicaSet | None = None
         self.level_epoch = 0        # all replicas of that epoch held all bytes when last looked at
         self.under_way: tuple[int, Channel] | None = None   # epoch and sender of the append that has the turn
         self.confirmed = (0, 0)     # term of the lease and epoch in which this server was found to be the primary
         self.pinned = False         # kept though empty: the epoch must not be forgotten
         self._place = place
+        self._write = write
         self._log: AppendLog | None = None
         self._loading = threading.Lock()
+
+    def begin_log(self) -> None:
+        """The file is new: no appends are written down."""
+        self._log = AppendLog(self._place, self._write)
 
     def log(self, length: int) -> AppendLog:
         """The file's appends; `length` is its committed length. Raises StorageFailed."""
         with self._loading:
             if self._log is None:
-                self._log = AppendLog(self._place, length)
+                self._log = AppendLog(self._place, self._write, length)
             return self._log
 
     def interrupt(self, epoch: int) -> None:

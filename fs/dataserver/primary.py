@@ -276,8 +276,8 @@ class Primary:
         Raises Refused (nothing is visible here), NoSpace, StorageFailed, StaleEpoch, ConnectionLost.
         """
         writer = AppendWriter(file, self._sync)
-        relayed = self._relayed(operation, replicas, records)
         targets = [replica for replica in replicas.others if replica.dataserver_id not in without]
+        relayed = self._relayed(operation, replicas, records) if targets else operation
         relay = Relay(relayed, writer.offset, targets, self._connections, writer.segments)
         committed = False
         try:

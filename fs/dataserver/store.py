@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import disk_error, write_file
+from fs.dataserver.disk import begin_file, disk_error
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.spares import Spares
 from fs.dataserver.stored_file import StoredFile, load
@@ -247,7 +247,12 @@ class FileStore:
     def _release(self, file: StoredFile) -> None:
         with self._lock:
             file.users -= 1
-            if file.users or file.length or file.ordering.pinned:
+            if file.users:
+                return
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+                file.descriptor = -1
+            if file.length or file.ordering.pinned:
                 return
             if self._files.get(file.file_id) is file:
                 del self._files[file.file_id]
@@ -274,13 +279,18 @@ class FileStore:
                 _make_directory(file.directory)
             self.spares.put_file(file.record)
             try:
-                write_file(file.record, description)
+                descriptor = begin_file(file.record, description)
             except FileNotFoundError:
                 _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
-                write_file(file.record, description)
+                descriptor = begin_file(file.record, description)
         except OSError as error:
             self._erase(file.file_id)
             raise disk_error(error, f"cannot make {file.file_id}") from None
+        if file.small:
+            file.descriptor = descriptor
+        else:
+            os.close(descriptor)
+        file.ordering.begin_log()
         return file
 
     def _remove_half_made(self) -> None:

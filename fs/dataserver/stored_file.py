@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -20,6 +20,7 @@ from crc32c import crc32c
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.dataserver import layout
 from fs.dataserver.append_log import LOG_BYTES
+from fs.dataserver.disk import put
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
 from fs.dataserver.ordering import Ordering
 from fs.dataserver.record import (
@@ -67,6 +68,8 @@ class StoredFile:
     """Length in bytes and sum of the last block, which change together."""
     small: bool = False
     """Whether it has no directory, but one file beside it."""
+    descriptor: int = -1
+    """Of a small file that has just been made, for those who made it; -1: it has to be opened."""
     users: int = 0
     turn: threading.Lock = field(default_factory=threading.Lock)
     sealers: int = 0
@@ -74,7 +77,7 @@ class StoredFile:
     ordering: Ordering = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ordering = Ordering(self.appends_place)
+        self.ordering = Ordering(self.appends_place, self.write_appends)
 
     @property
     def length(self) -> int:
@@ -108,6 +111,27 @@ class StoredFile:
     def record(self) -> str:
         """The path of the file that begins with the description."""
         return self._small_record if self.small else f"{self.directory}/meta"
+
+    def write_head(self, length: int, tail: int, sync: bool) -> None:
+        """Write the committed length and the sum of the last block. Raises OSError, also if the file was deleted."""
+        self._write(self.record, 0, [(0, head(length, tail))], sync)
+
+    def write_appends(self, parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+        """Write (offset, bytes) where the appends are written down. Raises OSError, also if the file was deleted."""
+        path, start = self.appends_place()
+        self._write(path, start, parts, sync)
+
+    def _write(self, path: str, start: int, parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+        kept = self.descriptor if path.endswith(SMALL_SUFFIX) else -1
+        descriptor = kept if kept >= 0 else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for offset, data in parts:
+                put(descriptor, data, start + offset)
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            if kept < 0:
+                os.close(descriptor)
 
     @property
     def _small_record(self) -> str:

@@ -1,12 +1,13 @@
 """Which appends a file holds, over restarts and with more writers than are remembered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from fs.dataserver import append_log
 from fs.dataserver.append_log import AppendLog, Record
+from fs.dataserver.disk import write_at
 from fs.errors import StorageFailed
 
 Open = Callable[[int], AppendLog]
@@ -22,7 +23,11 @@ def place(tmp_path: Path) -> tuple[str, int]:
 
 @pytest.fixture
 def log_of(place: tuple[str, int]) -> Open:
-    return lambda length: AppendLog(lambda: place, length)
+    def write(parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+        for offset, data in parts:
+            write_at(place[0], place[1] + offset, data, sync=sync)
+
+    return lambda length: AppendLog(lambda: place, write, length)
 
 
 def test_the_last_append_of_each_writer_survives_a_restart(log_of: Open) -> None:
