@@ -33,6 +33,7 @@ _SEND_BUFFER_BYTES = 1 << 20
 _SEND_STEP_BYTES = 1 << 20
 _READ_AHEAD_BYTES = 4 << 20
 _IOV_LIMIT = 512
+_ALONE_BYTES = 4096
 # Plain numbers: to combine the flags of an enum takes longer than the system call.
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _WAITALL = int(socket.MSG_WAITALL)
@@ -120,6 +121,23 @@ class Channel:
         except OSError as error:
             raise self._lost(error) from None
 
+    def receive_alone(self, kind: type[M]) -> M | None:
+        """Like `receive`, with one system call mostly: the peer sends nothing more before it has an answer."""
+        try:
+            data = self.socket.recv(_ALONE_BYTES)
+        except OSError as error:
+            raise self._lost(error) from None
+        if not data:
+            return None
+        if len(data) < HEADER.size:
+            data += self._receive_exactly(HEADER.size - len(data))
+        missing = HEADER.size + body_length(data[:HEADER.size]) - len(data)
+        if missing < 0:
+            raise MalformedFrame(f"{-missing} bytes follow a frame that is to be answered first")
+        if missing:
+            data += self._receive_exactly(missing)
+        return decode(data[HEADER.size:], kind)
+
     def receive(self, kind: type[M]) -> M | None:
         """The next frame as a message of type `kind`; None if the peer closed before its first byte.
 
@@ -133,7 +151,13 @@ class Channel:
 
     def expect(self, kind: type[M]) -> M:
         """Like `receive`, but a closed connection is ConnectionLost."""
-        message = self.receive(kind)
+        return self._answered(self.receive(kind))
+
+    def expect_alone(self, kind: type[M]) -> M:
+        """Like `receive_alone`, but a closed connection is ConnectionLost."""
+        return self._answered(self.receive_alone(kind))
+
+    def _answered(self, message: M | None) -> M:
         if message is None:
             raise ConnectionLost(f"{self.peer} closed the connection instead of answering")
         return message

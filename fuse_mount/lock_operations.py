@@ -26,12 +26,18 @@ class StructFlock(ctypes.Structure):
                 ("l_len", ctypes.c_int64), ("l_pid", ctypes.c_int)]
 
 
+_Pointer = ctypes.POINTER(StructFlock)
+
+
 class LockOperations(Sharing):
     """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart."""
 
     @answers_errno
     def lock(self, path: Path | None, info: FileInfo, command: int, pointer: Any) -> int:
-        return self._lock(path, info, command, ctypes.cast(pointer, ctypes.POINTER(StructFlock)).contents)
+        structure = ctypes.cast(pointer, _Pointer).contents
+        if structure.l_type == fcntl.F_UNLCK and not self._locks.used and command != fcntl.F_GETLK:
+            return 0    # libfuse gives up all locks whenever a program closes a file
+        return self._lock(path, info, command, structure)
 
     def _lock(self, path: Path | None, info: FileInfo, command: int, lock: StructFlock) -> int:
         inode = self._files.handle(info.fh).file.attributes.inode

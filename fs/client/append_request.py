@@ -189,7 +189,7 @@ class AppendRequests:
         primary, channel = begun.primary, begun.channel
         try:
             self._await_answer(channel, primary)
-            reply = channel.expect(DataReply)
+            reply = channel.expect_alone(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
             reply = self._after_break(primary, channel, True, error)
         except BaseException:

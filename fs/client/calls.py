@@ -90,7 +90,7 @@ class Calls:
         try:
             connection.set_timeout(math.ceil(timeout_seconds))  # whole seconds: most calls then leave it as it is
             connection.send(pb.Call(method=method, request=request.SerializeToString()))
-            answer = connection.expect(pb.CallReply)
+            answer = connection.expect_alone(pb.CallReply)
         except ConnectionLost:
             connection.close()
             raise CallFailed from None

@@ -33,7 +33,7 @@ class NameserverFrames(FrameServer):
         threading.Thread(target=self.serve, name="frames", daemon=True).start()
 
     def receive_request(self, channel: Channel) -> Call | None:
-        return channel.receive(Call)
+        return channel.receive_alone(Call)
 
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, Call)

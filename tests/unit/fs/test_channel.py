@@ -1,5 +1,6 @@
 """Framing: what is sent arrives, and nothing that arrives can do harm."""
 
+import itertools
 import os
 import socket
 import struct
@@ -63,8 +64,8 @@ def test_frames_arrive_as_they_were_sent(messages: list[DataRequest]) -> None:
         far.close()
 
 
-@given(garbage=st.binary(min_size=1, max_size=64))
-def test_bytes_that_are_no_frame_are_malformed_or_a_lost_connection(garbage: bytes) -> None:
+@given(garbage=st.binary(min_size=1, max_size=64), alone=st.booleans())
+def test_bytes_that_are_no_frame_are_malformed_or_a_lost_connection(garbage: bytes, alone: bool) -> None:
     if garbage[:4] == MAGIC:
         garbage = b"X" + garbage
     near, far = tcp_pair()
@@ -72,7 +73,7 @@ def test_bytes_that_are_no_frame_are_malformed_or_a_lost_connection(garbage: byt
         near.socket.sendall(garbage)
         near.socket.shutdown(socket.SHUT_WR)
         with pytest.raises((MalformedFrame, ConnectionLost)):
-            far.receive(DataRequest)
+            (far.receive_alone if alone else far.receive)(DataRequest)
     finally:
         near.close()
         far.close()
@@ -97,6 +98,37 @@ def test_a_frame_that_announces_too_much_is_malformed_before_it_is_received(pair
     near.socket.sendall(HEADER.pack(MAGIC, MAX_FRAME_BYTES + 1))
     with pytest.raises(MalformedFrame, match=str(MAX_FRAME_BYTES)):
         far.receive(DataRequest)
+
+
+@given(size=st.one_of(st.integers(0, 9000), st.just(300_000)), cuts=st.lists(st.integers(1, 9000), max_size=3))
+def test_a_frame_that_stands_alone_arrives_in_any_pieces(size: int, cuts: list[int]) -> None:
+    near, far = tcp_pair()
+    frame = encode(DataReply(message="x" * size))
+    edges = [0, *sorted(cut for cut in set(cuts) if cut < len(frame)), len(frame)]
+
+    def send() -> None:
+        for begin, end in itertools.pairwise(edges):
+            near.socket.sendall(frame[begin:end])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        reply = far.expect_alone(DataReply)
+        assert reply.message == "x" * size
+        sender.join()
+        near.close()
+        assert far.receive_alone(DataReply) is None
+    finally:
+        sender.join()
+        near.close()
+        far.close()
+
+
+def test_what_follows_a_frame_that_should_stand_alone_is_malformed(pair: Pair) -> None:
+    near, far = pair
+    near.socket.sendall(encode(DataReply(message="x")) * 2)
+    with pytest.raises(MalformedFrame, match="follow"):
+        far.receive_alone(DataReply)
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
