@@ -110,7 +110,7 @@ class CoflowBook:
         changed |= self._schedule_new(coflow, now)
         if not coflow.flows:
             self._forget(coflow)
-        return changed
+        return changed or self._scheduler.again(now) is not None
 
     def _take_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> bool:
         """Returns whether a scheduled flow ended, or there is another schedule because it is late."""

@@ -161,6 +161,8 @@ class CoflowSimulation:
         for running in told:
             left_bits = max(float(self._left[running.row]), 0.0)        # less by rounding when it is just done
             self._scheduler.progress(running.flow.flow_id, left_bits / BITS_PER_BYTE, self.now)
+        if told and (schedule := self._scheduler.again(self.now)) is not None:
+            self._decided(schedule)
         self._reports_due = bool(told)
         if told:
             self._at(self.now + self._enforcement.report_interval, self._report)

@@ -147,6 +147,11 @@ class CoflowScheduler(ABC):
         """
         return None
 
+    def again(self, now: float) -> Schedule | None:
+        """A new schedule if the policy decides beside arrivals and completions too, as reports come, and it is time.
+        MinCOF and those that it is compared with do not."""
+        return None
+
     @abstractmethod
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         """A flow has ended. None unless that makes a new schedule: for most policies, a coflow's last flow does."""

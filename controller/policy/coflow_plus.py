@@ -8,6 +8,8 @@
   flows end soonest (`coflow_kernels.route`). Any coflow is re-balanced when that lets it end sooner by `worth`.
 * **Priorities instead of meters**: the first seven coflows have a class of traffic each, all others share the eighth.
   No rate has to be right, and what a flow leaves when it ends is taken at once, without a decision.
+* **Decisions** at arrivals, completions, and a second after the last one as reports come: what has to be done first
+  changes while coflows run.
 * **Replicas are free too**: `choose_replicas` makes a coflow of a read that may come from several hosts in parts.
 
 What is decided in a moment is decided by number, over arrays; `Schedule.assignments` makes its objects when asked.
@@ -15,6 +17,7 @@ What is decided in a moment is decided by number, over arrays; `Schedule.assignm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -41,6 +44,8 @@ NEXT = 64
 """So many coflows from the first on are put into a better order: those that go soon. Later there are others."""
 PASSES = 10
 """Over these coflows, at most: some two or three are enough mostly."""
+AGAIN_SECONDS = 1.0
+"""So long after a decision a report leads to another one."""
 
 
 def coflow_plus_order(coflows: kernels.Integers, first: kernels.Integers, count: kernels.Integers,
@@ -179,6 +184,7 @@ class CoflowPlus(CoflowScheduler):
         self._flows: dict[Hashable, tuple[CoflowFlow, Hashable, int]] = {}
         self._coflows: dict[Hashable, dict[Hashable, int]] = {}     # rows by flow
         self._schedule = Schedule()
+        self._decided_at = -math.inf
         self.moves = 0
 
     @property
@@ -201,11 +207,14 @@ class CoflowPlus(CoflowScheduler):
             self._flows[flow.flow_id] = (flow, coflow.id, row)
             self._rows.left[row] = flow.remaining_bytes * BITS_PER_BYTE
             self._enter(flow, row)
-        return self._decide()
+        return self._decide(now)
 
     def progress(self, flow_id: Hashable, remaining_bytes: float, now: float) -> None:
         require_bytes(remaining_bytes)
         self._rows.left[self._flow(flow_id)[2]] = remaining_bytes * BITS_PER_BYTE
+
+    def again(self, now: float) -> Schedule | None:
+        return self._decide(now) if self._flows and now - self._decided_at >= AGAIN_SECONDS else None
 
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         _, coflow_id, row = self._flow(flow_id)
@@ -214,7 +223,7 @@ class CoflowPlus(CoflowScheduler):
         if self._coflows[coflow_id]:
             return None
         del self._coflows[coflow_id]
-        return self._decide()
+        return self._decide(now)
 
     def coflow_gone(self, coflow_id: Hashable, now: float) -> Schedule:
         if coflow_id not in self._coflows:
@@ -222,11 +231,11 @@ class CoflowPlus(CoflowScheduler):
         for flow_id, row in self._coflows.pop(coflow_id).items():
             del self._flows[flow_id]
             self._rows.give_back(row)
-        return self._decide()
+        return self._decide(now)
 
     def network_changed(self, now: float) -> Schedule:
         self._follow_network()
-        return self._decide()
+        return self._decide(now)
 
     # --- a read whose replicas are free ---
 
@@ -293,7 +302,8 @@ class CoflowPlus(CoflowScheduler):
                     if self._fabric.path(flow.source, new, flow.destination) == had:
                         self._rows.chosen[row] = new
 
-    def _decide(self) -> Schedule:
+    def _decide(self, now: float) -> Schedule:
+        self._decided_at = now
         ids = list(self._coflows)
         groups = [[row for row in rows.values() if self._rows.links[row, 0] >= 0] for rows in self._coflows.values()]
         counts = np.array([len(group) for group in groups], np.int64)

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
@@ -41,3 +42,18 @@ def test_every_method_meets_the_same_coflows(name: str) -> None:
 
     assert len(tasks) == len(figure.points) * len(figure.methods) * 5
     assert {task.seed for task in tasks} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("name", "point"), [("mincof-width", "12"), ("mincof-width", "16"),
+                                             ("mincof-blocking", "4:1")])
+def test_coflow_plus_is_a_quarter_below_tailor_where_the_bound_lets_it_be(name: str, point: str) -> None:
+    means: dict[str, list[float]] = {}
+    bounds = []
+    for task in mincof.tasks(mincof.FIGURES[name], quick=False, seed=1):
+        if task.point.name == point and task.method.policy in ("tailor", "coflow-plus"):
+            result = mincof.run_task(task)
+            means.setdefault(task.method.policy, []).append(result["mean_seconds"])
+            bounds.append(result["bound_seconds"])
+    assert len(bounds) == 10
+    assert fmean(means["coflow-plus"]) < 0.75 * fmean(means["tailor"])
+    assert fmean(means["coflow-plus"]) < 1.15 * fmean(bounds)

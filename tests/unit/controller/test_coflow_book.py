@@ -11,6 +11,7 @@ from controller import coflow_book
 from controller.coflow_book import LIE_SLACK_BYTES, CoflowBook
 from controller.policy.coflow import TrafficSet
 from controller.policy.coflow_comparators import Varys
+from controller.policy.coflow_plus import CoflowPlus
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.mincof import MinCOF
 from controller.policy.network import Network
@@ -104,6 +105,16 @@ def test_flows_that_join_later_or_from_other_senders_are_of_the_same_coflow(repo
     reported.take(0, a=10 * MB)
     assert reported.take(0.1, d=10 * MB)
     assert len(reported.book) == 1 and reported.scheduled() == {"a", "d"}
+
+
+def test_a_policy_that_wants_it_decides_again_as_reports_come() -> None:
+    book = CoflowBook(CoflowPlus(network()), EXPIRY_SECONDS, STALL_SECONDS)
+    for coflow_id, name, left in ((ONE, "a", 50 * MB), (OTHER, "c", 40 * MB)):
+        assert book.take(coflow_id, [FlowReport(flow(name), left)], 0.0)
+    assert book.order == (OTHER, ONE)
+    assert not book.take(ONE, [FlowReport(flow("a"), 11 * MB)], 0.5)
+    assert book.take(ONE, [FlowReport(flow("a"), 10 * MB)], 1.0)
+    assert book.order == (ONE, OTHER)
 
 
 def test_a_silent_coflow_is_forgotten_and_a_heard_one_is_not(reported: Reported) -> None:

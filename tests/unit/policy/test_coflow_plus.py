@@ -18,6 +18,20 @@ def test_on_one_link_the_shortest_goes_first() -> None:
     assert [schedule.assignments[f"{name}.1"].priority for name in schedule.order] == [0, 1, 2]
 
 
+def test_reports_change_the_order_a_second_after_the_last_decision() -> None:
+    scheduler = CoflowPlus(fabric(spines=1))
+    scheduler.coflow_arrived(coflow("A", ("h00", "h10", 5)), 0)
+    scheduler.coflow_arrived(coflow("B", ("h01", "h11", 4)), 0)
+    scheduler.progress("A.1", 1 * 125_000, 0.9)
+    assert scheduler.again(0.9) is None
+    later = scheduler.again(1.0)
+    assert later is not None and later.order == scheduler.schedule.order == ("A", "B")
+    assert scheduler.again(1.9) is None
+    scheduler.coflow_gone("A", 2)
+    scheduler.coflow_gone("B", 2)
+    assert scheduler.again(9) is None, "nothing runs"
+
+
 def test_flows_are_spread_and_a_coflow_is_moved_only_when_that_pays() -> None:
     network = fabric(spines=2, hosts=4)
     part(network, "l0", "s1")
