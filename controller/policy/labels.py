@@ -39,8 +39,8 @@ class LabelTable:
         grown: set[int] = set()
         for pair in sorted(paths_by_pair):
             for path in paths_by_pair[pair]:
-                if len(path.nodes) > 1 and self._find(path) is None:
-                    grown.add(self._place(path))
+                if len(path.nodes) > 1 and (label := self._place(path)) is not None:
+                    grown.add(label)
         return frozenset(grown)
 
     def label_for(self, path: Path) -> int:
@@ -89,7 +89,7 @@ class LabelTable:
         return label in self._next_hops
 
     def _find(self, path: Path) -> int | None:
-        # A choice that once disagreed with a path disagrees for ever, so the first that agrees is stable.
+        # A path stands in the first choice that did not disagree with it. Those before disagree for ever.
         links = path.links
         for label in self._labels_to.get(path.nodes[-1], ()) if links else ():
             next_hops = self._next_hops[label]
@@ -97,12 +97,14 @@ class LabelTable:
                 return label
         return None
 
-    def _place(self, path: Path) -> int:
+    def _place(self, path: Path) -> int | None:
+        """The label that gained next hops by it, if one did."""
         for label in self._labels_to.get(path.nodes[-1], ()):
             next_hops = self._next_hops[label]
             if all(next_hops.get(node, following) == following for node, following in path.links):
+                before = len(next_hops)
                 next_hops.update(path.links)
-                return label
+                return label if len(next_hops) > before else None
         while self._next_free in self:
             self._next_free += 1
         if self._next_free > LAST_LABEL:

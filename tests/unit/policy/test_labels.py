@@ -121,6 +121,17 @@ def test_labels_keep_their_meaning_while_links_go_and_come_back(network: Network
     assert {path: table.label_for(path) for path in labels_before} == labels_before
 
 
+def test_a_path_keeps_its_label_when_another_label_comes_to_lead_along_it() -> None:
+    """From b to d the second label leads by another path's doing, and later the first one does too."""
+    table = LabelTable()
+    own = Path(("b", "d"))
+    table.assign({("a", "d"): (Path(("a", "c", "d")), Path(("a", "b", "d"))), ("b", "d"): (own,)})
+    before = table.label_for(own)
+    table.assign({("e", "d"): (Path(("e", "b", "d")),)})
+
+    assert table.label_for(own) == before
+
+
 @given(networks)
 def test_equal_graphs_get_equal_labels(network: Network) -> None:
     tables = LabelTable(), LabelTable()
