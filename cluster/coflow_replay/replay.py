@@ -29,8 +29,7 @@ from cluster.fabric import (
 )
 from cluster.machine import busy_seconds
 from cluster.processes import Command, Processes, program
-from cluster.waiting import wait_for
-from controller.policy.coflow import Coflow, CoflowFlow
+from controller.policy.coflow import Coflow
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric
@@ -49,8 +48,6 @@ QUEUE_PACKETS, BEST_EFFORT_PACKETS = 360, 12
 bytes as two frames of 9,000."""
 HOST_QUEUE_PACKETS = 6000
 """A host sends up to a hundred flows at once; TCP keeps few packets of each in its own queue."""
-FIRST_COFLOW, FIRST_COFLOW_PART = "first", 1.1
-"""The coflow that does not count, and a flow's size over the threshold above which flows are scheduled."""
 RATES_INTERVAL_SECONDS, REST_SECONDS = 0.1, 2.0
 
 Progress = Callable[[str], None]
@@ -113,7 +110,6 @@ def replay(coflows: Sequence[Coflow], settings: ReplaySettings,
         progress(f"playing {len(coflows)} coflows under {settings.policy or 'no schedule'}")
         if settings.paced:
             stack.enter_context(Rates(agents))
-        _play_first(agents, settings, len(coflows))
         switches, busy, begin = emulation.switch_cpu_seconds(), busy_seconds(), time.monotonic()
         seconds = _play(coflows, agents, settings, progress)
         elapsed = time.monotonic() - begin
@@ -150,26 +146,6 @@ def _prepare_hosts(emulation: Emulation) -> None:
         done = emulation.run(host.name, ["sh", "-ec", "\n".join(lines)])
         if done.returncode:
             raise StartFailed(f"{host.name} cannot be set up: {done.stderr.strip()}")
-
-
-def _play_first(agents: Agents, settings: ReplaySettings, number: int) -> None:
-    """Play a small coflow that does not count: what controller and agents do for the first time would hold the first
-    one up. Every host sends to the one half the fabric away. Raises ReplayFailed."""
-    hosts = [host.name for host in settings.fabric.hosts]
-    flows = tuple(CoflowFlow(here, here, hosts[(place + len(hosts) // 2) % len(hosts)],
-                             FIRST_COFLOW_PART * settings.threshold_bytes) for place, here in enumerate(hosts))
-    agents.begin(Coflow(FIRST_COFLOW, flows, 0.0), number, settings.policy is not None, settings.paced)
-    agents.wait(1, settings.timeout_seconds)
-    del agents.ended[FIRST_COFLOW]
-    if settings.policy is not None and not wait_for(_knows_no_coflow, READY_SECONDS):
-        raise ReplayFailed("the controller does not forget a coflow that has ended")
-
-
-def _knows_no_coflow() -> bool:
-    try:
-        return not requests.get(CONTROLLER_URL + "/v1/coflows", timeout=REST_SECONDS).json()["coflows"]
-    except (requests.RequestException, ValueError):
-        return False
 
 
 def _play(coflows: Sequence[Coflow], agents: Agents, settings: ReplaySettings,
