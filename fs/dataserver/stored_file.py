@@ -45,6 +45,7 @@ SUMS_AT_ONCE = 32768
 Piece = tuple[str, int, int]
 """(name of a file in the version's directory, offset in it, bytes); no name: zeros."""
 
+_PAGE = bytes(4096)
 _zeros = -1
 _zeros_lock = threading.Lock()
 
@@ -147,9 +148,13 @@ class StoredFile:
         return (self._small_record, SMALL_APPENDS_AT) if self.small else (f"{self.directory}/meta", APPENDS_AT)
 
     def stored_appends(self) -> bytes:
-        """What is written down of the appends. Raises OSError."""
+        """What is written down of the appends, mostly without the zeros at its end. Raises OSError."""
         path, start = self.appends_place()
-        return _content(path, LOG_BYTES, start)
+        data = _content(path, LOG_BYTES, start)
+        end = len(data)
+        while data[max(0, end - len(_PAGE)):end] == _PAGE:
+            end -= len(_PAGE)
+        return data[:end]
 
     def located(self, name: str, start: int) -> tuple[str, int]:
         """Where byte `start` of a file that `pieces` names lies: a path, and the offset in that file."""

@@ -22,10 +22,11 @@ from fs.dataserver.sparse import copy_sparse
 from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile, patch_name
 
-MAX_SOURCES = 32
-"""So many patches, and chunk files of earlier versions, a version shares before small ones are joined."""
+MAX_SOURCES = 12
+"""So many patches, and chunk files of earlier versions, a version shares before small ones are joined: to link one
+costs as much as to copy a block."""
 
-JOINED_SOURCES = 24
+JOINED_SOURCES = 8
 JOINED_BLOCKS = 1024
 
 ByteRange = tuple[int, int]

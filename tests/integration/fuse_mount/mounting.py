@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fuse_mount.mountpoint import mounted_here
@@ -21,7 +22,8 @@ class Mounted:
     def __init__(self, mountpoint: Path, nameserver: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
         self.path = mountpoint
         self.log = mountpoint.with_name(mountpoint.name + ".log")
-        mountpoint.mkdir(exist_ok=True)
+        with suppress(FileExistsError):     # it may be one that cannot even be looked at
+            mountpoint.mkdir()
         self.process = subprocess.Popen(
             [*prefix, SPEEDWELL_MOUNT, mountpoint, "--nameserver", nameserver, "--foreground", "--log", self.log,
              *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
