@@ -15,11 +15,12 @@ NAMESERVER = str(Path(sys.executable).parent / "speedwell-nameserver")
 class Installation:
     """An etcd and nameservers over it."""
 
-    def __init__(self, directory: Path, etcd: EtcdCluster, number: int) -> None:
+    def __init__(self, directory: Path, etcd: EtcdCluster, number: int, *arguments: str) -> None:
         self.etcd = etcd
         self.nameservers = [
             Daemon(f"n{n}", [NAMESERVER, "--directory", str(directory / f"n{n}"), "--etcd", ",".join(etcd.endpoints),
-                             "--etcd-prefix", str(directory)], directory / f"n{n}.log") for n in range(number)]
+                             "--etcd-prefix", str(directory), *arguments], directory / f"n{n}.log")
+            for n in range(number)]
         for nameserver in self.nameservers:
             nameserver.start()
 

@@ -264,6 +264,21 @@ class TestUnavailable:
                 again.join()
                 assert client.lookup("/e").inode == inode
 
+    @pytest.mark.timed
+    def test_one_of_several_nameservers_is_found_again_as_soon_as_it_is_back(self, tmp_path: Path) -> None:
+        with LocalCluster(tmp_path, dataservers=0) as cluster:
+            address = cluster.nameserver.address
+            with MetadataClient(f"{address},{address}", 0, call_timeout_seconds=20) as client:
+                client.mkdir("/d")
+                cluster.nameserver.kill()
+                answered: list[float] = []
+                waiting = threading.Thread(target=lambda: (client.mkdir("/d/e"), answered.append(time.monotonic())))
+                waiting.start()
+                cluster.nameserver.start()
+                back = time.monotonic()
+                waiting.join()
+                assert answered[0] - back < 1
+
     def test_a_nameserver_that_hangs_is_given_up_too(self, tmp_path: Path) -> None:
         with (LocalCluster(tmp_path, dataservers=0) as cluster,
               MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=0.5) as client):
