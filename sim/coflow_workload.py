@@ -3,7 +3,7 @@
 Where the text leaves a choice, it is made so:
 
 * Intervals between arrivals are gamma distributed with the mean and the deviation of Table II; their median is then
-  3.14 s, in the table 3.06 s.
+  3.14 s, in the table 3.06 s. Their mode is 0, in the table 1.58 s.
 * Sizes of files: Fig. 5 is only drawn. What the schedulers see are files above 2.5 MB, and the largest have 50 MB
   (section IV-D): log-uniform between the two, on average 15.9 MB.
 * Each transfer draws two hosts, uniform, so it may stay within a leaf. The number of transfers is normal

@@ -28,7 +28,8 @@ BASE = "Varys + ECMP"
 CHOSEN = {
     "sizes of files (Fig. 5, only drawn)": "log-uniform from 2.5 MB, below which nothing is scheduled, to 50 MB, the "
                                            "largest that section IV-D names",
-    "arrivals (Table II)": "gamma distributed intervals with the table's mean and standard deviation",
+    "arrivals (Table II)": "gamma distributed intervals with the table's mean and standard deviation; "
+                           "median 3.14 s (table: 3.06 s), mode 0 (table: 1.58 s)",
     "width": "section IV-C has coflows of exactly 4, 8, 12 or 16 flows: so many transfers, of one flow each",
     "size": "section IV-D has ranges as 4 x 10, 4 x 40 and 4 x 50 MB: 4 transfers of one flow each, of files from "
             "2.5 MB up to that",
