@@ -17,6 +17,8 @@ ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "s
                         "power-of-two-choices"]
 PathPolicy = Literal["mayflower", "ecmp"]
 CoflowPolicy = Literal["mincof", "coflow-plus", "varys", "tailor", "rapier", "sincronia", "aalo", "fair"]
+RANKING_POLICIES = ("coflow-plus", "sincronia")
+"""Coflow policies that rank flows; the others have the three queues of MinCOF, or none."""
 
 
 class Settings(BaseModel):
@@ -61,7 +63,18 @@ class Settings(BaseModel):
     """How long the switches keep to a schedule that nobody renews."""
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
     """Coflows without a transfer larger than this are left to the default paths."""
-    coflow_policy: CoflowPolicy = "mincof"
+    coflow_policy: CoflowPolicy = Field(default="mincof", validate_default=True)
+
+    @field_validator("coflow_policy")
+    @classmethod
+    def _goes_with_queues(cls, coflow_policy: str, info: ValidationInfo) -> str:
+        """A class of traffic means another queue with the other slices: what should wait would go first."""
+        queues, is_ranking = info.data.get("queues"), coflow_policy in RANKING_POLICIES
+        if info.data.get("coflow_key_file") is not None and queues == ("mincof" if is_ranking else "priorities"):
+            raise ValueError(f'with this policy set queues = "{"priorities" if is_ranking else "mincof"}" or "none", '
+                             f"not {queues!r}")
+        return coflow_policy
+
     coflow_rates: Literal["meters", "hosts"] = "meters"
     """Who holds flows to their rates. `hosts`: no meters; the hosts do, and learn them from `/v1/coflows`."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16

@@ -12,12 +12,13 @@ from controller.errors import UnknownCoflow
 from controller.network_state import NetworkState
 from controller.policy.coflow import Assignment
 from controller.policy.five_tuple import FiveTuple
+from controller.queues import PRIORITY_QUEUES, class_of_priority
 from controller.rest.fields import Dpid, Ipv4, Node, NodeName, Output, Port
 from controller.rest.routes import route
 
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
-QueueName = Literal["scheduled", "starved", "best-effort"]
 FlowState = Literal["placed", "default", "failed", "waiting"]
+_PRIORITY_NAMES = {queue.number: queue.name for queue in PRIORITY_QUEUES}
 
 
 class CoflowService(Protocol):
@@ -40,7 +41,7 @@ class CoflowFlow(Output):
     protocol: Literal["tcp", "udp"]
     remaining_bytes: int = Field(ge=0, description="As last reported.")
     measured_bytes: int = Field(ge=0, description="Counted by the first switch since it has an entry.")
-    queue: QueueName
+    queue: str = Field(description="Named as in `/v1/queues`.")
     rate_bps: float | None = Field(description="What its meter lets pass, in bits/s; null without one.")
     meter: int | None = Field(description="The number of its meter at the path's first switch.")
     path: list[Node] = Field(description="Empty: the switches' default.")
@@ -56,7 +57,7 @@ class CoflowSummary(Output):
 
     id: CoflowId
     state: Literal["scheduled", "starved", "best-effort", "refused"] = Field(
-        description="scheduled: its flows have rates; refused: `problem` says why it gets no schedule.")
+        description="scheduled: its flows have rates or priorities; refused: `problem` says why it gets no schedule.")
     problem: str | None
     position: int | None = Field(description="Its place in the order of service, from 0; null without one.")
     flows: int = Field(ge=0)
@@ -141,9 +142,9 @@ class CoflowsApi:
     def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int]) -> dict[str, Any]:
         now, schedule = time.monotonic(), self._service.book.schedule
         own = [schedule[flow] for flow in coflow.flows if flow in schedule]
-        queues = {_queue(assignment) for assignment in own}
+        states = {_state(assignment) for assignment in own}
         state = "refused" if coflow.distrusted else next(
-            (queue for queue in ("starved", "scheduled", "best-effort") if queue in queues), "best-effort")
+            (each for each in ("starved", "scheduled", "best-effort") if each in states), "best-effort")
         return {"id": coflow.id.hex(), "state": state, "problem": coflow.distrusted,
                 "position": places.get(coflow.id), "flows": len(coflow.flows), "ended_flows": coflow.ended,
                 "remaining_bytes": sum(flow.remaining_bytes for flow in coflow.flows.values()),
@@ -172,6 +173,11 @@ def _ends(five_tuple: FiveTuple) -> dict[str, Any]:
             "destination": five_tuple.destination, "destination_port": five_tuple.destination_port}
 
 
-def _queue(assignment: Assignment) -> QueueName:
-    names: dict[str, QueueName] = {"scheduled": "scheduled", "starved": "starved", "best_effort": "best-effort"}
-    return names[assignment.traffic_set.value]
+def _queue(assignment: Assignment) -> str:
+    if assignment.priority is not None:
+        return _PRIORITY_NAMES[class_of_priority(assignment.priority)]
+    return _state(assignment)
+
+
+def _state(assignment: Assignment) -> str:
+    return assignment.traffic_set.value.replace("_", "-")

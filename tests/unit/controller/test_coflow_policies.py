@@ -1,7 +1,16 @@
-"""What the controller's coflow policies compute with is compiled before the first coflow comes."""
+"""The controller's coflow policies: compiled before the first coflow comes, and with queues that fit them."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from coflow.report import Flow, FlowReport
+from controller.errors import InvalidSettings
+from controller.queues import SLICES
+from controller.settings import load_settings
+from tests.unit.controller.in_process import Controller
 
 PLAY = """
 from numba.core.dispatcher import Dispatcher
@@ -23,6 +32,7 @@ for name in SCHEDULERS:
     scheduler.coflow_arrived(Coflow("b", (CoflowFlow(3, near, far, 1e7),), 1.0), 1.0)
     scheduler.progress(1, 5e7, 1.5)
     scheduler.correct(1, 1.6)
+    scheduler.again(1.7)
     scheduler.flow_finished(3, 2.0)
     scheduler.network_changed(3.0)
     scheduler.coflow_gone("a", 4.0)
@@ -36,3 +46,31 @@ def test_no_policy_compiles_anything_once_coflows_come() -> None:
     done = subprocess.run([sys.executable, "-c", PLAY], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
+
+
+@pytest.mark.parametrize(("policy", "queues", "needed"), [
+    ("coflow-plus", "mincof", "priorities"), ("sincronia", "mincof", "priorities"),
+    ("mincof", "priorities", "mincof"), ("rapier", "priorities", "mincof")])
+def test_a_policy_beside_queues_that_mean_something_else_is_refused_with_the_remedy(
+        policy: str, queues: str, needed: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=f'coflow_policy.*set queues = "{needed}"'):
+        load_settings(coflow_policy=policy, queues=queues, coflow_key_file=tmp_path / "key")
+    for fitting in (needed, "none"):
+        load_settings(coflow_policy=policy, queues=fitting, coflow_key_file=tmp_path / "key")
+
+
+def test_queues_without_coflows_go_with_any_policy() -> None:
+    assert load_settings(queues="priorities").coflow_policy == "mincof"
+
+
+@pytest.mark.parametrize(("policy", "queues", "queue"), [
+    ("coflow-plus", "priorities", "priority-0"), ("mincof", "mincof", "scheduled"), ("fair", "none", "best-effort")])
+def test_a_flow_shows_its_queue_by_the_name_that_the_queues_have(
+        policy: str, queues: str, queue: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    controller = Controller(coflow_policy=policy, queues=queues, coflow_key_file=tmp_path / "key")
+    flow = FlowReport(Flow("10.0.0.1", "10.0.1.1", 7100, 40000), 50_000_000)
+    controller.coflows.book.take(b"c" * 16, [flow], 0.0)
+    [shown] = controller.ask("GET", f"/v1/coflows/{(b'c' * 16).hex()}").json["members"]
+    assert shown["queue"] == queue
+    assert queues == "none" or queue in {each.name for each in SLICES[queues]}
