@@ -39,7 +39,6 @@ echo_interval_seconds = 0.5
 echo_misses = 2
 """
 PORT = 7300
-METERED_TRIES = 4
 
 
 class Transfers(Northbound):
@@ -139,17 +138,15 @@ def test_a_transfer_is_scheduled_while_it_runs_and_leaves_nothing(fabric: Transf
     assert (fabric.directory / "received-r1h0" / f"file-{Transfers.sent}").stat().st_size == 10_000_000
 
 
+@pytest.mark.timed
 def test_a_metered_transfer_gets_nine_tenths_of_its_rate(fabric: Transfers) -> None:
-    """The best of a few: what a link does not carry while the machine is busy elsewhere, it does not make up for."""
-    parts: list[float] = []
-    while not parts or (parts[-1] <= 0.85 and len(parts) < METERED_TRIES):
-        sending = fabric.send("r0h0", "r1h0", 12_000_000)
-        rate_bps = sum(flow["rate_bps"] for flow in fabric.placed(2))
-        assert sending.wait(30) == 0
-        said = (fabric.directory / f"send-{Transfers.sent}.log").read_text()
-        parts.append(float(said.split(" s, ")[1].split()[0]) * 1e6 / rate_bps)
-        fabric.wait_until_empty()
-    assert max(parts) > 0.85, parts
+    fabric.wait_until_empty()
+    sending = fabric.send("r0h0", "r1h0", 12_000_000)
+    rate_bps = sum(flow["rate_bps"] for flow in fabric.placed(2))
+    assert sending.wait(30) == 0
+    said = (fabric.directory / f"send-{Transfers.sent}.log").read_text()
+    assert float(said.split(" s, ")[1].split()[0]) * 1e6 > 0.85 * rate_bps, said
+    fabric.wait_until_empty()
 
 
 def test_two_processes_share_one_coflow(fabric: Transfers) -> None:
