@@ -1,10 +1,12 @@
 """How the errors of `fs.errors` cross gRPC: a status code, the message, and the error's name beside them."""
 
+import socket
 from typing import Any
 
 import grpc
 
 from fs import errors
+from fs.addresses import parse_address
 from fs.errors import InternalError, NameserverUnavailable, NotSupported, SpeedwellError
 
 ERROR_NAME_KEY = "speedwell-error"
@@ -51,6 +53,19 @@ def status_of(error: SpeedwellError) -> tuple[Any, str, tuple[tuple[str, str], .
     """(status code, details, trailing metadata) of an answer that reports `error`."""
     code = _CODES.get(type(error), grpc.StatusCode.INTERNAL)
     return code, error.message, ((ERROR_NAME_KEY, type(error).__name__),)
+
+
+def listens(address: str, timeout_seconds: float) -> bool:
+    """Whether a call to `address`, HOST:PORT, that failed before may wait for its connection.
+
+    gRPC connects only while a call waits. After a failure a call that does not wait is refused at once, for seconds
+    after the server is back; one that waits takes all its time if nobody is there.
+    """
+    try:
+        socket.create_connection(parse_address(address, "address"), timeout_seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def is_transport_failure(error: Any) -> bool:

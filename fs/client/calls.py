@@ -1,7 +1,6 @@
 """Requests to one nameserver: as frames where it takes them, over gRPC otherwise."""
 
 import math
-import socket
 import threading
 import time
 from typing import Any
@@ -40,9 +39,9 @@ class Calls:
         """A nameserver at `local_host` is on this host. With `wait_until_there` a call waits for a nameserver that
         refuses connections, as long as it may."""
         self._wait_until_there = wait_until_there
-        self._answers = False    # it did when last asked
+        self._failed = False     # when last asked over gRPC
         self._address = address
-        self._host, self._port = parse_address(address, "nameserver")
+        self._host = parse_address(address, "nameserver")[0]
         self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
         self._take = self._pool.take_on_this_host if self._host == local_host else self._pool.take
         self._frame_port: int | None = None     # None: not asked for yet
@@ -86,7 +85,6 @@ class Calls:
                 return port, self._take(self._host, port)
             except ConnectionLost:
                 self._frame_port = None
-                self._answers = False
         self._grpc_only_until = time.monotonic() + FRAMES_AGAIN_SECONDS
         return None
 
@@ -96,7 +94,6 @@ class Calls:
             connection.send(pb.Call(method=method, request=request.SerializeToString()))
             answer = connection.expect_alone(pb.CallReply)
         except ConnectionLost:
-            self._answers = False
             connection.close()
             raise CallFailed from None
         except BaseException:
@@ -111,29 +108,20 @@ class Calls:
 
     def _over_grpc(self, method: str, request: Any, timeout_seconds: float) -> Any:
         call = self._methods.get(method) or self._method(method)
-        if not self._wait_until_there and not self._answers:
-            self._knock(timeout_seconds)
+        wait = self._wait_until_there or (self._failed and rpc.listens(self._address, timeout_seconds))
         try:
-            reply = call(request, timeout=timeout_seconds, wait_for_ready=True)
+            reply = call(request, timeout=timeout_seconds, wait_for_ready=wait)
         except grpc.RpcError as error:
-            self._answers = not rpc.is_transport_failure(error)
-            if self._answers:
+            self._failed = rpc.is_transport_failure(error)
+            if not self._failed:
                 raise rpc.error_from(error, self._address) from None
             if self._closed:
                 raise FileClosed("the client is closed") from None
             raise CallFailed from None
         except ValueError:
             raise FileClosed("the client is closed") from None
-        self._answers = True
+        self._failed = False
         return reply
-
-    def _knock(self, timeout_seconds: float) -> None:
-        """Raises CallFailed if nobody listens. gRPC would say so too, but connects only while a call waits for it:
-        one that does not wait is refused for seconds after the nameserver is back."""
-        try:
-            socket.create_connection((self._host, self._port), timeout_seconds).close()
-        except OSError:
-            raise CallFailed from None
 
     def _method(self, method: str) -> Any:
         with self._lock:

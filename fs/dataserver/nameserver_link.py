@@ -31,10 +31,12 @@ class NameserverLink:
         """`address` is HOST:PORT[,HOST:PORT...]."""
         self.address = address
         self._dataserver_id = dataserver_id
+        self._addresses = address.split(",")
+        self._failed = [False] * len(self._addresses)   # when last asked
         # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
         self._channels = [grpc.insecure_channel(one, options=[
             ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)]) for one in address.split(",")]
+            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)]) for one in self._addresses]
         self._stubs: list[Any] = [NameserverStub(channel)  # type: ignore[no-untyped-call]
                                   for channel in self._channels]
         self._leader = 0
@@ -48,10 +50,15 @@ class NameserverLink:
         """The answer of the first nameserver that leads, the last one known asked first; else the last error."""
         for left in reversed(range(len(self._stubs))):
             asked = self._leader
+            wait = self._failed[asked] and rpc.listens(self._addresses[asked], CALL_TIMEOUT_SECONDS)
             try:
-                return getattr(self._stubs[asked], method)(request, timeout=CALL_TIMEOUT_SECONDS)
+                reply = getattr(self._stubs[asked], method)(request, timeout=CALL_TIMEOUT_SECONDS,
+                                                            wait_for_ready=wait)
+                self._failed[asked] = False
+                return reply
             except grpc.RpcError as error:
-                if not rpc.is_transport_failure(error) and not isinstance(rpc.error_from(error, ""), NotLeader):
+                self._failed[asked] = rpc.is_transport_failure(error)
+                if not self._failed[asked] and not isinstance(rpc.error_from(error, ""), NotLeader):
                     raise
                 if self._leader == asked:
                     self._leader = (asked + 1) % len(self._stubs)
