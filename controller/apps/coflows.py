@@ -82,6 +82,8 @@ class Coflows(RyuApp):
         self.failures: dict[FiveTuple, str] = {}
         self._wake = hub.Event()
         self._renew_at = 0.0
+        self._retry_at = 0.0
+        """When flows that failed are tried again; the others do not wait for it."""
         self._network_dirty = False
         self._searching: set[str] = set()
         self._loops: list[Any] = []
@@ -180,8 +182,6 @@ class Coflows(RyuApp):
                 self.apply()
             except Exception:
                 self.logger.exception("a schedule was not put into the switches")
-            if self.failures:
-                hub.sleep(RETRY_SECONDS)
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
@@ -193,10 +193,10 @@ class Coflows(RyuApp):
         target = {flow: (assignment, self.book.flow(flow)) for flow, assignment in schedule.items()
                   if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
         now = time.monotonic()
-        renew = now >= self._renew_at
-        wanted = {flow: placed for flow, placed in target.items()
-                  if renew or self._placed.get(flow) != placed or self.forwarding.metered_paths.get(flow) is None}
-        unwanted = [flow for flow in self._placed if flow not in target]
+        renew, retry = now >= self._renew_at, now >= self._retry_at
+        wanted = {flow: placed for flow, placed in target.items() if (retry or flow not in self.failures) and (
+            renew or self._placed.get(flow) != placed or self.forwarding.metered_paths.get(flow) is None)}
+        unwanted = [flow for flow in (*self._placed, *self.failures) if flow not in target]
         if renew:
             self._renew_at = now + settings.coflow_lifetime_seconds / 3
         if not wanted and not unwanted:
@@ -206,6 +206,8 @@ class Coflows(RyuApp):
                 [each for flow, placed in wanted.items() if (each := self._wanted(flow, *placed))], unwanted)
         for flow in unwanted:
             self._placed.pop(flow, None)
+        if failures:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
         for flow, placed in wanted.items():
             if flow in failures:
                 self.metrics.refused.labels(failures[flow].slug).inc()
@@ -215,7 +217,8 @@ class Coflows(RyuApp):
         for flow, error in failures.items():
             if self.failures.get(flow) != str(error):
                 self.logger.warning("a flow of a coflow is not placed: %s", error)
-        self.failures = {flow: str(error) for flow, error in failures.items()}
+        waiting = {flow: error for flow, error in self.failures.items() if flow in target and flow not in wanted}
+        self.failures = waiting | {flow: str(error) for flow, error in failures.items()}
 
     def _wanted(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Wanted | None:
         """The entry of a flow; None if it cannot be reached.

@@ -347,6 +347,46 @@ def test_rates_that_hosts_keep_make_no_meters(run: Any) -> None:
     run(scenario)
 
 
+def test_a_leaf_that_is_away_keeps_no_other_leaf_waiting(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        hosts = site.network.hosts
+        leaf = site.state.hosts[hosts[SOURCE].ip].dpid
+        away = site.state.datapaths.pop(leaf)
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        assert site.entries == [] and site.coflows.failures
+        back = Flow(hosts[DESTINATION].ip, hosts[SOURCE].ip, 5000, 6000)
+        for number in range(3):
+            site.coflows.receive(encode(Report(bytes([number]) * 16, 8, 1, round(site.hub.now * 1e6), (
+                FlowReport(back._replace(source_port=5000 + number), 10 * MB),)), KEY))
+            eventlet.sleep(0.1)
+            assert len(site.entries) == number + 1
+        assert site.coflows.failures, "it is still told"
+        site.state.datapaths[leaf] = away
+        eventlet.sleep(1.6)
+        assert len(site.entries) == 4 and not site.coflows.failures
+
+    run(scenario)
+
+
+def test_nothing_is_kept_of_a_flow_that_ends_while_its_leaf_is_away(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        leaf = site.state.hosts[site.network.hosts[SOURCE].ip].dpid
+        away = site.state.datapaths.pop(leaf)
+        site.report(20 * MB)
+        eventlet.sleep(0.1)
+        assert site.coflows.failures
+        site.report(0)
+        eventlet.sleep(0.1)
+        assert not site.coflows.failures and not list(site.app.explicit_paths)
+        site.state.datapaths[leaf] = away
+        site.app.switch_changed(EventSwitchChanged(leaf, connected=True))
+        eventlet.sleep(2)
+        assert site.entries == [] and site.meters == []
+
+    run(scenario)
+
+
 def test_small_coflows_are_left_to_the_default_paths(run: Any) -> None:
     def scenario(site: Site) -> None:
         site.report(1 * MB)
