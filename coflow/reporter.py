@@ -52,9 +52,10 @@ class FlowProgress:
             self._left_bytes = max(1, self._size_bytes - (acknowledged - self._acknowledged_before))
         return self._left_bytes
 
-    def moved(self, count: int) -> None:
-        """So many more bytes went, from any thread. Receivers know that; senders do not: see `follow`."""
-        self._left_bytes = max(1, self._left_bytes - count)
+    def moved(self, count: int, at_least: int = 1) -> None:
+        """So many more bytes went, and at least so many are to come yet, from any thread. Receivers know that;
+        senders do not: see `follow`."""
+        self._left_bytes = max(1, at_least, self._left_bytes - count)
 
     def follow(self, connection: socket.socket) -> None:
         """Count what the other end acknowledges from now on. What a sender has handed over may wait in its socket

@@ -15,7 +15,8 @@ from controller.policy.errors import PolicyError
 from controller.policy.five_tuple import FiveTuple
 
 LIE_FACTOR, LIE_SLACK_BYTES = 1.25, 2_000_000
-"""A flow may move this much more than it announced, for headers and what is sent twice; then it lied."""
+"""A coflow may move this much more than it announced, for headers and what is sent twice; then it lied. Its flows may
+take over from each other: a read takes more from the replica that is faster."""
 MAX_COFLOWS, MAX_FLOWS = 4096, 65536
 """What is kept; others are turned away until there is room."""
 
@@ -26,7 +27,6 @@ class ReportedFlow:
     from."""
 
     five_tuple: FiveTuple
-    announced_bytes: int
     remaining_bytes: int
     heard_at: float
     moved_at: float
@@ -42,6 +42,9 @@ class ReportedCoflow:
     flows: dict[FiveTuple, ReportedFlow] = field(default_factory=dict)
     lost: set[FiveTuple] = field(default_factory=set)
     """Flows that another coflow has named since."""
+    announced_bytes: int = 0
+    measured_bytes: int = 0
+    """Of all flows so far, those that have ended too."""
     ended: int = 0
     heard_at: float = 0.0
     distrusted: str | None = None
@@ -123,7 +126,7 @@ class CoflowBook:
         if remaining_bytes != flow.remaining_bytes:
             flow.moved_at = now
             if remaining_bytes > flow.remaining_bytes:
-                flow.announced_bytes += remaining_bytes - flow.remaining_bytes
+                coflow.announced_bytes += remaining_bytes - flow.remaining_bytes
             flow.remaining_bytes = remaining_bytes
         if five_tuple not in self._scheduled:
             return False
@@ -146,7 +149,8 @@ class CoflowBook:
             if not former.flows:
                 self._forget(former)
         self._owner[five_tuple] = coflow.id
-        coflow.flows[five_tuple] = ReportedFlow(five_tuple, remaining_bytes, remaining_bytes, now, now)
+        coflow.flows[five_tuple] = ReportedFlow(five_tuple, remaining_bytes, now, now)
+        coflow.announced_bytes += remaining_bytes
         return changed
 
     def _schedule_new(self, coflow: ReportedCoflow, now: float) -> bool:
@@ -230,8 +234,9 @@ class CoflowBook:
         if coflow is None or flow is None:
             return False
         if transferred_bytes > flow.measured_bytes:
+            coflow.measured_bytes += transferred_bytes - flow.measured_bytes
             flow.measured_bytes, flow.moved_at = transferred_bytes, now
-        if transferred_bytes > LIE_FACTOR * flow.announced_bytes + LIE_SLACK_BYTES:
+        if coflow.measured_bytes > LIE_FACTOR * coflow.announced_bytes + LIE_SLACK_BYTES:
             return self.remove(coflow.id, now, "it moved more than it announced")
         return False
 

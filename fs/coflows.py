@@ -37,11 +37,11 @@ class Account:
         self._reporter = reporter
         self._progress: FlowProgress | None = progress
 
-    def moved(self, count: int) -> None:
-        """So many more bytes came."""
+    def moved(self, count: int, at_least: int = 1) -> None:
+        """So many more bytes came, and at least so many are to come yet."""
         progress = self._progress
         if progress is not None:
-            progress.moved(count)
+            progress.moved(count, at_least)
 
     def follow(self, connection: socket.socket) -> None:
         """Let the connection that the bytes go out on say what has arrived, from now on."""

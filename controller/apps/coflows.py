@@ -286,7 +286,7 @@ class Coflows(RyuApp):
             if path is not None and path.first_switch == dpid and path.cookie in counted and self.book.measured(
                     flow, counted[path.cookie], time.monotonic()):
                 self.metrics.distrusted.inc()
-                self.logger.warning("a coflow loses its schedule: a flow from %s to %s moved more than it announced",
+                self.logger.warning("the coflow of a flow from %s to %s moved more than it announced: no schedule",
                                     flow.source, flow.destination)
                 self._wake.set()
 

@@ -83,8 +83,8 @@ class PieceStream:
         self.asked.popleft()
         self.due = None
         self._delivered += count
-        self.source.moved(count)
         self._filled, self._data = 0, memoryview(b"")
+        self.source.moved(count, self.outstanding)
 
     @property
     def outstanding(self) -> int:

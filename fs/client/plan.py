@@ -35,10 +35,10 @@ class Source:
             return connect(self.read.replica_host, self.read.replica_port, bound=self.bound)
         return context.connection_to(replica)
 
-    def moved(self, count: int) -> None:
-        """So many bytes came from it."""
+    def moved(self, count: int, at_least: int = 1) -> None:
+        """So many bytes came from it, and at least so many are to come: it may be asked for more than was planned."""
         if self.account is not None:
-            self.account.moved(count)
+            self.account.moved(count, at_least)
 
     def ended(self) -> None:
         """Nothing more is taken from it. Safe to call again."""

@@ -74,6 +74,16 @@ def test_a_flow_that_moved_all_its_bytes_has_not_ended_until_it_says_so(heard: s
         assert [hear(heard).flows[0].remaining_bytes for _ in range(2)] == [1000, 1]
 
 
+def test_a_flow_that_takes_over_from_another_has_left_what_it_was_asked_for(heard: socket.socket) -> None:
+    with reporter(heard) as sender:
+        (progress,) = sender.add(FLOWS[:1])
+        progress.moved(900, at_least=50)
+        sender.report()
+        progress.moved(100, at_least=700)
+        sender.report()
+        assert [hear(heard).flows[0].remaining_bytes for _ in range(3)] == [1000, 100, 700]
+
+
 def test_what_waits_in_a_senders_socket_is_left_to_send(heard: socket.socket) -> None:
     size_bytes = 4 << 20
     with socket.create_server(("127.0.0.1", 0)) as listening, reporter(heard) as sender, \

@@ -9,14 +9,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from coflow import decode
 from coflow.reporter import FlowProgress
 from fs import coflows
+from fs.client.choice import ReplicaChoice
+from fs.client.context import ClientContext
+from fs.client.piece_stream import PieceStream
+from fs.client.plan import Source
+from fs.client.steering import SteeredRead
 from fs.coflows import MIN_BYTES, Coflows, configured
 from fs.errors import InvalidArgument
+from fs.proto.speedwell_pb2 import Attributes, Replica
 
 ENDS = (("10.0.0.1", 41000), ("10.0.1.1", 7100))
 
@@ -64,6 +71,21 @@ def test_an_append_has_left_what_the_next_replica_has_not_acknowledged() -> None
     assert told.added[0].remaining_bytes == MIN_BYTES
     used_before.info.acknowledged += 500_000
     assert told.added[0].remaining_bytes == MIN_BYTES - 500_000
+
+
+def test_a_connection_of_a_read_that_is_asked_for_more_than_was_planned_has_that_left() -> None:
+    told = Told()
+    read = SteeredRead(replica_id="d0", replica_host=ENDS[0][0], replica_port=ENDS[0][1], client_port=ENDS[1][1],
+                       chosen_by="controller", offset_bytes=0, size_bytes=1000)
+    [account] = Coflows(told).flows(coflows.new_id(), [(*ENDS, read.size_bytes)])
+    attributes = Attributes(replicas=[Replica(dataserver_id="d0")])
+    stream = PieceStream(Source(read, account=account), attributes,
+                         ReplicaChoice(cast(ClientContext, None), attributes))
+    stream.asked.extend([(0, 900), (900, 1800)])
+    stream.took(900)
+    assert told.added[0].remaining_bytes == 900
+    stream.took(900)
+    assert told.added[0].remaining_bytes == 1
 
 
 def test_small_appends_are_not_told() -> None:
