@@ -51,7 +51,8 @@ class FileOperations(LockOperations):
         attributes = self._newest(path)
         if info.flags & os.O_ACCMODE != os.O_RDONLY:
             return self._opened(path, attributes, info)
-        info.fh = self._files.add(attributes, path, reader=self._client.open_read(path, attributes))
+        reader = self._client.open_read(path, attributes)
+        info.fh = self._files.add(attributes, path, reader=reader)
         if not self._locks.used:
             info.noflush = 1  # nothing was written that a close could report on, no lock to give up
         if self._client.strong:
@@ -59,6 +60,8 @@ class FileOperations(LockOperations):
             self._files.handle(info.fh).is_direct = True
         else:
             self._use_pages(path, attributes, info)
+            if not info.keep_cache:
+                reader.begin()
         self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
 
