@@ -156,7 +156,10 @@ class CoflowsApi:
         assignment = schedule.get(five_tuple)
         placed = self._service.forwarding.metered_paths.get(five_tuple)
         problem = self._service.failures.get(five_tuple) or self._service.book.refusals.get(five_tuple)
-        nodes = list(assignment.path.nodes) if assignment and assignment.path else []
+        path = assignment.path if assignment else None
+        if path is None and assignment and assignment.priority is not None and placed:
+            path = placed.path      # the one that ECMP gives it, in an entry of its own for its queue
+        nodes = list(path.nodes) if path else []
         state: FlowState = ("failed" if five_tuple in self._service.failures else "placed" if placed and nodes else
                  "default" if refused or (assignment and not nodes) else "waiting")
         return CoflowFlow(
@@ -180,4 +183,4 @@ def _queue(assignment: Assignment) -> str:
 
 
 def _state(assignment: Assignment) -> str:
-    return assignment.traffic_set.value.replace("_", "-")
+    return "scheduled" if assignment.priority is not None else assignment.traffic_set.value.replace("_", "-")

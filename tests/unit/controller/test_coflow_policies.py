@@ -63,14 +63,15 @@ def test_queues_without_coflows_go_with_any_policy() -> None:
     assert load_settings(queues="priorities").coflow_policy == "mincof"
 
 
-@pytest.mark.parametrize(("policy", "queues", "queue"), [
-    ("coflow-plus", "priorities", "priority-0"), ("mincof", "mincof", "scheduled"), ("fair", "none", "best-effort")])
+@pytest.mark.parametrize(("policy", "queues", "queue", "state"), [
+    ("coflow-plus", "priorities", "priority-0", "scheduled"), ("sincronia", "priorities", "priority-0", "scheduled"),
+    ("mincof", "mincof", "scheduled", "scheduled"), ("fair", "none", "best-effort", "best-effort")])
 def test_a_flow_shows_its_queue_by_the_name_that_the_queues_have(
-        policy: str, queues: str, queue: str, tmp_path: Path) -> None:
+        policy: str, queues: str, queue: str, state: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"k" * 32)
     controller = Controller(coflow_policy=policy, queues=queues, coflow_key_file=tmp_path / "key")
     flow = FlowReport(Flow("10.0.0.1", "10.0.1.1", 7100, 40000), 50_000_000)
     controller.coflows.book.take(b"c" * 16, [flow], 0.0)
-    [shown] = controller.ask("GET", f"/v1/coflows/{(b'c' * 16).hex()}").json["members"]
-    assert shown["queue"] == queue
+    coflow = controller.ask("GET", f"/v1/coflows/{(b'c' * 16).hex()}").json
+    assert (coflow["state"], [shown["queue"] for shown in coflow["members"]]) == (state, [queue])
     assert queues == "none" or queue in {each.name for each in SLICES[queues]}
