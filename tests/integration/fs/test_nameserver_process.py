@@ -1,6 +1,5 @@
 """The nameserver as a process: what its door lets in, how it starts, stops, and comes back."""
 
-import os
 import random
 import signal
 import socket
@@ -16,7 +15,7 @@ import pytest
 
 from fs import rpc
 from fs.client.metadata import MetadataClient
-from fs.errors import AlreadyExists, NoReplicaAvailable, NoSpace, NoSuchFile, SpeedwellError
+from fs.errors import AlreadyExists, NoReplicaAvailable, NoSuchFile
 from fs.proto import speedwell_pb2 as pb
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.waiting import wait_until
@@ -357,45 +356,6 @@ class TestLife:
         status = Path(f"/proc/{cluster.nameserver.pid}/status").read_text()
         resident_kib = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
         assert resident_kib < 120 * 1024
-
-
-@pytest.mark.root
-def test_a_full_disk_is_no_space_and_what_was_answered_before_stays(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], check=True)
-    log = Path(os.devnull)
-    daemon = Daemon("nameserver", [str(SCRIPTS / "speedwell-nameserver"), "--new", "--directory",
-                                   str(tmp_path / "nameserver")], log)
-    try:
-        daemon.start()
-        made: list[str] = []
-        with MetadataClient(daemon.address) as client:
-            with pytest.raises(NoSpace, match="is full"):
-                for number in range(100_000):
-                    client.mkdir(f"/{number}-{'x' * 200}")
-                    made.append(f"{number}-{'x' * 200}")
-            with pytest.raises(NoSpace, match="is full"):
-                client.mkdir("/still-no-space")
-            assert len(made) > 100
-            assert client.lookup(f"/{made[-1]}", fresh=True).inode
-            subprocess.run(["mount", "-o", "remount,size=128m", str(tmp_path)], check=True)
-            wait_until(lambda: _succeeds(lambda: client.mkdir("/works-again")), 15, "it does not recover")
-            made.append("works-again")
-        daemon.kill()
-        daemon.start()
-        with MetadataClient(daemon.address) as client:
-            assert {entry.name.decode() for entry in client.list("/")} >= set(made)
-        assert daemon.stop() == 0
-    finally:
-        daemon.stop(signal.SIGKILL)
-        subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def _succeeds(function: Any) -> bool:
-    try:
-        function()
-    except SpeedwellError:
-        return False
-    return True
 
 
 def _run(directory: Path, *options: str) -> "subprocess.CompletedProcess[str]":

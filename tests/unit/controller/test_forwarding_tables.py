@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -12,69 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller import openflow, reconcile
-from controller.errors import NoSuchPath
-from controller.explicit_paths import ExplicitPath, ExplicitPaths
-from controller.network_state import HostLocation, NetworkState
-from controller.openflow import COOKIE_READS, Output, PushLabel, Table
+from controller.network_state import HostLocation
+from controller.openflow import COOKIE_READS, PushLabel, Table
 from controller.policy.five_tuple import FiveTuple
 from controller.policy.labels import LabelTable
-from controller.policy.network import Path
 from controller.read_back import sort_read_back
-from controller.switch_tables import STATIC_ENTRIES, Planner, SwitchTables, known_hosts
-from tests.unit.controller.fake_switch import FakeNetwork, Packet
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
-
-FABRICS: list[Fabric] = [
-    three_tier(pods=2, racks_per_pod=2, hosts_per_rack=1, aggregations_per_pod=2, cores=2),
-    three_tier(pods=3, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=2),
-    three_tier(pods=1, racks_per_pod=3, hosts_per_rack=1, aggregations_per_pod=3, cores=1),
-    spine_leaf(leaves=3, spines=3, hosts_per_leaf=1),
-    spine_leaf(leaves=1, spines=1, hosts_per_leaf=2),
-    fat_tree(k=4),
-]
-
-
-class Run:
-    """A fake network, its state and what was sent to it, kept in step as the forwarding application does."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self.network = FakeNetwork(fabric)
-        self.state: NetworkState = self.network.state()
-        self.planner = Planner(self.state)
-        self.installed = {dpid: SwitchTables() for dpid in self.network.switches}
-
-    def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:
-        """Bring all switches up to date, step by step."""
-        self.planner.assign_labels()
-        todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid)) for dpid in self.installed}
-        for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
-                           (reconcile.departure_messages, reconcile.apply_departures),
-                           (reconcile.closing_messages, reconcile.apply_closing)):
-            for dpid, change in todo.items():
-                switch = self.network.switches[dpid]
-                switch.receive(make(switch.datapath, change))
-                note(self.installed[dpid], change)
-                between_steps()
-        for dpid, switch in self.network.switches.items():
-            planned = sort_read_back(switch.flows.values(), switch.groups.values()).tables
-            assert planned == self.installed[dpid]
-
-    def fail(self, a: str, b: str) -> None:
-        self.network.dead.add(frozenset((a, b)))
-        self.state.remove_link(self.network.ends(a, b)[0])
-
-    def restore(self, a: str, b: str) -> None:
-        self.network.dead.discard(frozenset((a, b)))
-        self.state.add_link(*self.network.ends(a, b))
-
-    def connected(self, a: str, b: str) -> bool:
-        hosts = self.network.hosts
-        return bool(self.state.network.shortest_paths(hosts[a].ip, hosts[b].ip))
-
-    def assert_everybody_reaches_everybody(self) -> None:
-        for a, b in permutations(self.network.hosts, 2):
-            wheres = {arrival.where for arrival in self.network.send(a, self.network.tcp(a, b))}
-            assert wheres == ({self.network.hosts[b].ip} if self.connected(a, b) else {"nowhere"}), (a, b)
+from controller.switch_tables import STATIC_ENTRIES, Planner, known_hosts
+from tests.unit.controller.fake_switch import Packet
+from tests.unit.controller.forwarding_run import FABRICS, Run
+from topo.fabric import Fabric
 
 
 def switch_links(fabric: Fabric) -> list[tuple[str, str]]:
@@ -332,75 +277,6 @@ def test_entries_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
     found = sort_read_back([foreign, read, *STATIC_ENTRIES], [])
     assert set(found.tables.flows.values()) == set(STATIC_ENTRIES)
     assert found.explicit == [read]
-
-
-class TestExplicitPaths:
-    def setup_method(self) -> None:
-        self.run = Run(FABRICS[0])
-        self.run.sync()
-        self.book = ExplicitPaths(self.run.planner)
-        hosts = self.run.network.hosts
-        self.source, self.destination = hosts["p0r0h0"].ip, hosts["p1r1h0"].ip
-        self.five_tuple = FiveTuple(self.source, self.destination, 6, 5000, 6000)
-
-    def add(self, path: Path) -> ExplicitPath:
-        explicit = ExplicitPath(self.five_tuple, path, COOKIE_READS | 1, 30)
-        self.book.add(explicit)
-        return explicit
-
-    def paths(self) -> tuple[Path, ...]:
-        return self.run.state.network.shortest_paths(self.source, self.destination)
-
-    def test_a_path_that_loses_a_link_takes_the_default_until_it_is_moved(self) -> None:
-        explicit = self.add(self.paths()[0])
-        name_of = self.run.network.name_of
-        switch = self.run.network.switches[explicit.first_switch]
-        switch.receive([openflow.flow_add(switch.datapath, self.book.entry(explicit))])
-        self.run.fail(name_of[explicit.path.nodes[2]], name_of[explicit.path.nodes[3]])
-        ((diverted, entry),) = self.book.divert_dead()
-        assert diverted.diverted and self.book.get(self.five_tuple) == diverted
-        switch.receive([openflow.flow_modify(switch.datapath, entry)])
-        self.run.sync()
-        arrivals = self.run.network.send("p0r0h0", self.run.network.tcp("p0r0h0", "p1r1h0"))
-        assert {arrival.where for arrival in arrivals} == {self.destination}
-        assert self.book.divert_dead() == []
-
-    def test_a_restarted_switch_gets_its_explicit_entries_back(self) -> None:
-        explicit = self.add(self.paths()[0])
-        assert self.book.compare(explicit.first_switch, []) == ([self.book.entry(explicit)], [])
-        assert self.book.compare(explicit.first_switch, [self.book.entry(explicit)]) == ([], [])
-
-    def test_an_earlier_controllers_entry_stays_while_it_leads_to_its_destination(self) -> None:
-        entry = self.book.entry(self.add(self.paths()[0]))
-        dpid = self.paths()[0].nodes[1]
-        self.book = ExplicitPaths(self.run.planner)
-        assert self.book.compare(dpid, [entry]) == ([], [])
-
-    def test_an_earlier_controllers_entry_that_leads_astray_is_taken_out(self) -> None:
-        dpid = self.paths()[0].nodes[1]
-        good = self.book.entry(self.add(self.paths()[0]))
-        self.book = ExplicitPaths(self.run.planner)
-        (push, output) = good.actions
-        assert isinstance(push, PushLabel) and isinstance(output, Output)
-        for actions in ((PushLabel(push.label + 999), output), (push, Output(output.port_no + 1)),
-                        (Output(77),), ()):
-            bad = openflow.FlowEntry(*good.key, actions, None, good.cookie, 30, True)
-            assert self.book.compare(dpid, [bad]) == ([], [good.key])
-
-    def test_a_path_that_is_not_live_or_not_shortest_is_refused(self) -> None:
-        path = self.paths()[0]
-        with pytest.raises(NoSuchPath, match="no live link from edge-p0r0 to core0"):
-            self.run.planner.explicit_entry(
-                self.five_tuple, Path((*path.nodes[:2], self.run.network.dpid_of["core0"], *path.nodes[-2:])), 0, 30)
-        with pytest.raises(NoSuchPath, match="shortest paths"):
-            self.run.planner.label_of(Path((*path.nodes[1:4], path.nodes[2], path.nodes[1])))
-
-    def test_an_entry_that_idled_out_is_struck_from_the_book(self) -> None:
-        explicit = self.add(self.paths()[0])
-        self.book.entry_gone(explicit.cookie, "00000000000000ff")
-        assert len(self.book) == 1
-        self.book.entry_gone(explicit.cookie, explicit.first_switch)
-        assert self.five_tuple not in self.book
 
 
 def test_the_documentation_names_all_tables_priorities_and_cookies_as_they_are() -> None:
