@@ -97,6 +97,7 @@ def uplink(fabric: Northbound) -> str:
     return f"eth{fabric.fabric.port_toward('leaf0', 'spine0').number}"
 
 
+@pytest.mark.timed
 def test_classes_are_told_apart_after_a_switch_died(fabric: Northbound, tmp_path: Path) -> None:
     fabric.emulation.kill_switch("leaf0")
     fabric.emulation.start_switch("leaf0")
