@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 
 log = logging.getLogger(__name__)
@@ -31,12 +31,11 @@ class Spares:
     Thread-safe. `start` begins to make them, in a thread of its own; without it there are none.
     """
 
-    def __init__(self, directory: str, uses: Callable[[], int], places: Iterable[str] = ()) -> None:
-        """`uses` counts what is more urgent: none are made while it grows. `places` are directories that are made
-        first. What a dead process left in `directory` is taken over."""
+    def __init__(self, directory: str, uses: Callable[[], int]) -> None:
+        """`uses` counts what is more urgent: none are made while it grows. What a dead process left
+        in `directory` is taken over."""
         self._directory = directory
         self._uses = uses
-        self._places = deque(places)
         self._files: deque[str] = deque()
         self._directories: deque[str] = deque()
         self._names = count()
@@ -98,11 +97,7 @@ class Spares:
 
     def _make_one(self) -> bool:
         """Make what is missing first; False if nothing is. Raises OSError."""
-        if self._places:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self._places[0])  # noqa: PTH102
-            self._places.popleft()
-        elif len(self._files) < FILES:
+        if len(self._files) < FILES:
             path = self._new_name()
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
             self._files.append(path)

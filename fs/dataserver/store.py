@@ -60,8 +60,7 @@ class FileStore:
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._uses = 0
         self._lock = threading.Lock()
-        self.spares = Spares(f"{directory}/spare", lambda: self._uses,
-                             [f"{directory}/{number:02x}" for number in range(256)])
+        self.spares = Spares(f"{directory}/spare", lambda: self._uses)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._owner = os.open(directory / "dataserver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -282,6 +281,7 @@ class FileStore:
                 descriptor = begin_file(file.record, description)
             except FileNotFoundError:
                 _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
+                self.spares.put_file(file.record)
                 descriptor = begin_file(file.record, description)
         except OSError as error:
             self._erase(file.file_id)

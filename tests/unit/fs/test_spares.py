@@ -41,9 +41,9 @@ def kinds(directory: Path) -> tuple[int, int]:
 
 
 def test_they_are_made_and_what_is_used_is_made_again(tmp_path: Path) -> None:
-    with running(Spares(f"{tmp_path}/spare", lambda: 0, [f"{tmp_path}/place"])) as spares:
+    (tmp_path / "place").mkdir()
+    with running(Spares(f"{tmp_path}/spare", lambda: 0)) as spares:
         wait_until(lambda: kinds(tmp_path / "spare") == (5, 2), SECONDS, "no spares")
-        assert (tmp_path / "place").is_dir()
         assert spares.put_file(f"{tmp_path}/place/file")
         assert spares.put_directory(f"{tmp_path}/place/directory")
         assert (tmp_path / "place/file").read_bytes() == b""
