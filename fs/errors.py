@@ -56,6 +56,12 @@ class DeviceBusy(SpeedwellError):
     errno = errno.EBUSY
 
 
+class ProgramRuns(SpeedwellError):
+    """A file that a program runs from cannot be changed."""
+
+    errno = errno.ETXTBSY
+
+
 class StaleFile(SpeedwellError):
     """The file has a new content (truncated, replaced) or is gone: open it again."""
 

@@ -9,13 +9,15 @@ import os
 import stat
 
 from fs.client import Changes
-from fs.errors import IsADirectory, SpeedwellError
+from fs.errors import IsADirectory, ProgramRuns, SpeedwellError
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
 from fuse_mount.open_file import Handle
 
+# linux/fs.h: the kernel tells that way of an open whose handle it keeps as long as a program runs from the file
+FMODE_EXEC = 0x20
 # linux/falloc.h
 FALLOC_KEEP_SIZE = 1
 FALLOC_PUNCH_HOLE = 2
@@ -47,12 +49,14 @@ class FileOperations(LockOperations):
 
     def _open(self, path: bytes, info: FileInfo) -> int:
         if info.flags & os.O_TRUNC:
+            self._refuse_to_empty_a_program(path, info)
             return self._opened(path, self._truncate_to_zero(path), info)
         attributes = self._newest(path)
         if info.flags & os.O_ACCMODE != os.O_RDONLY:
             return self._opened(path, attributes, info)
         reader = self._client.open_read(path, attributes)
         info.fh = self._files.add(attributes, path, reader=reader)
+        self._files.handle(info.fh).executes = bool(info.flags & FMODE_EXEC)
         if not self._locks.used:
             info.noflush = 1  # nothing was written that a close could report on, no lock to give up
         if self._client.strong:
@@ -64,6 +68,12 @@ class FileOperations(LockOperations):
                 reader.begin()
         self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
+
+    def _refuse_to_empty_a_program(self, path: bytes, info: FileInfo) -> None:
+        """What is opened for writing the kernel checks before it asks here, what is only emptied afterwards."""
+        reads_only = info.flags & os.O_ACCMODE == os.O_RDONLY
+        if reads_only and self._files.is_executed(self._client.lookup(path, True).inode):
+            raise ProgramRuns(f"{os.fsdecode(path)} is a running program")
 
     def _newest(self, path: bytes) -> Attributes:
         """What the nameserver says now. Staged changes of a version that another mount has replaced are

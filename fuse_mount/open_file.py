@@ -303,7 +303,7 @@ class OpenFile:
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("_reader", "append", "failure", "file", "is_direct", "path", "writable", "wrote")
+    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "path", "writable", "wrote")
 
     def __init__(self, file: OpenFile, path: bytes, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -312,6 +312,7 @@ class Handle:
         self.writable = writable
         self.append = append
         self._reader = reader
+        self.executes = False   # it is a running program
         self.is_direct = False  # the kernel keeps no pages of what is read and written through it
         self.wrote = False
         self.failure: SpeedwellError | None = None

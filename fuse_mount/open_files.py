@@ -87,6 +87,12 @@ class OpenFiles:
             return next((handle.file.attributes.inode for handle in reversed(self._handles.values())
                          if handle.path == path), None)
 
+    def is_executed(self, inode: int) -> bool:
+        """Whether a program on this mount runs from the file."""
+        with self._lock:
+            file = self._files.get(inode)
+            return file is not None and any(handle.executes for handle in file.handles)
+
     def other_content_open(self, path: bytes, file_id: str) -> bool:
         """Whether a handle that was opened under `path` reads a content other than `file_id`."""
         with self._lock:

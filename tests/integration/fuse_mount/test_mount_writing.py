@@ -4,14 +4,17 @@
 
 import errno
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from fs.limits import MAX_FILE_BYTES
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -59,6 +62,25 @@ def test_o_trunc_empties_a_file(here: Path, there: Path) -> None:
         os.write(descriptor, b"new")
     assert path.read_bytes() == b"new"
     assert (there / "file").read_bytes() == b"new"
+
+
+def test_a_running_program_can_be_neither_written_nor_emptied(here: Path) -> None:
+    program = Path(shutil.copy("/usr/bin/sleep", here / "program"))     # with its permissions
+    with subprocess.Popen([program, "60"]) as running:
+        try:
+            for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
+                assert errno_of(os.open, program, flags) == errno.ETXTBSY
+            assert program.read_bytes() == Path("/usr/bin/sleep").read_bytes() and running.poll() is None
+        finally:
+            running.kill()
+
+    def emptied() -> bool:
+        with suppress(OSError), opened(program, os.O_RDONLY | os.O_TRUNC):
+            return True
+        return False
+
+    wait_until(emptied, 10, "it still counts as running")
+    assert program.stat().st_size == 0
 
 
 def test_o_excl_refuses_a_file_that_the_other_mount_made(here: Path, there: Path) -> None:
