@@ -109,7 +109,6 @@ def run(flags: argparse.Namespace) -> int:
     heartbeats.start()
     mirroring.start()
     scrubber.start()
-    store.spares.start()
     print(f"ready {advertised}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
     scrubber.stop()

@@ -24,8 +24,8 @@ SMALL_DATA_AT = 48 * 1024
 
 
 def write_meta(path: str, description: bytes, appends: bytes, runs: Runs, sync: bool) -> None:
-    """Make the `meta` of a directory that is not in its place yet, or fill an empty one. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Make the `meta` of a directory that is not in its place yet. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         put(descriptor, description, 0)
         if appends:

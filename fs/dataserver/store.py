@@ -3,7 +3,7 @@
 `ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`, `2`, ... as
 `stored_file` says; a small file is `<file id>.small` in place of that directory. New versions are made in
 `ROOT/making` and moved to their place when they are complete; what a dead process left there is removed at the
-next start. `ROOT/spare` has empty files and directories for what is made next.
+next start.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ from crc32c import crc32c
 
 from fs.dataserver.disk import begin_file, disk_error
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
-from fs.dataserver.spares import Spares
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
@@ -58,9 +57,7 @@ class FileStore:
         self._grown: dict[str, FileLength] = {}
         self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
-        self._uses = 0
         self._lock = threading.Lock()
-        self.spares = Spares(f"{directory}/spare", lambda: self._uses)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._owner = os.open(directory / "dataserver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -71,7 +68,6 @@ class FileStore:
 
     def close(self) -> None:
         """Let another process use the directory. Safe to call again."""
-        self.spares.stop()
         owner, self._owner = self._owner, -1
         if owner >= 0:
             os.close(owner)
@@ -234,7 +230,6 @@ class FileStore:
 
     def _hold(self, file: StoredFile) -> None:
         file.users += 1
-        self._uses += 1
         self._files[file.file_id] = file
         self._files.move_to_end(file.file_id)
         while len(self._files) > KEPT_FILES:
@@ -274,14 +269,12 @@ class FileStore:
         file.small = (expected_bytes <= SMALL_BYTES <= file.chunk_size
                       and len(description) <= SMALL_DESCRIPTION_BYTES)
         try:
-            if not file.small and not self.spares.put_directory(file.directory):
+            if not file.small:
                 _make_directory(file.directory)
-            self.spares.put_file(file.record)
             try:
                 descriptor = begin_file(file.record, description)
             except FileNotFoundError:
                 _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
-                self.spares.put_file(file.record)
                 descriptor = begin_file(file.record, description)
         except OSError as error:
             self._erase(file.file_id)

@@ -77,8 +77,7 @@ class VersionWriter:
         try:
             if self._base is not None and self._base.small:
                 enlarge(self._base, self._committed[0], self._sync)
-            if not self._store.spares.put_directory(directory):
-                os.mkdir(directory)  # noqa: PTH102
+            os.mkdir(directory)  # noqa: PTH102
             self._made = True
             if self._patch_blocks:
                 self._patch = self._open_new(patch_name(self.file.generation))
@@ -117,7 +116,6 @@ class VersionWriter:
             file.directory = self._place
             # An append to the old version whose answer was lost may be sent again, to the new one.
             appends = self._base.stored_appends() if self._base is not None else b""
-            self._store.spares.put_file(f"{directory}/meta")
             write_meta(f"{directory}/meta", file.description(), appends, file.runs, self._sync)
             if self._sync:
                 sync_directory(directory)
@@ -327,8 +325,7 @@ class VersionWriter:
     def _open_new(self, name: str) -> int:
         """A descriptor of an empty file of that name in the directory that is being made. Raises OSError."""
         path = f"{self._store.making(self.file.file_id)}/{name}"
-        is_there = self._store.spares.put_file(path)
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (0 if is_there else os.O_CREAT | os.O_EXCL), 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def _close(self) -> None:
         descriptor, self._patch = self._patch, -1
