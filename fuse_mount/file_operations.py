@@ -54,8 +54,7 @@ class FileOperations(LockOperations):
         attributes = self._newest(path)
         if info.flags & os.O_ACCMODE != os.O_RDONLY:
             return self._opened(path, attributes, info)
-        reader = self._client.open_read(path, attributes)
-        info.fh = self._files.add(attributes, path, reader=reader)
+        info.fh = self._files.add(attributes, path, reader=self._client.open_read(path, attributes))
         self._files.handle(info.fh).executes = bool(info.flags & FMODE_EXEC)
         if not self._locks.used:
             info.noflush = 1  # nothing was written that a close could report on, no lock to give up
@@ -64,8 +63,6 @@ class FileOperations(LockOperations):
             self._files.handle(info.fh).is_direct = True
         else:
             self._use_pages(path, attributes, info)
-            if not info.keep_cache:
-                reader.begin()
         self._catch_up(path, attributes, self._files.handle(info.fh).file.size)
         return 0
 

@@ -24,9 +24,6 @@ AVOID_SECONDS = 5.0
 
 PLACE_EXPIRES_SECONDS = 60.0
 LOCAL_BYTES = 160 * 1024
-MOST_BEGUN = 8
-"""So many reads are under way at most for files that are open and were not read: each has a connection."""
-
 DEFAULT_PARTS = 2  # as in the paper (section 4.3)
 MOST_PARTS = 16
 
@@ -64,7 +61,6 @@ class ClientContext:
         self.steer_min_bytes = steer_min_bytes
         self.most_parts = most_parts
         self.local_host = local_host
-        self.begun = threading.BoundedSemaphore(MOST_BEGUN)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
         self._place: tuple[str, str] | None = None

@@ -1,7 +1,6 @@
 """Reading one file: a read-ahead stream for sequential reads, small requests for the others."""
 
 import threading
-from contextlib import suppress
 from types import TracebackType
 
 from fs.client.context import ClientContext
@@ -10,14 +9,11 @@ from fs.client.receiver import RangeReceiver
 from fs.client.steering import SteeredRead
 from fs.client.stream import AHEAD_BYTES, ReadAhead
 from fs.client.strong import strong_length
-from fs.errors import FileClosed, InvalidArgument, SpeedwellError
+from fs.errors import FileClosed, InvalidArgument
 from fs.proto.speedwell_pb2 import Attributes
 
 STREAM_AT_ONCE_BYTES = 64 * 1024
 """A first read of this size at the beginning of a file announces a sequential one."""
-
-BEGUN_BYTES = 128 * 1024
-"""A file of so many bytes is asked for whole before the first read."""
 
 READS_BEFORE_STREAM = 2
 FIRST_WINDOW_BYTES = 4 << 20
@@ -41,7 +37,6 @@ class Reader:
         self._size = attributes.size
         self._lock = threading.Lock()
         self._stream: ReadAhead | None = None
-        self._begun: list[RangeReceiver] = []   # one at most; who takes it out owns it
         self._last_read: SteeredRead | None = None
         self._last_sources: tuple[SteeredRead, ...] = ()
         self._next_offset = 0
@@ -68,17 +63,6 @@ class Reader:
     def last_sources(self) -> tuple[SteeredRead, ...]:
         """Every replica that the newest stream came from: its parts, and who took over for one that failed."""
         return self._last_sources
-
-    def begin(self) -> None:
-        """Ask for a small file's bytes now, without waiting for them: the first read finds them under way."""
-        if self._strong or not 0 < self._size <= min(BEGUN_BYTES, self._context.steer_min_bytes - 1):
-            return
-        if not self._context.begun.acquire(blocking=False):
-            return
-        receiver = RangeReceiver(self._context, self._attributes, 0, self._size)
-        self._begun.append(receiver)
-        with suppress(SpeedwellError):  # the read finds out
-            receiver.ask()
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes from `offset`, fewer than `size` only at the end of the file.
@@ -132,7 +116,6 @@ class Reader:
             stream, self._stream = self._stream, None
             if stream is not None:
                 stream.receiver.close()
-        self._leave_begun()
 
     def close(self) -> None:
         """Stop the stream and release everything. Never raises."""
@@ -140,7 +123,6 @@ class Reader:
         stream = self._stream
         if stream is not None:
             stream.receiver.close()
-        self._leave_begun()
 
     def __enter__(self) -> "Reader":
         return self
@@ -201,9 +183,8 @@ class Reader:
     def _read_direct(self, offset: int, view: memoryview) -> int:
         if not view:
             return 0
-        receiver = self._take_begun(offset, len(view)) or RangeReceiver(
-            self._context, self._attributes, offset, offset + len(view), steer=len(view) >= STEER_DIRECT_BYTES,
-            short=offset + len(view) > self._size)
+        receiver = RangeReceiver(self._context, self._attributes, offset, offset + len(view),
+                                 steer=len(view) >= STEER_DIRECT_BYTES, short=offset + len(view) > self._size)
         try:
             received = receiver.receive_all(view)
         finally:
@@ -211,26 +192,3 @@ class Reader:
         self._last_read = self._last_read or receiver.current
         self._size = max(self._size, receiver.file_size)
         return received
-
-    def _take_begun(self, offset: int, length: int) -> RangeReceiver | None:
-        """What was asked for ahead, if it is just what is wanted."""
-        begun = self._pop_begun()
-        if begun is None or (begun.position, begun.stop) == (offset, offset + length):
-            return begun
-        begun.close()
-        return None
-
-    def _leave_begun(self) -> None:
-        begun = self._pop_begun()
-        if begun is not None:
-            begun.close()
-
-    def _pop_begun(self) -> RangeReceiver | None:
-        if not self._begun:
-            return None
-        try:
-            begun = self._begun.pop()
-        except IndexError:
-            return None     # another thread was quicker
-        self._context.begun.release()
-        return begun

@@ -106,11 +106,6 @@ class RangeReceiver(Receiver):
         self._replica: Replica | None = None
         self._closed = False
 
-    def ask(self) -> None:
-        """Send the first request, whose answer `receive_into` then awaits. Raises as that."""
-        if self._channel is None:
-            self._open()
-
     @property
     def current(self) -> SteeredRead | None:
         return self._sources[-1] if self._sources else None

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fs.client import Client
-from fs.client.context import MOST_BEGUN
 from fs.errors import (
     AlreadyExists,
     FileClosed,
@@ -168,35 +167,6 @@ def test_buffered_writes_of_two_appenders_are_not_torn(client: Client, path: str
 def test_a_small_file_costs_one_append_request(client: Client, path: str) -> None:
     write(client, path, b"x" * 60_000, block=1000)
     assert client.metrics.append_requests == 1
-
-
-def test_a_small_file_that_was_asked_for_ahead_is_read_whole_or_in_part(client: Client, path: str) -> None:
-    data = random.Random(5).randbytes(100_000)
-    write(client, path, data)
-    for offset, size in ((0, 100_000), (0, 1 << 20), (0, 10), (70_000, 1 << 20)):
-        with client.open_read(path) as reader:
-            reader.begin()
-            assert reader.read(offset, size) == data[offset:offset + size]
-            assert reader.read(0, 1 << 20) == data
-    with client.open_read(path) as reader, client.open_append(path) as appender:
-        reader.begin()
-        appender.write(b"more")
-        reader.grown_to(appender.flush().size)
-        assert reader.read(0, 1 << 20) == data + b"more"
-
-
-def test_files_that_are_opened_and_not_read_hold_few_connections(client: Client, path: str) -> None:
-    write(client, path, b"x" * 60_000)
-    readers = [client.open_read(path) for _ in range(3 * MOST_BEGUN)]
-    for reader in readers:
-        reader.begin()
-    assert not client._context.begun.acquire(blocking=False)
-    for reader in readers[:-1]:
-        reader.close()
-    assert readers[-1].read(0, 60_000) == b"x" * 60_000
-    readers[-1].close()
-    for _ in range(MOST_BEGUN):
-        assert client._context.begun.acquire(blocking=False), "a closed reader kept its place"
 
 
 def test_what_was_flushed_is_seen_by_others_before_the_close(cluster: LocalCluster, client: Client,
