@@ -44,6 +44,12 @@ _OUTCOME = struct.Struct(">Q")
 _DELETION_KEY = struct.Struct(">cHQ16s")
 
 
+def _number_in(key: bytes) -> int:
+    """Of a key that is a prefix and a number."""
+    number: int = _DENTRY_KEY.unpack(key)[1]
+    return number
+
+
 @dataclass(slots=True)
 class Superblock:
     """Counters of the whole namespace, one record."""
@@ -166,7 +172,7 @@ def inode_key(inode: int) -> bytes:
 
 def inode_number(key: bytes) -> int:
     """The inode whose record has that key."""
-    return int(_DENTRY_KEY.unpack(key)[1])
+    return _number_in(key)
 
 
 def dataserver_key(number: int) -> bytes:
@@ -204,8 +210,7 @@ def locks_key(inode: int) -> bytes:
 
 
 def locks_inode(key: bytes) -> int:
-    inode: int = _DENTRY_KEY.unpack(key)[1]
-    return inode
+    return _number_in(key)
 
 
 def quota_key(directory: int) -> bytes:
@@ -213,8 +218,7 @@ def quota_key(directory: int) -> bytes:
 
 
 def quota_directory(key: bytes) -> int:
-    directory: int = _DENTRY_KEY.unpack(key)[1]
-    return directory
+    return _number_in(key)
 
 
 def trash_policy_key(directory: int) -> bytes:
@@ -222,8 +226,7 @@ def trash_policy_key(directory: int) -> bytes:
 
 
 def trash_policy_directory(key: bytes) -> int:
-    directory: int = _DENTRY_KEY.unpack(key)[1]
-    return directory
+    return _number_in(key)
 
 
 def trash_key(due_ns: int, inode: int) -> bytes:
@@ -243,8 +246,7 @@ def outcome_key(requester: int) -> bytes:
 
 
 def outcome_requester(key: bytes) -> int:
-    requester: int = _DENTRY_KEY.unpack(key)[1]
-    return requester
+    return _number_in(key)
 
 
 def encode_outcome(sequence: int, reply: bytes) -> bytes:
