@@ -5,36 +5,59 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coflow.errors import InvalidReport
-from coflow.report import Flow, FlowReport, Report
+from coflow.report import MAX_FLOWS, Flow, FlowReport, Report
 
 WINDOW = 64
 """How far a datagram may be overtaken by others of its sender."""
-MAX_SENDERS = 20_000
+MAX_ENTRIES = 200_000
+"""Senders and flows that are remembered, a few hundred bytes each."""
+MOMENT_BITS = 16
+"""Times are told apart by moments of so many bits of microseconds: 65 ms."""
+
+_Key = tuple[bytes, int]
 
 
 @dataclass(slots=True)
 class _Sender:
     """What is known of one sender's reports on one coflow."""
 
+    moment: int
+    """Of the latest time that it told."""
+    believed_from: int
+    """Earlier reports of it may have been seen before it was forgotten."""
     highest: int = 0
     seen: int = 0
     """Bit n: `highest - n` was seen."""
-    heard_at: float = 0.0
     latest: dict[Flow, int] = field(default_factory=dict)
     """The sequence number that last told of a flow."""
+    tidy_at: int = 2 * MAX_FLOWS
+
+    def forget_flows(self) -> None:
+        """Those of which every report that could still be taken is later."""
+        self.latest = {flow: sequence for flow, sequence in self.latest.items() if sequence > self.highest - WINDOW}
+        self.tidy_at = 2 * (len(self.latest) + MAX_FLOWS)
 
 
 class Acceptance:
     """Refuses replays and takes reports in any order.
 
     A report counts if its clock is within `allowed_skew_seconds` of ours and its sequence number was not seen. A
-    sender is remembered as long as a replay of its reports could pass the clock.
+    sender is remembered until no report of it could pass the clock any more. If that were more than `max_entries`
+    senders and flows, those whose latest report has the earliest time are forgotten before, and from then on a sender
+    that is not known is believed only with a later time than theirs: one that was forgotten is known again with its
+    next report, and none of its old ones is taken twice.
+
+    What was taken can be taken once more only if this object is a new one, or our clock is set back.
     """
 
-    def __init__(self, allowed_skew_seconds: float = 30.0, max_senders: int = MAX_SENDERS) -> None:
+    def __init__(self, allowed_skew_seconds: float = 30.0, max_entries: int = MAX_ENTRIES) -> None:
         self._allowed_skew_seconds = allowed_skew_seconds
-        self._max_senders = max_senders
-        self._senders: dict[tuple[bytes, int], _Sender] = {}
+        self._max_entries = max_entries
+        self._senders: dict[_Key, _Sender] = {}
+        self._by_moment: dict[int, set[_Key]] = {}
+        self._entries = 0
+        self._believed_from = 0
+        """The moment from which on senders that are not known are believed."""
 
     def __len__(self) -> int:
         return len(self._senders)
@@ -43,27 +66,63 @@ class Acceptance:
         """What is new in a report: flows of which nothing later was heard. Raises InvalidReport."""
         if abs(report.sent_at_microseconds / 1e6 - now_unix) > self._allowed_skew_seconds:
             raise InvalidReport("stale", "its clock is too far from ours")
-        key = report.coflow_id, report.sender
+        key, moment = (report.coflow_id, report.sender), report.sent_at_microseconds >> MOMENT_BITS
         sender = self._senders.get(key)
+        if sender is not None and moment < sender.believed_from:
+            raise InvalidReport("replayed", "it may have been seen before its sender was forgotten")
         if sender is None:
-            if len(self._senders) >= self._max_senders:
-                self.forget(now_unix)
-            if len(self._senders) >= self._max_senders:
-                raise InvalidReport("crowded", f"more than {self._max_senders} senders")
-            sender = self._senders[key] = _Sender()
+            believed_from = self._believed_from
+            if believed_from > _moment(now_unix + self._allowed_skew_seconds) + 1:
+                believed_from = 0               # our clock was set back
+            if moment < believed_from:
+                raise InvalidReport("crowded", "there are too many senders to know whether it was seen before")
+            sender = self._senders[key] = _Sender(moment, believed_from)
+            self._by_moment.setdefault(moment, set()).add(key)
+            self._entries += 1
         _note(sender, report.sequence)
-        sender.heard_at = now_unix
+        if moment > sender.moment:
+            self._leave_moment(key, sender)
+            sender.moment = moment
+            self._by_moment.setdefault(moment, set()).add(key)
+        known = len(sender.latest)
         news = []
         for each in report.flows:
             if report.sequence > sender.latest.get(each.flow, 0):
                 sender.latest[each.flow] = report.sequence
                 news.append(each)
+        if len(sender.latest) > sender.tidy_at:
+            sender.forget_flows()
+        self._entries += len(sender.latest) - known
+        self._make_room(now_unix)
         return news
 
     def forget(self, now_unix: float) -> None:
-        """Drop senders whose last reports could not be replayed any more."""
-        horizon = now_unix - 2 * self._allowed_skew_seconds
-        self._senders = {key: sender for key, sender in self._senders.items() if sender.heard_at > horizon}
+        """Drop senders whose reports could not be replayed any more."""
+        horizon = _moment(now_unix - self._allowed_skew_seconds)
+        for moment in [each for each in self._by_moment if each < horizon]:
+            self._drop(moment)
+
+    def _make_room(self, now_unix: float) -> None:
+        if self._entries > self._max_entries:
+            self.forget(now_unix)
+        while self._entries > self._max_entries:
+            moment = min(self._by_moment)
+            self._drop(moment)
+            self._believed_from = moment + 1
+
+    def _drop(self, moment: int) -> None:
+        for key in self._by_moment.pop(moment):
+            self._entries -= 1 + len(self._senders.pop(key).latest)
+
+    def _leave_moment(self, key: _Key, sender: _Sender) -> None:
+        keys = self._by_moment[sender.moment]
+        keys.remove(key)
+        if not keys:
+            del self._by_moment[sender.moment]
+
+
+def _moment(seconds: float) -> int:
+    return int(seconds * 1e6) >> MOMENT_BITS
 
 
 def _note(sender: _Sender, sequence: int) -> None:

@@ -57,7 +57,10 @@ class NoSuchPath(ControllerError):
 
 
 class SwitchRefused(ControllerError):
-    """A switch answered a message with an OpenFlow error."""
+    """A switch answered a message with an OpenFlow error.
+
+    `by_message` has what it refused of the messages that were sent together, by transaction id.
+    """
 
     status = 502
     slug = "switch-refused"
@@ -68,6 +71,7 @@ class SwitchRefused(ControllerError):
             f"switch {dpid} refused: {error_type} ({error_code})",
             dpid=dpid, openflow_type=error_type, openflow_code=error_code,
         )
+        self.by_message: dict[int, SwitchRefused] = {}
 
 
 class SwitchTimedOut(ControllerError):
@@ -92,8 +96,23 @@ class SwitchGone(ControllerError):
         super().__init__(f"switch {dpid} is not connected", dpid=dpid)
 
 
+class InvalidPort(ControllerError):
+    """A port cannot be as somebody says it is, or is not there."""
+
+    status = 502
+    slug = "invalid-port"
+    title = "Invalid port"
+
+
 class InvalidSettings(ControllerError):
     """A setting is unknown or has a value that makes no sense. Shown on the command line, never over REST."""
 
     slug = "invalid-settings"
     title = "Invalid settings"
+
+
+class TableTaken(ControllerError):
+    """A system declared a table, or an entry, that is not its own to have."""
+
+    slug = "table-taken"
+    title = "Table taken"

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from ryu.controller.event import EventBase
 
-from controller.network_state import HostLocation
-from controller.policy.five_tuple import FiveTuple
-from controller.policy.network import Link, Path
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Link, Path
+from controller.tables.flow_records import Claim
+from controller.topology.state import HostLocation
 
 
 class EventSwitchChanged(EventBase):
@@ -54,18 +55,18 @@ class EventHostChanged(EventBase):
 
 @dataclass(frozen=True, slots=True)
 class AffectedPath:
-    """An explicit path that lost a link. Its flow runs over the default paths until it is moved or removed."""
+    """A flow whose path lost a link. It runs on another path that is claimed for it, or else over the default paths,
+    until somebody claims one that is live."""
 
     five_tuple: FiveTuple
     path: Path
-    cookie: int
 
 
 class EventPathsChanged(EventBase):
     """Shortest paths changed and the switches carry the new ones. Sent by forwarding.
 
     `links_lost` and `links_gained` are directed links between switches since the last such event; `affected` are
-    the explicit paths that used a lost link: give each a new path with `move_path`, or leave it to the default paths.
+    the flows whose own path used a lost link: claim a new path for each, or leave it to the default paths.
     """
 
     def __init__(
@@ -75,3 +76,22 @@ class EventPathsChanged(EventBase):
         self.links_lost = links_lost
         self.links_gained = links_gained
         self.affected = affected
+
+
+class EventFlowsMoved(EventBase):
+    """These flows take another path, because one of the systems that claim them changed its mind; the others follow.
+    Sent by forwarding."""
+
+    def __init__(self, flows: tuple[FiveTuple, ...]) -> None:
+        super().__init__()
+        self.flows = flows
+
+
+class EventFlowsEnded(EventBase):
+    """A switch took the entry of a flow out by itself, and these claims ended with it: after its idle timeout
+    (`is_idle`), because they were not renewed, or because somebody else deleted it. Sent by forwarding."""
+
+    def __init__(self, claims: tuple[Claim, ...], is_idle: bool) -> None:
+        super().__init__()
+        self.claims = claims
+        self.is_idle = is_idle

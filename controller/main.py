@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 import click
 
 from controller.errors import InvalidSettings
+from controller.policy.registry import POLICIES, Kind
 from controller.settings import Settings, load_settings
 
-APPS = ("discovery", "hosts", "forwarding", "monitor", "flowserver", "queues", "rest_api")
+APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
+                "queues.app", "rest.app")
 STOP_SECONDS = 1.0
 
 
@@ -25,14 +28,13 @@ STOP_SECONDS = 1.0
 @click.option("--rest-host", metavar="ADDRESS", help="Address of the REST interface.  [default: 127.0.0.1]")
 @click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
-@click.option("--replica-policy", metavar="POLICY",
-              help="mayflower (default), mayflower-plus, nearest, sinbad-r, sinbad-r-measured, random, hdfs or "
-                   "power-of-two-choices.")
-@click.option("--path-policy", metavar="POLICY", help="mayflower (default) or ecmp.")
+@click.option("--replica-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.REPLICA)}.")
+@click.option("--path-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.PATH)}.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
 @click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
+@click.option("--coflow-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.COFLOW)}.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
@@ -52,13 +54,16 @@ def main(config: Path | None, **given: Any) -> None:
 def _run(settings: Settings) -> None:
     _patch()
     # Ryu and the applications may only be imported once the standard library is patched.
-    from controller.openflow_server import AddressTaken, Controller
+    from controller.switches.openflow_server import AddressTaken, Controller
 
     stop = _stop_signal()
     try:
-        controller = Controller(settings, [f"controller.apps.{name}" for name in _apps(settings)])
+        controller = Controller(settings, [f"controller.{name}" for name in _applications(settings)])
     except (AddressTaken, InvalidSettings) as error:
         sys.exit(f"speedwell-controller: {error}")
+    # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
+    gc.collect()
+    gc.freeze()
     click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
     stop.wait()
     controller.stop(STOP_SECONDS)
@@ -68,8 +73,8 @@ def _run(settings: Settings) -> None:
     os._exit(0)
 
 
-def _apps(settings: Settings) -> list[str]:
-    return [*APPS, *(["coflows"] if settings.coflow_key_file else [])]
+def _applications(settings: Settings) -> list[str]:
+    return [*APPLICATIONS, *(["coflows.app"] if settings.coflow_key_file else [])]
 
 
 def _patch() -> None:
@@ -80,7 +85,7 @@ def _patch() -> None:
         import eventlet
 
     eventlet.monkey_patch(thread=False)
-    import controller.apps  # noqa: F401  (it makes Ryu importable)
+    import controller.application  # noqa: F401  (it makes Ryu importable)
 
 
 def _stop_signal() -> Any:

@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from ipaddress import IPv4Address
+from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    IPvAnyAddress,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from controller.errors import InvalidSettings
+from controller.policy.errors import UnknownPolicy
+from controller.policy.registry import POLICIES, Kind
+
+
+def _datapath_id(entry: str) -> str:
+    """An entry of `datapath_ids` as it is compared. Raises ValueError."""
+    dpid, at, address = entry.lower().partition("@")
+    if not re.fullmatch("[0-9a-f]{16}", dpid):
+        raise ValueError(f"{dpid!r} is not a datapath id of 16 hexadecimal digits")
+    return f"{dpid}@{ip_address(address)}" if at else dpid
+
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-ReplicaPolicy = Literal["mayflower", "mayflower-plus", "nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs",
-                        "power-of-two-choices"]
-PathPolicy = Literal["mayflower", "ecmp"]
-CoflowPolicy = Literal["mincof", "coflow-plus", "varys", "tailor", "rapier", "sincronia", "aalo", "fair"]
-RANKING_POLICIES = ("coflow-plus", "sincronia")
-"""Coflow policies that rank flows; the others have the three queues of MinCOF, or none."""
+DatapathId = Annotated[str, AfterValidator(_datapath_id)]
+
+
+@dataclass(frozen=True)
+class PolicyName:
+    """Annotates a text: the name of a registered policy."""
+
+    kind: Kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._require_known, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(POLICIES.names(self.kind))}
+
+    def _require_known(self, name: str) -> str:
+        try:
+            return POLICIES.get(self.kind, name).name
+        except UnknownPolicy as error:
+            raise ValueError(str(error)) from None
+
+
+ReplicaPolicy = Annotated[str, PolicyName(Kind.REPLICA)]
+PathPolicy = Annotated[str, PolicyName(Kind.PATH)]
+CoflowPolicy = Annotated[str, PolicyName(Kind.COFLOW)]
 
 
 class Settings(BaseModel):
@@ -32,8 +76,8 @@ class Settings(BaseModel):
     rest_port: Port = 8080
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    replica_policy: ReplicaPolicy = "mayflower"
-    path_policy: PathPolicy = "mayflower"
+    replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
+    path_policy: PathPolicy = POLICIES.default(Kind.PATH)
     poll_interval_seconds: Seconds = 1.0
     read_idle_timeout_seconds: Annotated[int, Field(ge=1, le=65535)] = 30
 
@@ -63,13 +107,13 @@ class Settings(BaseModel):
     """How long the switches keep to a schedule that nobody renews."""
     coflow_threshold_bytes: Annotated[float, Field(ge=0)] = 2_500_000.0
     """Coflows without a transfer larger than this are left to the default paths."""
-    coflow_policy: CoflowPolicy = Field(default="mincof", validate_default=True)
+    coflow_policy: CoflowPolicy = Field(default=POLICIES.default(Kind.COFLOW), validate_default=True)
 
     @field_validator("coflow_policy")
     @classmethod
     def _goes_with_queues(cls, coflow_policy: str, info: ValidationInfo) -> str:
         """A class of traffic means another queue with the other slices: what should wait would go first."""
-        queues, is_ranking = info.data.get("queues"), coflow_policy in RANKING_POLICIES
+        queues, is_ranking = info.data.get("queues"), POLICIES.get(Kind.COFLOW, coflow_policy).ranks_flows
         if info.data.get("coflow_key_file") is not None and queues == ("mincof" if is_ranking else "priorities"):
             raise ValueError(f'with this policy set queues = "{"priorities" if is_ranking else "mincof"}" or "none", '
                              f"not {queues!r}")
@@ -84,7 +128,7 @@ class Settings(BaseModel):
     meter_min_rate_bps: Annotated[float, Field(ge=1000, le=1e12)] = 64e3
     """What a meter lets pass at least: a full frame of 1,500 bytes in 200 ms, after which TCP sends again at the
     earliest. Below, each loss doubles its wait, and a flow whose rate was computed from too little left does not
-    recover. Less only where many flows wait at one host: `controller/rate_floor.py`."""
+    recover. Less only where many flows wait at one host: `controller/coflows/minimum_rates.py`."""
 
     probe_interval_seconds: Seconds = 2.0
     """Between two LLDP probes of a port, longer where `probes_per_second` needs it."""
@@ -93,8 +137,18 @@ class Settings(BaseModel):
     """Unanswered probes in a row after which a link is checked once more and then taken out."""
     max_hosts_per_port: Annotated[int, Field(ge=1, le=65536)] = 64
     """Every host costs entries in all edge switches: one that invents sender addresses must not fill them."""
+    packet_ins_per_port: Annotated[int, Field(ge=10, le=100_000)] = 100
+    """Packets a second that the hosts at one port may have handed up to the controller."""
+    packet_ins_per_switch: Annotated[int, Field(ge=100, le=1_000_000)] = 1000
+    """`controller_rate_limit` of a switch with an OVSDB, unless a lower one is set there."""
     settle_seconds: Seconds = 0.5
     """How long the fabric must not have changed before labels are given out for the first time."""
+    datapath_ids: tuple[DatapathId, ...] = ()
+    """The switches that may connect: 16 hex digits, or `DPID@ADDRESS` for one that must come from this address.
+    Empty: any switch may, and the first connection with a datapath id keeps it for as long as it answers."""
+    switch_expiry_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
+    """How long a switch that left is waited for; until then `/v1/health` says `degraded`. Those of `datapath_ids` are
+    waited for without end."""
     echo_interval_seconds: Seconds = 2.0
     echo_misses: Annotated[int, Field(ge=1, le=100)] = 3
     confirm_timeout_seconds: Seconds = 2.0

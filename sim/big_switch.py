@@ -1,8 +1,8 @@
 """Coflow policies on a trace, event by event, where only the racks' ports limit flows.
 
-The very kernels that the controller's policies decide with (`controller/policy/coflow_kernels.py`) are called at each
-arrival of a coflow, when its last flow ends, and if wanted at an interval beside; between, every flow has the rate
-that it was given then.
+The very kernels that the controller's policies decide with (`controller/policy/coflows/coflow_kernels.py`) are called
+at each arrival of a coflow, when its last flow ends, and if wanted at an interval beside; between, every flow has the
+rate that it was given then.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from controller.policy import coflow_kernels as kernels
-from controller.policy import coflow_order
-from controller.policy.coflow_kernels import Integers, Reals
-from controller.policy.coflow_plus import coflow_plus_order
+from controller.policy.coflows import checked_kernels as kernels
+from controller.policy.coflows.coflow_kernels import Integers, Reals
+from controller.policy.coflows.coflow_plus import coflow_plus_order
 from sim.coflow_trace import CoflowTrace
 from sim.errors import InvalidSetting
 
@@ -68,7 +67,7 @@ def sincronia(switch: Switch, active: Integers) -> None:
     s, free = switch, switch.whole.copy()
     order = active
     if len(active):
-        order = coflow_order.bssi(active, s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
+        order = kernels.bssi(active, s.first, s.count, s.rows, s.links, s.left, s.whole, s.load)
     kernels.scaled(order, s.first, s.count, s.rows, s.links, s.left, free, s.whole, s.load, s.rates)
     kernels.backfill(order, s.first, s.count, s.rows, s.links, free, s.whole, s.rates)
 

@@ -13,7 +13,7 @@ can use is wasted, and a class has its part of each link if it has the flows for
 import numpy as np
 from numba import njit
 
-from controller.policy.coflow_kernels import Integers, Reals
+from controller.policy.coflows.coflow_kernels import Integers, Reals
 
 ROUNDS = 4
 FULL = 1e-9

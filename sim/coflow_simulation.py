@@ -14,11 +14,11 @@ from itertools import count
 
 import numpy as np
 
-from controller.policy.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, CoflowScheduler, Schedule, TrafficSet
-from controller.policy.live_coflows import hashed
-from controller.policy.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
-from controller.policy.network import Network
-from controller.policy.rerouting import Tcp, loss
+from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, CoflowScheduler, Schedule, TrafficSet
+from controller.policy.coflows.live_coflows import hashed
+from controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
+from controller.policy.network.graph import Network
+from controller.policy.reads.rerouting import Tcp, loss
 from sim.class_shares import class_rates, ranked_rates
 from sim.errors import InvalidSetting
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from random import Random
 
-from controller.policy.coflow import Coflow, CoflowFlow
-from controller.policy.network import Network
+from controller.policy.coflows.coflow import Coflow, CoflowFlow
+from controller.policy.network.graph import Network
 from sim.errors import InvalidWorkload
 
 

@@ -1,6 +1,6 @@
 """A fabric as the policies see it: the controller's network graph, under the fabric's own names."""
 
-from controller.policy.network import Network
+from controller.policy.network.graph import Network
 from topo.fabric import Fabric
 
 

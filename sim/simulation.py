@@ -13,9 +13,9 @@ from itertools import count
 from random import Random
 
 from controller.policy.errors import NoPath
-from controller.policy.mayflower_plus import PATIENCE
-from controller.policy.network import Path
-from controller.policy.selection import PLUS, ReadRequest, Replica, Selector
+from controller.policy.network.graph import Path
+from controller.policy.reads.mayflower_plus import PATIENCE
+from controller.policy.reads.selection import PLUS, ReadRequest, Replica, Selector
 from sim.errors import InvalidSetting, Overloaded
 from sim.fabric_network import network_of
 from sim.fluid import FluidNetwork, Link

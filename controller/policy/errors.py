@@ -67,3 +67,16 @@ class UnknownPath(PolicyError):
 
 class LabelsExhausted(PolicyError):
     """More distinct paths than MPLS has labels."""
+
+
+class ImpossiblePlacement(PolicyError):
+    """A placement whose constraints no choice of candidates fulfils. `constraint` is the first that fails."""
+
+    def __init__(self, constraint: str, wanted: int, there: int) -> None:
+        super().__init__(f"{wanted} different {constraint} are wanted; the candidates that have the space and are "
+                         f"attached to the network offer {there}")
+        self.constraint = constraint
+
+
+class InvalidArrays(PolicyError):
+    """Arrays that do not fit each other: compiled code must not see them."""

@@ -1,29 +1,22 @@
-"""The WSGI application: matches a request to a declared route, validates, calls, answers."""
+"""Matches a request to a declared route, validates, calls, answers."""
 
 import logging
 import re
-from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
-from webob import Request
 
 from controller.rest import openapi
+from controller.rest.http import Answer, Headers, Request
 from controller.rest.metrics import HttpMetrics, new_registry
 from controller.rest.problems import (
-    MEDIA_TYPE,
-    BadRequest,
-    BodyTooLarge,
     FieldError,
-    HttpProblem,
     MethodNotAllowed,
     ProblemClass,
-    RequestTimedOut,
     UnknownUrl,
-    UnsupportedMediaType,
-    describe,
+    answer_to,
     field_name,
     invalid,
     refusal,
@@ -31,13 +24,6 @@ from controller.rest.problems import (
 from controller.rest.routes import PlainText, Route, route, routes_of
 
 LOG = logging.getLogger(__name__)
-MAX_BODY_BYTES = 256 * 1024
-# A body somewhat too large is read to its end, so that the client sees the refusal instead of a reset.
-MAX_DISCARDED_BYTES = 8 * 1024 * 1024
-
-Headers = list[tuple[str, str]]
-StartResponse = Callable[[str, Headers], object]
-Answer = tuple[int, Headers, bytes]
 
 
 class RestApplication:
@@ -46,6 +32,8 @@ class RestApplication:
     def __init__(self) -> None:
         self._routes: list[Route] = []
         self._by_url: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
+        self._by_length: dict[int, list[tuple[re.Pattern[str], dict[str, Route]]]] = {}
+        """The same by the number of slashes, which a parameter never has."""
         self._encoders: dict[Route, TypeAdapter[Any]] = {}
         self._document: dict[str, Any] | None = None
         self.metrics = new_registry()
@@ -59,7 +47,10 @@ class RestApplication:
     def register(self, owner: object) -> None:
         """Serve every method of `owner` that `@route` declares. Raises ValueError if a route is taken."""
         for declaration in routes_of(owner):
-            _, methods = self._by_url.setdefault(declaration.path, (declaration.pattern, {}))
+            if declaration.path not in self._by_url:
+                self._by_url[declaration.path] = declaration.pattern, {}
+                self._by_length.setdefault(declaration.path.count("/"), []).append(self._by_url[declaration.path])
+            _, methods = self._by_url[declaration.path]
             if declaration.method in methods:
                 raise ValueError(f"{declaration.method} {declaration.path} is declared twice")
             methods[declaration.method] = declaration
@@ -80,27 +71,26 @@ class RestApplication:
     def prometheus_metrics(self) -> bytes:
         return generate_latest(self.metrics)
 
-    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        request = Request(environ)
+    def __call__(self, request: Request) -> Answer:
         declaration = None
         try:
             declaration, arguments = self._match(request)
-            status, headers, body = self._answer(request, declaration, arguments)
+            answer = self._answer(request, declaration, arguments)
         except Exception as error:
-            status, headers, body = self._refuse(request, error)
-        self._http_metrics.requests.labels(*_labels(declaration), status).inc()
-        # The WSGI server adds no length to an answer without a body, and keep-alive needs one.
-        if status != HTTPStatus.NO_CONTENT:
-            headers.append(("Content-Length", str(len(body))))
-        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
-        return [b"" if request.method == "HEAD" else body]
+            if not isinstance(error, ProblemClass):
+                LOG.exception("%s %s failed", request.method, request.path)
+            answer = answer_to(error)
+        self._http_metrics.answered(*_labels(declaration), answer[0])
+        return answer
 
     def _answer(self, request: Request, declaration: Route, arguments: dict[str, Any]) -> Answer:
         if declaration.request is not None:
             try:
-                arguments["body"] = declaration.request.model_validate_json(read_body(request))
+                arguments["body"] = declaration.request.model_validate_json(request.json_body())
             except ValidationError as error:
                 raise refusal(error) from None
+        if declaration.takes_peer:
+            arguments["peer"] = request.peer
         result = declaration.handler(**arguments)
         headers: Headers = []
         if isinstance(declaration.response, PlainText):
@@ -116,12 +106,8 @@ class RestApplication:
         return declaration.status, headers, body
 
     def _match(self, request: Request) -> tuple[Route, dict[str, Any]]:
-        try:
-            path = request.path_info
-            query = list(request.GET.items())
-        except UnicodeDecodeError:
-            raise BadRequest("The URL is not UTF-8.") from None
-        for pattern, methods in self._by_url.values():
+        path = request.path
+        for pattern, methods in self._by_length.get(path.count("/"), ()):
             found = pattern.fullmatch(path)
             if found is None:
                 continue
@@ -130,17 +116,8 @@ class RestApplication:
                 allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
                 raise MethodNotAllowed(f"{path} takes {allowed}, not {request.method}.",
                                        headers=[("Allow", allowed)])
-            return declaration, _arguments(declaration, found.groupdict(), query)
+            return declaration, _arguments(declaration, found.groupdict(), request.parameters())
         raise UnknownUrl(f"Nothing is served at {path}; /openapi.json lists what is.")
-
-    def _refuse(self, request: Request, error: Exception) -> Answer:
-        if not isinstance(error, ProblemClass):
-            LOG.exception("%s %s failed", request.method, request.environ.get("PATH_INFO"))
-        details = describe(error)
-        headers = [("Content-Type", MEDIA_TYPE)]
-        if isinstance(error, HttpProblem):
-            headers += error.headers
-        return details.status, headers, details.model_dump_json().encode()
 
 
 def _labels(declaration: Route | None) -> tuple[str, str]:
@@ -168,26 +145,3 @@ def _arguments(declaration: Route, in_path: dict[str, str], in_query: list[tuple
     if errors:
         raise invalid(errors)
     return arguments
-
-
-def read_body(request: Request) -> bytes:
-    """The JSON body of `request`. Raises UnsupportedMediaType, BodyTooLarge, BadRequest or RequestTimedOut."""
-    content_type = request.content_type
-    if content_type != "application/json":
-        raise UnsupportedMediaType(
-            f"Send the body with Content-Type: application/json, not {content_type or 'without one'}.")
-    stream = request.environ["wsgi.input"]
-    try:
-        body: bytes = stream.read(MAX_BODY_BYTES + 1)
-        if len(body) > MAX_BODY_BYTES:
-            discarded = 0
-            while discarded < MAX_DISCARDED_BYTES and (piece := stream.read(64 * 1024)):
-                discarded += len(piece)
-            if discarded >= MAX_DISCARDED_BYTES and "speedwell.close" in request.environ:
-                request.environ["speedwell.close"]()
-            raise BodyTooLarge(f"The body may have at most {MAX_BODY_BYTES} bytes.")
-    except TimeoutError:
-        raise RequestTimedOut("The body did not arrive in time.") from None
-    except (OSError, ValueError):
-        raise BadRequest("The body broke off or its transfer encoding is wrong.") from None
-    return body

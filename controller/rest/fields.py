@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -22,6 +23,7 @@ class Output(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+@lru_cache(maxsize=1 << 14)
 def unicast_ipv4(text: str) -> str:
     """`text` if it is an IPv4 address that one host on a fabric can have; raises ValueError otherwise."""
     try:

@@ -123,6 +123,15 @@ def describe(error: Exception) -> ProblemDetails:
                           **getattr(error, "extensions", {}))
 
 
+def answer_to(error: Exception) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The answer, as `http.Answer`, that tells of `error`."""
+    details = describe(error)
+    headers = [("Content-Type", MEDIA_TYPE)]
+    if isinstance(error, HttpProblem):
+        headers += error.headers
+    return details.status, headers, details.model_dump_json().encode()
+
+
 def field_name(location: Sequence[str | int]) -> str:
     """`("replicas", 0, "port")` as `replicas[0].port`."""
     name = ""

@@ -32,7 +32,8 @@ class PlainText:
 @dataclass(frozen=True)
 class Route:
     """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
-    `request` is declared. The query's may be left out."""
+    `request` is declared. The query's may be left out. `takes_peer` says that it takes `peer` too, the address
+    of who asks."""
 
     method: str
     path: str
@@ -46,6 +47,7 @@ class Route:
     handler: Callable[..., Any] = field(compare=False)
     parameters: Mapping[str, Any] = field(compare=False)
     query: Mapping[str, Any] = field(compare=False)
+    takes_peer: bool = False
 
     @property
     def all_problems(self) -> tuple[type[ProblemClass], ...]:
@@ -84,7 +86,7 @@ def route(method: str, path: str, *, summary: str, tag: str, response: Any = Non
 
         declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
                             response, status, tuple(problems), handler, adapters(_PARAMETER.findall(path)),
-                            adapters(query))
+                            adapters(query), "peer" in hints)
         setattr(handler, _ATTRIBUTE, declaration)
         return handler
 

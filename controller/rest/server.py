@@ -1,39 +1,23 @@
-"""The HTTP server under the REST application: eventlet's, on Ryu's hub."""
+"""The HTTP server under the REST application, on Ryu's hub: one green thread for each connection."""
 
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import eventlet
-import eventlet.wsgi
 
-from controller.rest.problems import MEDIA_TYPE, BadRequest, describe
+from controller.loops import Loops
+from controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Request, response
+from controller.rest.problems import BadRequest, HttpProblem, RequestTimedOut, answer_to
 
 LOG = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75.0
 REQUEST_TIMEOUT_SECONDS = 20.0
 MAX_CONNECTIONS = 1024
 
-
-class HttpProtocol(eventlet.wsgi.HttpProtocol):
-    """eventlet's protocol with problem documents for what never becomes a request."""
-
-    def get_environ(self) -> dict[str, Any]:
-        environ: dict[str, Any] = super().get_environ()
-        environ["speedwell.close"] = self._close_after_answer
-        return environ
-
-    def _close_after_answer(self) -> None:
-        self.close_connection = True
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        problem = describe(BadRequest(message or "This is not HTTP."))
-        body = problem.model_dump_json().encode()
-        self.close_connection = True
-        self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
-                         b"Connection: close\r\n\r\n%s" % (MEDIA_TYPE.encode(), len(body), body))
-        self.wfile.flush()
+Application = Callable[[Request], Answer]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -45,8 +29,87 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(listening: socket.socket, application: Callable[..., Any]) -> None:
-    """Serve `application` for ever, one green thread per connection, without an access log."""
-    eventlet.wsgi.server(listening, application, log=LOG, log_output=False, debug=False,
-                         protocol=HttpProtocol, keepalive=KEEP_ALIVE_SECONDS,
-                         socket_timeout=REQUEST_TIMEOUT_SECONDS, max_size=MAX_CONNECTIONS)
+def serve(listening: socket.socket, application: Application, loops: Loops) -> None:
+    """Serve `application` for ever."""
+    pool = eventlet.GreenPool(MAX_CONNECTIONS)
+    while True:
+        accepted, address = loops.insist("REST connections", listening.accept)
+        pool.spawn_n(_Connection(accepted, address, application).serve)
+
+
+class _Connection:
+    def __init__(self, accepted: Any, address: Any, application: Application) -> None:
+        accepted.settimeout(REQUEST_TIMEOUT_SECONDS)
+        self._socket = accepted
+        self.peer: str = address[0]
+        self._application = application
+
+    def serve(self) -> None:
+        try:
+            unread = b""
+            while True:
+                head, unread = self._head(unread)
+                if not head:
+                    return
+                request = Request(head, unread, self)
+                answer = self._application(request)
+                request.discard_body()
+                unread = request.unread
+                self._socket.sendall(response(answer, request.method == "HEAD", request.is_last))
+                if request.is_last:
+                    return
+        except HttpProblem as problem:
+            self._refuse(problem)
+        except OSError:
+            pass        # the client is gone, or silent
+        except Exception:
+            LOG.exception("a connection fails")
+        finally:
+            self._socket.close()
+
+    def _head(self, unread: bytes) -> tuple[bytes, bytes]:
+        """A request's first lines, and what follows them; no lines at the connection's end.
+
+        Raises BadRequest or RequestTimedOut, OSError.
+        """
+        unread = unread.lstrip(b"\r\n")
+        if not unread:
+            unread = self._first_bytes().lstrip(b"\r\n")
+        while b"\r\n\r\n" not in unread:
+            if len(unread) > MAX_HEAD_BYTES:
+                raise _too_long()
+            try:
+                received = self.receive()
+            except TimeoutError:
+                raise RequestTimedOut("The request did not arrive in time.") from None
+            if not received:
+                return b"", b""
+            unread += received
+        head, _, rest = unread.partition(b"\r\n\r\n")
+        if len(head) > MAX_HEAD_BYTES:
+            raise _too_long()
+        return head, rest
+
+    def _first_bytes(self) -> bytes:
+        self._socket.settimeout(KEEP_ALIVE_SECONDS)
+        try:
+            return bytes(self._socket.recv(RECEIVE_BYTES))
+        finally:
+            self._socket.settimeout(REQUEST_TIMEOUT_SECONDS)
+
+    def _refuse(self, problem: HttpProblem) -> None:
+        """Answer what never became a request, and end the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(response(answer_to(problem), is_head=False, is_last=True))
+
+    # --- see `http.Stream` ---
+
+    def receive(self) -> bytes:
+        return bytes(self._socket.recv(RECEIVE_BYTES))
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+
+def _too_long() -> BadRequest:
+    return BadRequest(f"A request's headers may have at most {MAX_HEAD_BYTES} bytes.")

@@ -5,7 +5,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES
+from controller.policy.registry import POLICIES, Kind
 from sim.errors import InvalidSetting
 from sim.experiments.mayflower import Method
 from sim.experiments.sweep import simulate
@@ -43,9 +43,10 @@ def run_custom(task: CustomTask) -> dict[str, Any]:
 def method_of(text: str, parts: int) -> Method:
     """From `REPLICA-POLICY+PATH-POLICY`. Raises InvalidSetting."""
     replica, _, path = text.partition("+")
-    if replica not in REPLICA_POLICIES or path not in PATH_POLICIES:
-        raise InvalidSetting(f"method: {text!r} is not one of {', '.join(REPLICA_POLICIES)}, then +, then one of "
-                             f"{', '.join(PATH_POLICIES)}")
+    replicas, paths = POLICIES.names(Kind.REPLICA), POLICIES.names(Kind.PATH)
+    if replica not in replicas or path not in paths:
+        raise InvalidSetting(f"method: {text!r} is not one of {', '.join(replicas)}, then +, then one of "
+                             f"{', '.join(paths)}")
     if parts < 1:
         raise InvalidSetting(f"parts: must be at least 1, not {parts}")
     return Method(text, replica, path, parts)

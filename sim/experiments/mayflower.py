@@ -7,7 +7,7 @@ docs/experiments.md has what other readings give (`speedwell experiment mayflowe
 
 from dataclasses import asdict, dataclass
 
-from controller.policy.mayflower_plus import PATIENCE
+from controller.policy.reads.mayflower_plus import PATIENCE
 from sim.errors import InvalidSetting
 from sim.experiments.report import Layout
 from topo.fabric import Fabric, three_tier

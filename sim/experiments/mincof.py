@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from controller.policy.coflow import CoflowScheduler
-from controller.policy.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.coflow_plus import CoflowPlus
-from controller.policy.mincof import MinCOF
-from controller.policy.network import Network
+from controller.policy.coflows.coflow import CoflowScheduler
+from controller.policy.coflows.mincof import THRESHOLD_BYTES
+from controller.policy.network.graph import Network
+from controller.policy.registry import POLICIES, Kind
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
 from sim.coflow_workload import CoflowWorkload, generate
@@ -63,9 +62,6 @@ METHODS = (CoflowMethod(BASE, "varys"), CoflowMethod("Tailor", "tailor"), Coflow
            CoflowMethod("coflow-plus", "coflow-plus"), CoflowMethod("Rapier", "rapier"),
            CoflowMethod("Sincronia + ECMP", "sincronia"), CoflowMethod("Aalo + ECMP", "aalo"),
            CoflowMethod("fair sharing + ECMP", "fair"))
-SCHEDULERS: dict[str, type[CoflowScheduler]] = {
-    "varys": Varys, "tailor": Tailor, "mincof": MinCOF, "coflow-plus": CoflowPlus, "rapier": Rapier,
-    "sincronia": Sincronia, "aalo": Aalo, "fair": FairSharing}
 
 
 PAPERS = CoflowWorkload()
@@ -179,7 +175,8 @@ def run_task(task: CoflowTask) -> dict[str, Any]:
 
 
 def _scheduler(policy: str, network: Network) -> CoflowScheduler:
-    return SCHEDULERS[policy](network)      # type: ignore[call-arg]
+    scheduler: CoflowScheduler = POLICIES.make(Kind.COFLOW, policy, network, THRESHOLD_BYTES)
+    return scheduler
 
 
 def manifest(name: str, quick: bool, seed: int, runs: list[CoflowTask]) -> dict[str, object]:

@@ -181,6 +181,10 @@ class FabricInterface(Intf):  # type: ignore[misc]
         """Nothing to do here."""
         return {}
 
+    def updateIP(self) -> str | None:  # noqa: N802
+        """The address, which does not change. Mininet's prompt puts it for a host's name in every line."""
+        return str(self.ip) if self.ip else None
+
 
 class FabricLink(Link):  # type: ignore[misc]
     """A link whose ends are made right inside their namespaces, as `eth{port}`."""

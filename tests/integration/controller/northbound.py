@@ -17,7 +17,8 @@ import requests
 
 from cluster.fabric import wait_for_network
 from cluster.processes import Command, Processes, program
-from controller.openflow import COOKIE_MASK, COOKIE_READS
+from controller.switches.openflow import COOKIE_MASK
+from controller.tables.registry import COOKIE_FLOWS
 from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.fabric import Fabric
@@ -147,7 +148,7 @@ class Northbound:
 
     def read_entries(self, switch: str) -> list[str]:
         """What a switch itself says of its entries of reads."""
-        listed = self.emulation.ovs_ofctl(switch, "dump-flows", f"cookie={COOKIE_READS:#x}/{COOKIE_MASK:#x}")
+        listed = self.emulation.ovs_ofctl(switch, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}")
         return [line.strip() for line in listed.splitlines() if "cookie=" in line]
 
     def all_read_entries(self) -> list[str]:

@@ -19,7 +19,9 @@ from cluster.processes import program
 from coflow.report import Flow, FlowReport, Report, encode
 from coflow.reporter import FlowProgress, Reporter
 from coflow.settings import DEFAULT_PORT, scheduler
-from controller.openflow import COOKIE_COFLOWS, COOKIE_MASK
+from controller.switches.openflow import COOKIE_MASK
+from controller.tables.meters import own_range
+from controller.tables.registry import COOKIE_FLOWS
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
 from topo.emulation import Emulation
@@ -39,6 +41,8 @@ echo_interval_seconds = 0.5
 echo_misses = 2
 """
 PORT = 7300
+LOWEST = own_range(1 << 18, 1).start
+"""The lowest meter number for flows at a switch with Open vSwitch's userspace datapath."""
 
 
 class Transfers(Northbound):
@@ -81,12 +85,14 @@ class Transfers(Northbound):
     def entries(self) -> list[str]:
         """What the switches themselves hold for coflows."""
         return [line for switch in self.fabric.switches for line in self.emulation.ovs_ofctl(
-            switch.name, "dump-flows", f"cookie={COOKIE_COFLOWS:#x}/{COOKIE_MASK:#x}").splitlines()
+            switch.name, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}").splitlines()
             if "cookie=" in line]
 
     def meters(self) -> list[str]:
+        """The meters of flows; those that limit what hosts have handed up count packets."""
         return [line for switch in self.fabric.switches
-                for line in self.emulation.ovs_ofctl(switch.name, "dump-meters").splitlines() if "meter=" in line]
+                for line in self.emulation.ovs_ofctl(switch.name, "dump-meters").splitlines()
+                if "meter=" in line and "kbps" in line]
 
     def cookies(self) -> set[str]:
         """What tells entries apart that the controller made at different times."""
@@ -132,7 +138,7 @@ def test_a_transfer_is_scheduled_while_it_runs_and_leaves_nothing(fabric: Transf
     assert {flow["queue"] for flow in members} == {"scheduled"} and all(flow["rate_bps"] for flow in members)
     assert sum(flow["rate_bps"] for flow in members) <= LINK_BPS * 1.01
     assert len(fabric.meters()) == len(fabric.get("/v1/meters")["meters"]) == 2
-    assert all("meter:" in entry and "set_field:1->mpls_tc" in entry for entry in fabric.entries())
+    assert all("meter:" in entry and "load:0x1->NXM_NX_REG1[" in entry for entry in fabric.entries())
     assert sending.wait(30) == 0
     fabric.wait_until_empty()
     assert (fabric.directory / "received-r1h0" / f"file-{Transfers.sent}").stat().st_size == 10_000_000
@@ -243,10 +249,12 @@ def test_meters_that_others_add_or_delete_at_a_switch_cost_no_flow_its_own(fabri
         return fabric.emulation.ovs_ofctl("leaf0", *command)
 
     before = fabric.get("/v1/meters")["without_meter"]
-    ofctl("add-meter", "meter=1,kbps,band=type=drop,rate=1000")
+    for number in (1, LOWEST):
+        ofctl("add-meter", f"meter={number},kbps,band=type=drop,rate=1000")
     first = fabric.send("r0h0", "r1h0", 12_000_000)
     fabric.placed(2)
-    assert len(fabric.meters()) == 2 and all("meter:" in entry for entry in fabric.entries())
+    assert len(fabric.meters()) == 4 and all("meter:" in entry for entry in fabric.entries())
+    assert not any(f"meter:{LOWEST} " in f"{entry.replace(',', ' ')} " for entry in fabric.entries())
     ofctl("del-meters")
     second = fabric.send("r0h1", "r1h1", 4_000_000)
     fabric.placed(4)

@@ -76,11 +76,69 @@ def test_senders_do_not_disturb_each_other() -> None:
     assert acceptance.take(report(5, coflow=b"d" * 16), NOW)
 
 
-def test_no_more_senders_are_remembered_than_there_is_room_for() -> None:
-    acceptance = Acceptance(30.0, max_senders=3)
+def test_a_sender_is_forgotten_as_soon_as_its_clock_protects_from_replays() -> None:
+    acceptance = Acceptance(30.0)
+    acceptance.take(report(1), NOW)
+    acceptance.take(report(2, at=NOW + 10), NOW + 10)
+    acceptance.take(report(1, sender=2), NOW)
+    acceptance.forget(NOW + 32)
+    assert len(acceptance) == 1
+    acceptance.forget(NOW + 42)
+    assert len(acceptance) == 0
+
+
+def test_four_hundred_new_senders_a_second_are_taken_for_a_minute() -> None:
+    acceptance = Acceptance()
+    for number in range(400 * 60):
+        now = NOW + number / 400
+        assert acceptance.take(report(1, sender=number + 1, at=now), now)
+    assert len(acceptance) <= 400 * 60
+
+
+@pytest.mark.parametrize("flows", [1, 20])
+def test_old_senders_make_room_for_new_ones_and_go_on_reporting(flows: int) -> None:
+    """Ten thousand senders, and room for a thousand entries."""
+    acceptance = Acceptance(30.0, max_entries=1000)
+    told = tuple(FlowReport(FLOW._replace(source_port=port), 9) for port in range(1, flows + 1))
+    for number in range(10_000):
+        now = NOW + number / 400
+        assert acceptance.take(replace(report(1, sender=number + 1, at=now), flows=told), now)
+        assert acceptance._entries <= 1000
+    assert acceptance._entries == len(acceptance) + sum(len(each.latest) for each in acceptance._senders.values())
+    later = NOW + 26
+    assert acceptance.take(report(2, sender=1, at=later), later), "one that was forgotten"
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(-31, 31), st.integers(0, 8)),
+                max_size=150))
+def test_nothing_is_taken_twice_however_little_is_remembered(told: list[tuple[int, int, int, int]]) -> None:
+    """Reports come at random times with random clocks, and again and again."""
+    acceptance, now, taken = Acceptance(30.0, max_entries=4), NOW, set()
+    for sender, sequence, ahead, passed in told:
+        now += passed
+        taken_now = report(sequence, sender=sender, at=NOW + ahead)
+        for each in (taken_now, *[report(sequence, sender=sender, at=at) for sender, sequence, at in sorted(taken)]):
+            if passed % 2:
+                acceptance.forget(now)
+            key = each.sender, each.sequence, each.sent_at_microseconds / 1e6
+            try:
+                acceptance.take(each, now)
+            except InvalidReport:
+                continue
+            assert key not in taken
+            taken.add(key)
+
+
+def test_flows_that_one_sender_ever_told_of_are_not_remembered() -> None:
+    acceptance = Acceptance()
+    for number in range(10_000):
+        one = FlowReport(FLOW._replace(source_port=1 + number), 9)
+        assert acceptance.take(replace(report(number + 1), flows=(one,)), NOW)
+    assert acceptance._entries < 400
+
+
+def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
+    acceptance = Acceptance(30.0, max_entries=2)
     for sender in (1, 2, 3):
-        acceptance.take(report(1, sender=sender), NOW)
-    with pytest.raises(InvalidReport) as refused:
-        acceptance.take(report(1, sender=4), NOW)
-    assert refused.value.reason == "crowded"
-    assert acceptance.take(report(1, sender=4, at=NOW + 100), NOW + 100)
+        acceptance.take(report(1, sender=sender, at=NOW + 3600 + sender), NOW + 3600)
+    assert acceptance.take(report(1, sender=4, at=NOW), NOW)

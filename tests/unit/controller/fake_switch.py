@@ -12,24 +12,31 @@ from typing import Any
 
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.network_state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
-from controller.openflow import (
+from controller.switches.openflow import (
+    FIRST_PACKET_METER,
+    GROUP_ANY,
+    LAST_PACKET_METER,
     PORT_CONTROLLER,
     PORT_IN_PORT,
     Action,
+    Bucket,
     CopyField,
     FlowEntry,
     FlowKey,
+    Group,
+    LoadLabel,
     Meter,
     Output,
+    PacketMeter,
     PopLabel,
     PushLabel,
-    SelectGroup,
+    PushLoaded,
     SetField,
     ToGroup,
     decode_flow,
     decode_group,
 )
+from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from topo.fabric import Fabric
 
 MAX_HOPS = 32
@@ -60,6 +67,9 @@ class Packet:
 
     fields: tuple[tuple[str, Any], ...]
     labels: tuple[int, ...] = ()
+    loaded: tuple[int, int] = (0, 0)
+    """Label and traffic class in registers, which a packet has within one switch."""
+    traffic_classes: tuple[int, ...] = ()
 
     @staticmethod
     def of(**fields: Any) -> Packet:
@@ -75,11 +85,14 @@ class FakeSwitch:
 
     dpid: str
     flows: dict[FlowKey, FlowEntry] = field(default_factory=dict)
-    groups: dict[int, SelectGroup] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     meters: dict[int, Meter] = field(default_factory=dict)
+    packet_meters: dict[int, PacketMeter] = field(default_factory=dict)
     byte_counts: dict[FlowKey, int] = field(default_factory=dict)
     """What entries have counted, as tests set it."""
     max_meters: int = 1000
+    has_no_packet_meters: bool = False
+    max_flows: int = 1 << 20
     is_port_up: Callable[[int], bool] = lambda port_no: True
 
     def __post_init__(self) -> None:
@@ -114,9 +127,13 @@ class FakeSwitch:
             self.flows.pop(entry.key, None)
             self.byte_counts.pop(entry.key, None)
             return
+        if message.command == ofproto_v1_3.OFPFC_DELETE:
+            self.flows = {key: other for key, other in self.flows.items()
+                          if (other.cookie ^ message.cookie) & message.cookie_mask}
+            return
         if entry.goto is not None and entry.goto <= entry.table:
             raise Refused("an entry may only go to a higher table")
-        if entry.meter_id is not None and entry.meter_id not in self.meters:
+        if entry.meter_id is not None and entry.meter_id not in self.meters.keys() | self.packet_meters.keys():
             raise Refused("OFPMMFC_INVALID_METER", METER_MOD_FAILED)
         for action in entry.actions:
             if isinstance(action, ToGroup) and action.group_id not in self.groups:
@@ -124,6 +141,8 @@ class FakeSwitch:
             if isinstance(action, str):
                 raise Refused(action)
         if message.command == ofproto_v1_3.OFPFC_ADD:
+            if entry.key not in self.flows and len(self.flows) >= self.max_flows:
+                raise Refused("OFPFMFC_TABLE_FULL")
             self.flows[entry.key] = entry
             if message.flags & ofproto_v1_3.OFPFF_RESET_COUNTS:
                 self.byte_counts.pop(entry.key, None)
@@ -144,28 +163,40 @@ class FakeSwitch:
         group = decode_group(stats)
         if command == ofproto_v1_3.OFPGC_DELETE:
             self.groups.pop(group_id, None)
+            for other in [other for other in self.groups.values()
+                          if any(ToGroup(group_id) in bucket.actions for bucket in other.buckets)]:
+                raise Refused(f"group {other.group_id} still leads to group {group_id}", "OFPET_GROUP_MOD_FAILED")
             self.flows = {key: entry for key, entry in self.flows.items() if ToGroup(group_id) not in entry.actions}
             return
         if (command == ofproto_v1_3.OFPGC_ADD) == (group_id in self.groups):
             raise Refused(f"group {group_id} is there already, or not there")
         for bucket in group.buckets:
-            if sum(isinstance(action, PushLabel) for action in bucket.actions) > 1:
+            if sum(isinstance(action, PushLabel | PushLoaded) for action in bucket.actions) > 1:
                 raise Refused("a bucket is an action set: only its last label would be pushed")
+            for action in bucket.actions:
+                if isinstance(action, ToGroup) and action.group_id not in self.groups:
+                    raise Refused(f"no group {action.group_id}", "OFPET_GROUP_MOD_FAILED")
         self.groups[group_id] = group
 
     def _meter_mod(self, buffer: bytes) -> None:
         command, _, number = struct.unpack_from("!HHI", buffer, 8)
         if command == ofproto_v1_3.OFPMC_DELETE:
             self.meters.pop(number, None)
+            self.packet_meters.pop(number, None)
             self.flows = {key: entry for key, entry in self.flows.items() if entry.meter_id != number}
             return
-        _, _, rate_kbps, burst_kbits = struct.unpack_from("!HHII", buffer, 16)
-        if (command == ofproto_v1_3.OFPMC_ADD) == (number in self.meters):
-            raise Refused("OFPMMFC_METER_EXISTS" if number in self.meters else "OFPMMFC_UNKNOWN_METER",
-                          METER_MOD_FAILED)
+        _, _, rate, burst = struct.unpack_from("!HHII", buffer, 16)
+        is_there = number in self.meters or number in self.packet_meters
+        if (command == ofproto_v1_3.OFPMC_ADD) == is_there:
+            raise Refused("OFPMMFC_METER_EXISTS" if is_there else "OFPMMFC_UNKNOWN_METER", METER_MOD_FAILED)
+        if FIRST_PACKET_METER <= number <= LAST_PACKET_METER:
+            if self.has_no_packet_meters:
+                raise Refused("OFPMMFC_INVALID_METER", METER_MOD_FAILED)
+            self.packet_meters[number] = PacketMeter(number, rate, burst)
+            return
         if number not in self.meters and len(self.meters) >= self.max_meters:
             raise Refused("OFPMMFC_OUT_OF_METERS", METER_MOD_FAILED)
-        self.meters[number] = Meter(number, rate_kbps, burst_kbits)
+        self.meters[number] = Meter(number, rate, burst)
 
     # --- packets ---
 
@@ -190,16 +221,29 @@ class FakeSwitch:
 
     def _leave(self, action: Output | ToGroup, packet: Packet, in_port: int) -> Iterator[tuple[int, Packet]]:
         if isinstance(action, Output):
-            yield (in_port if action.port_no == PORT_IN_PORT else action.port_no), packet
+            left = replace(packet, loaded=(0, 0))
+            if action.port_no == PORT_IN_PORT:
+                yield in_port, left
+            elif action.port_no != in_port:
+                yield action.port_no, left
             return
-        for bucket in self.groups[action.group_id].buckets:
-            if self.is_port_up(bucket.watch_port_no):
+        group = self.groups[action.group_id]
+        for bucket in group.buckets:
+            if self._is_live(bucket):
                 changed = packet
                 for step in bucket.actions:
-                    if isinstance(step, Output):
-                        yield step.port_no, changed
+                    if isinstance(step, Output | ToGroup):
+                        yield from self._leave(step, changed, in_port)
                     else:
                         changed = _rewrite(step, changed)
+                if group.is_failover:
+                    return
+
+    def _is_live(self, bucket: Bucket) -> bool:
+        if bucket.watch_group_id != GROUP_ANY:
+            watched = self.groups.get(bucket.watch_group_id)
+            return watched is not None and any(map(self._is_live, watched.buckets))
+        return self.is_port_up(bucket.watch_port_no)
 
     def _entries(self, table: int) -> list[FlowEntry]:
         if self._by_table is None:
@@ -212,7 +256,8 @@ class FakeSwitch:
         """The entry a packet hits. Two of the same priority are a mistake of the controller."""
         fields = dict(packet.fields) | {"in_port": in_port}
         if packet.labels:
-            fields = {"in_port": in_port, "eth_type": 0x8847, "mpls_label": packet.labels[0]}
+            fields = {"in_port": in_port, "eth_type": 0x8847, "mpls_label": packet.labels[0],
+                      "eth_dst": fields.get("eth_dst")}
         hits = [entry for entry in self._entries(table)
                 if all(_fits(fields.get(name), value) for name, value in entry.match)]
         best = max((entry.priority for entry in hits), default=None)
@@ -232,9 +277,16 @@ def _rewrite(action: Action, packet: Packet) -> Packet:
     match action:
         case PushLabel(label=label):
             return replace(packet, labels=(label, *packet.labels))
-        case PopLabel():
-            assert len(packet.labels) == 1, "the ethertype after a pop is IPv4's"
-            return replace(packet, labels=())
+        case LoadLabel(label=label, traffic_class=traffic_class):
+            return replace(packet, loaded=(label, traffic_class))
+        case PushLoaded(choice=choice, bits=bits):
+            label, traffic_class = packet.loaded
+            return replace(packet, labels=(label >> bits << bits | choice, *packet.labels),
+                           traffic_classes=(traffic_class, *packet.traffic_classes))
+        case PopLabel(ethertype=ethertype):
+            assert len(packet.labels) == 1, "the ethertype after a pop is that of the packet"
+            assert dict(packet.fields)["eth_type"] == ethertype
+            return replace(packet, labels=(), traffic_classes=())
         case SetField(field=name, value=value):
             return packet.with_fields(**{name: value})
         case CopyField(source=source, destination=destination):

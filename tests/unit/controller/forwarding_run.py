@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 
-from controller import reconcile
-from controller.network_state import NetworkState
-from controller.read_back import sort_read_back
-from controller.switch_tables import Planner, SwitchTables
+from controller.switches.read_back import sort_read_back
+from controller.tables import reconcile
+from controller.tables.entries import SwitchTables
+from controller.tables.plan import Planner
+from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 
@@ -34,7 +36,8 @@ class Run:
     def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:
         """Bring all switches up to date, step by step."""
         self.planner.assign_labels()
-        todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid)) for dpid in self.installed}
+        todo = {dpid: reconcile.changes(self.installed[dpid], self.planner.tables(dpid), self.planner.registry)
+                for dpid in self.installed}
         for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
                            (reconcile.departure_messages, reconcile.apply_departures),
                            (reconcile.closing_messages, reconcile.apply_closing)):
@@ -53,7 +56,10 @@ class Run:
 
     def restore(self, a: str, b: str) -> None:
         self.network.dead.discard(frozenset((a, b)))
-        self.state.add_link(*self.network.ends(a, b))
+        ends = self.network.ends(a, b)
+        for key in ends:
+            self.state.set_port(key[0], replace(self.state.ports[key], up=True))
+        self.state.add_link(*ends)
 
     def connected(self, a: str, b: str) -> bool:
         hosts = self.network.hosts

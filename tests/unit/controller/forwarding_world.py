@@ -10,16 +10,22 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller import table_sync
-from controller.apps import forwarding as forwarding_module
-from controller.apps.forwarding import Forwarding
-from controller.confirm import Confirmations
+from controller.counters.measurements import Measurements
+from controller.errors import ControllerError
 from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
-from controller.network_state import NetworkState
-from controller.openflow import COOKIE_READS, FlowEntry, cookie
-from controller.policy.five_tuple import FiveTuple
-from controller.policy.network import Path
-from controller.read_back import ReadBack, sort_read_back
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Path
+from controller.reads.accounts import CLAIMANT
+from controller.rest import RestApplication
+from controller.switches.openflow import FlowEntry
+from controller.switches.read_back import ReadBack, sort_read_back
+from controller.switches.transactions import Confirmations
+from controller.tables import forwarding as forwarding_module
+from controller.tables import sync as table_sync
+from controller.tables.flow_records import Claim, Withdrawal
+from controller.tables.forwarding import Forwarding
+from controller.tables.registry import COOKIE_FLOWS
+from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork, Refused
 from tests.unit.controller.simulated_time import SimulatedHub
 from topo.fabric import three_tier
@@ -34,6 +40,7 @@ class Connection:
 
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
+    is_backed_up = False
 
     def __init__(self, world: World, dpid: str) -> None:
         self.id = int(dpid, 16)
@@ -77,13 +84,15 @@ def read_back(state: NetworkState, datapath: Connection, timeout_seconds: float)
     """What a fake switch holds."""
     eventlet.sleep(ROUND_TRIP_SECONDS)
     switch = datapath.switch
-    return sort_read_back(list(switch.flows.values()), list(switch.groups.values()), list(switch.meters.values()))
+    return sort_read_back(list(switch.flows.values()), list(switch.groups.values()),
+                          [*switch.meters.values(), *switch.packet_meters.values()])
 
 
 class World:
     """The application on a whole fabric, settled."""
 
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
+        self.hub = hub
         self.hosts = SimpleNamespace(recovered=lambda location: None)
         for module in (forwarding_module, table_sync):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
@@ -92,7 +101,8 @@ class World:
         self.network = FakeNetwork(FABRIC)
         self.state = self.network.state()
         self.state.confirmations = Confirmations()
-        self.app = Forwarding(state=self.state)
+        self.measurements = Measurements()
+        self.app = self.new_forwarding()
         self.events: list[EventPathsChanged] = []
         self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
         self.connections = {dpid: Connection(self, dpid) for dpid in self.network.switches}
@@ -110,8 +120,27 @@ class World:
     def paths(self) -> tuple[Path, ...]:
         return self.state.network.shortest_paths(self.flow.source, self.flow.destination)
 
-    def install(self, path: Path, number: int = 1) -> None:
-        self.app.install_path(self.flow, path, cookie(COOKIE_READS, number), 30)
+    def new_forwarding(self) -> Forwarding:
+        return Forwarding(state=self.state, measurements=self.measurements, rest=RestApplication())
+
+    def install(self, path: Path, subject: str = "a part") -> None:
+        """Claim a path as a read does. Raises what the switches have against it."""
+        self._raise(self.app.apply([Claim(self.flow, CLAIMANT, subject, path, idle_timeout_seconds=30)]))
+
+    def withdraw(self) -> None:
+        self._raise(self.app.apply((), [Withdrawal(self.flow, CLAIMANT)]))
+
+    def _raise(self, failures: dict[FiveTuple, ControllerError]) -> None:
+        for error in failures.values():
+            raise error
+
+    def poll_flows(self) -> None:
+        """The switches tell what their entries of single flows counted, as at a poll."""
+        for dpid, switch in self.network.switches.items():
+            self.app._counted(dpid, [
+                SimpleNamespace(cookie=entry.cookie, byte_count=switch.byte_counts.get(entry.key, 0), packet_count=0,
+                                duration_sec=1, duration_nsec=0, hard_timeout=entry.hard_timeout_seconds)
+                for entry in self.explicit_entries(dpid)], self.hub.now)
 
     def taken(self) -> set[tuple[str, tuple[str, ...]]]:
         """Where the flow's packets end, and by which switches."""
@@ -127,4 +156,4 @@ class World:
         assert not self.state.network.has_link(dpids)
 
     def explicit_entries(self, dpid: str) -> list[FlowEntry]:
-        return [entry for entry in self.network.switches[dpid].flows.values() if entry.cookie >= COOKIE_READS]
+        return [entry for entry in self.network.switches[dpid].flows.values() if entry.cookie >= COOKIE_FLOWS]

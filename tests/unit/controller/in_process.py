@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import eventlet
-from webob import Request, Response
+from webob import Response
 
-from controller import dividing, read_accounts
-from controller.apps import flowserver
-from controller.apps.coflows import Coflows
-from controller.apps.flowserver import Flowserver
-from controller.apps.queues import Queues
-from controller.apps.rest_api import RestApi
+from controller.coflows.app import Coflows
+from controller.counters.measurements import Measurements
 from controller.errors import ControllerError, UnknownHost
-from controller.measurements import Measurements
-from controller.network_state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
-from controller.policy.five_tuple import FiveTuple
-from controller.policy.network import Path
-from controller.reads import ReadBook
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Path
+from controller.queues.app import Queues
+from controller.reads import accounts as read_accounts
+from controller.reads import app as flowserver
+from controller.reads import dividing
+from controller.reads.accounts import CLAIMANT
+from controller.reads.app import Flowserver
+from controller.reads.book import ReadBook
 from controller.rest import RestApplication
+from controller.rest.app import RestApi
+from controller.rest.http import Request
 from controller.settings import Settings
+from controller.switches.openflow import FlowEntry
+from controller.switches.packet_ins import PacketIns
+from controller.tables.flow_records import Claim, Claimant, FlowRecord, Placement, Withdrawal
+from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
 EDGES = ("0000000000000001", "0000000000000002")
@@ -30,39 +37,54 @@ AGGREGATIONS = ("0000000000000011", "0000000000000012")
 HOSTS = {"10.0.0.1": EDGES[0], "10.0.0.2": EDGES[0], "10.0.1.1": EDGES[1], "10.0.1.2": EDGES[1]}
 
 
+class RecordsInMemory(dict[FiveTuple, FlowRecord]):
+    """Stands where flow records are looked up."""
+
+    def claim_of(self, five_tuple: FiveTuple, claimant: Claimant) -> Claim | None:
+        return self[five_tuple].claims.get(claimant) if five_tuple in self else None
+
+
 class TablesInMemory:
     """Stands where the forwarding application stands: keeps what would be in the switches."""
 
     def __init__(self) -> None:
-        self.entries: dict[FiveTuple, tuple[Path, int]] = {}
+        self.records = RecordsInMemory()
+        self.flow_installer = SimpleNamespace(unmetered=0)
         self.failures: list[ControllerError] = []
 
-    def install_path(self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int,
-                     traffic_class: int = 0) -> None:
-        self._wait_for_barrier()
-        self.entries[five_tuple] = path, cookie
+    @property
+    def entries(self) -> dict[FiveTuple, tuple[Path | None, object]]:
+        """The path of each flow, and which part of a read it is."""
+        return {flow: (record.path, record.claims[CLAIMANT].subject) for flow, record in self.records.items()}
 
-    def move_path(self, five_tuple: FiveTuple, path: Path) -> None:
-        self._wait_for_barrier()
-        self.entries[five_tuple] = path, self.entries[five_tuple][1]
-
-    def remove_path(self, five_tuple: FiveTuple) -> None:
-        if self.entries.pop(five_tuple, None) is not None:
-            self._wait_for_barrier()
-
-    def _wait_for_barrier(self) -> None:
+    def apply(self, claims: Iterable[Claim] = (),
+              withdrawals: Iterable[Withdrawal] = ()) -> dict[FiveTuple, ControllerError]:
         eventlet.sleep(0)
-        if self.failures:
-            raise self.failures.pop(0)
+        failures: dict[FiveTuple, ControllerError] = {}
+        for claim in claims:
+            if self.failures:
+                failures[claim.five_tuple] = self.failures.pop(0)
+                continue
+            record = self.records.setdefault(claim.five_tuple, FlowRecord(claim.five_tuple))
+            former, record.claims[claim.claimant] = dict(record.claims), claim
+            if record.goes_on(former):
+                record.count_on(former)
+            else:
+                record.count_anew()
+            self.divert(claim.five_tuple, claim.path)
+        for withdrawal in withdrawals:
+            held = self.records.get(withdrawal.five_tuple)
+            if held is None:
+                continue
+            held.withdraw(withdrawal)
+            if not held.claims:
+                del self.records[withdrawal.five_tuple]
+                if self.failures:
+                    failures[withdrawal.five_tuple] = self.failures.pop(0)
+        return failures
 
-
-class NothingPlaced:
-    """Stands where flows with meters are put into switches."""
-
-    unmetered = 0
-
-    def get(self, five_tuple: FiveTuple) -> None:
-        return None
+    def divert(self, five_tuple: FiveTuple, path: Path | None) -> None:
+        self.records[five_tuple].placement = Placement("", FlowEntry(0, 0, ()), path)
 
 
 class HostsInMemory:
@@ -99,12 +121,13 @@ class Controller:
         self.application = RestApplication()
         self._connect_everything()
         contexts = {"state": self.state, "measurements": self.measurements, "reads": self.reads,
-                    "rest": self.application}
+                    "rest": self.application, "packet_ins": PacketIns()}
         self.flowserver = Flowserver(**contexts)
         self.queues = Queues(**contexts)
         if self.state.settings.coflow_key_file is not None:
             self.coflows = Coflows(**contexts)
-            self.coflows.forwarding = SimpleNamespace(explicit_paths=[], metered_paths=NothingPlaced())
+            self.coflows.forwarding = SimpleNamespace(records=RecordsInMemory(),
+                                                      flow_installer=SimpleNamespace(unmetered=0))
         self.rest_api = RestApi(**contexts)
         self.tables = self.flowserver.forwarding = TablesInMemory()
         self.hosts = self.flowserver.hosts = HostsInMemory(self.state)
@@ -125,12 +148,27 @@ class Controller:
             port_no = int(ip.rsplit(".", 1)[1])
             self.state.set_host(HostLocation(ip, f"02:00:0a:{port_no:02x}:00:{dpid[-2:]}", dpid, port_no))
 
-    def ask(self, method: str, url: str, body: Any = None, **headers: str) -> Response:
-        request = Request.blank(url, method=method)
+    def ask(self, method: str, url: str, body: Any = None, peer: str = "10.255.0.1", **headers: str) -> Response:
+        head, unread = f"{method} {url} HTTP/1.1", b""
         if body is not None:
-            request.body = body if isinstance(body, bytes) else json.dumps(body).encode()
-            request.content_type = headers.get("content_type", "application/json")
-        return request.get_response(self.application)
+            unread = body if isinstance(body, bytes) else json.dumps(body).encode()
+            content_type = headers.get("content_type", "application/json")
+            head += f"\r\nContent-Type: {content_type}\r\nContent-Length: {len(unread)}"
+        status, fields, content = self.application(Request(head.encode(), unread, NothingMore(peer)))
+        return Response(content, status, fields)
+
+
+class NothingMore:
+    """A connection that has given all it had."""
+
+    def __init__(self, peer: str = "10.255.0.1") -> None:
+        self.peer = peer
+
+    def receive(self) -> bytes:
+        return b""
+
+    def send(self, data: bytes) -> None:
+        raise AssertionError(data)
 
 
 def read_of(**changes: Any) -> dict[str, Any]:

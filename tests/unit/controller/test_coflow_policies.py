@@ -2,32 +2,35 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from coflow.report import Flow, FlowReport
 from controller.errors import InvalidSettings
-from controller.queues import SLICES
+from controller.queues.classes import SLICES
 from controller.settings import load_settings
 from tests.unit.controller.in_process import Controller
 
 PLAY = """
 from numba.core.dispatcher import Dispatcher
-from controller.coflow_policies import SCHEDULERS, compile_policy
-from controller.policy import coflow_kernels
-from controller.policy.coflow import Coflow, CoflowFlow
+from controller.coflows.policies import compile_policy, make_scheduler
+from controller.policy.coflows import checked_kernels, coflow_kernels, coflow_order
+from controller.policy.coflows.coflow import Coflow, CoflowFlow
+from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from topo.fabric import spine_leaf
 
-kernels = [each for each in vars(coflow_kernels).values() if isinstance(each, Dispatcher)]
+kernels = [each for module in (checked_kernels, coflow_kernels, coflow_order) for each in vars(module).values()
+           if isinstance(each, Dispatcher)]
 assert kernels
-for name in SCHEDULERS:
+for name in POLICIES.names(Kind.COFLOW):
     compile_policy(name)
     before = [kernel.signatures for kernel in kernels]
     network = network_of(spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=1e9, oversubscription=1))
     near, other, far, _ = network.hosts
-    scheduler = SCHEDULERS[name](network, 0.0)
+    scheduler = make_scheduler(name, network, 0.0)
     scheduler.coflow_arrived(Coflow("a", (CoflowFlow(1, near, far, 1e8), CoflowFlow(2, other, far, 2e8)), 0.0), 0.0)
     scheduler.coflow_arrived(Coflow("b", (CoflowFlow(3, near, far, 1e7),), 1.0), 1.0)
     scheduler.progress(1, 5e7, 1.5)
@@ -71,7 +74,8 @@ def test_a_flow_shows_its_queue_by_the_name_that_the_queues_have(
     (tmp_path / "key").write_bytes(b"k" * 32)
     controller = Controller(coflow_policy=policy, queues=queues, coflow_key_file=tmp_path / "key")
     flow = FlowReport(Flow("10.0.0.1", "10.0.1.1", 7100, 40000), 50_000_000)
-    controller.coflows.book.take(b"c" * 16, [flow], 0.0)
+    controller.coflows.book.take(b"c" * 16, [flow], time.monotonic())
+    controller.coflows.plan()
     coflow = controller.ask("GET", f"/v1/coflows/{(b'c' * 16).hex()}").json
     assert (coflow["state"], [shown["queue"] for shown in coflow["members"]]) == (state, [queue])
     assert queues == "none" or queue in {each.name for each in SLICES[queues]}

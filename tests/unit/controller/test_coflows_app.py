@@ -5,78 +5,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import eventlet
 import pytest
 
 from coflow.report import Flow, FlowReport, Report, encode
-from controller.apps import coflows as coflows_module
-from controller.apps.coflows import Coflows
+from controller.coflows.app import Coflows
 from controller.errors import InvalidSettings
 from controller.events import EventLinkChanged, EventSwitchChanged
-from controller.meters import meter_for
-from controller.network_state import NetworkState
-from controller.openflow import Priority, ToGroup
-from controller.policy.live_coflows import TableScheduler
+from controller.policy.coflows.live_coflows import TableScheduler
 from controller.rest import RestApplication
 from controller.settings import Settings
-from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
-from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-
-KEY = b"k" * 32
-MB = 1_000_000
-ONE = b"1" * 16
-LIFETIME_SECONDS = 15
-
-
-class Site(World):
-    """A fabric with the coflow application, and a sender of reports."""
-
-    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, directory: Path) -> None:
-        super().__init__(hub, patch)
-        (directory / "key").write_bytes(KEY)
-        self.hub = hub
-        self.state.settings = Settings(coflow_key_file=directory / "key", coflow_lifetime_seconds=LIFETIME_SECONDS)
-        patch.setattr(coflows_module, "time", SimpleNamespace(monotonic=hub.read, time=hub.read))
-        self.sequence = itertools.count(1)
-        self.coflows = self.new_application()
-
-    def new_application(self) -> Coflows:
-        coflows = Coflows(state=self.state, rest=RestApplication())
-        coflows.forwarding = self.app
-        coflows.hosts = SimpleNamespace(locate=lambda host, seconds: None)
-        coflows.start_loops()
-        return coflows
-
-    def flow_of(self, number: int) -> Flow:
-        hosts = self.network.hosts
-        return Flow(hosts[SOURCE].ip, hosts[DESTINATION].ip, 5000 + number, 6000)
-
-    def report(self, *remaining: int, coflow_id: bytes = ONE, first: int = 0) -> bytes:
-        datagram = encode(Report(coflow_id, 7, next(self.sequence), round(self.hub.now * 1e6), tuple(
-            FlowReport(self.flow_of(number), left) for number, left in enumerate(remaining, first))), KEY)
-        self.coflows.receive(datagram)
-        return datagram
-
-    def keep_reporting(self, seconds: float, *remaining: int, coflow_id: bytes = ONE) -> None:
-        """Report twice a second, a little less each time."""
-        for step in range(round(2 * seconds)):
-            self.report(*(left - step for left in remaining), coflow_id=coflow_id)
-            eventlet.sleep(0.5)
-
-    @property
-    def entries(self) -> list[Any]:
-        return [entry for switch in self.network.switches.values() for entry in switch.flows.values()
-                if entry.priority == Priority.COFLOW]
-
-    @property
-    def meters(self) -> list[Any]:
-        return [meter for switch in self.network.switches.values() for meter in switch.meters.values()]
-
-    def count(self, outcome: str) -> float:
-        return self.coflows.metrics.reports.labels(outcome)._value.get()
+from controller.switches.openflow import ToGroup
+from controller.tables.meters import meter_for, own_range
+from controller.topology.state import NetworkState
+from tests.unit.controller.coflow_site import KEY, LIFETIME_SECONDS, MB, ONE, Site
+from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
+from tests.unit.controller.simulated_time import run_simulated
 
 
 @pytest.fixture(name="run")
@@ -118,7 +64,7 @@ def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> N
             most = max(most, *(meter.meter_id for meter in site.meters))
             site.report(0, coflow_id=coflow_id)
             eventlet.sleep(0.02)
-        assert most == 1
+        assert most == own_range(None, 1 << 16).start
         assert site.entries == [] and site.meters == [] and len(site.coflows.book) == 0
 
     run(scenario)
@@ -177,11 +123,12 @@ def test_a_flow_that_never_sends_keeps_no_bandwidth_from_others(run: Any) -> Non
     run(scenario)
 
 
-def test_a_coflow_that_lies_about_its_size_loses_its_schedule(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coflow_that_lies_about_its_size_loses_its_schedule(run: Any) -> None:
     def scenario(site: Site) -> None:
-        monkeypatch.setattr(coflows_module, "asked", lambda state, datapath, request: [
-            SimpleNamespace(cookie=entry.cookie, byte_count=50 * MB) for entry in site.entries])
-        site.keep_reporting(4, 20 * MB)
+        site.keep_reporting(1, 20 * MB)
+        [entry] = site.entries
+        _counts_of(site, entry)[entry.key] = 50 * MB
+        site.keep_reporting(3, 20 * MB)
         assert site.entries == [] and site.meters == []
         liar = site.coflows.book.get(ONE)
         assert liar is not None and "announced" in (liar.distrusted or "")
@@ -192,9 +139,8 @@ def test_a_coflow_that_lies_about_its_size_loses_its_schedule(run: Any, monkeypa
 
 @pytest.mark.parametrize("told", [True, False], ids=["its-end-is-told", "its-end-is-lost"])
 def test_what_a_connection_moved_for_an_earlier_coflow_is_no_lie_of_the_next(
-        run: Any, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+        run: Any, told: bool) -> None:
     def scenario(site: Site) -> None:
-        _count(site, monkeypatch)
         site.keep_reporting(1, 50 * MB)
         [entry] = site.entries
         _counts_of(site, entry)[entry.key] = 50 * MB
@@ -211,15 +157,13 @@ def test_what_a_connection_moved_for_an_earlier_coflow_is_no_lie_of_the_next(
     run(scenario)
 
 
-def test_what_a_flow_moved_under_an_earlier_controller_is_no_lie(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_flow_moved_under_an_earlier_controller_is_no_lie(run: Any) -> None:
     def scenario(site: Site) -> None:
-        _count(site, monkeypatch)
         site.keep_reporting(1, 50 * MB)
-        for loop in site.coflows._loops:
-            loop.kill()
-        for path in list(site.app.explicit_paths):
-            site.app.explicit_paths.discard(path)
-        site.app.metered_paths._meters.clear()
+        site.coflows.loops.stop()
+        for record in list(site.app.records):
+            site.app.records.drop(record)
+        site.app.flow_installer.meters._ids.clear()
         [entry] = site.entries
         _counts_of(site, entry)[entry.key] = 45 * MB
         for dpid in site.connections:
@@ -232,13 +176,6 @@ def test_what_a_flow_moved_under_an_earlier_controller_is_no_lie(run: Any, monke
     run(scenario)
 
 
-def _count(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the fake switches tell what their entries counted."""
-    monkeypatch.setattr(coflows_module, "asked", lambda state, datapath, request: [
-        SimpleNamespace(cookie=entry.cookie, byte_count=_counts_of(site, entry).get(entry.key, 0))
-        for entry in site.entries])
-
-
 def _counts_of(site: Site, entry: Any) -> dict[Any, int]:
     [switch] = [switch for switch in site.network.switches.values() if entry in switch.flows.values()]
     return switch.byte_counts
@@ -247,11 +184,10 @@ def _counts_of(site: Site, entry: Any) -> dict[Any, int]:
 def test_a_controller_that_starts_anew_takes_live_coflows_over(run: Any) -> None:
     def scenario(site: Site) -> None:
         site.keep_reporting(1, 20 * MB, 10 * MB)
-        for loop in site.coflows._loops:
-            loop.kill()
-        for path in list(site.app.explicit_paths):
-            site.app.explicit_paths.discard(path)
-        site.app.metered_paths._meters.clear()
+        site.coflows.loops.stop()
+        for record in list(site.app.records):
+            site.app.records.drop(record)
+        site.app.flow_installer.meters._ids.clear()
         for dpid in site.connections:
             site.app.switch_changed(EventSwitchChanged(dpid, connected=True))
         site.coflows = site.new_application()
@@ -306,10 +242,10 @@ class Ranking(TableScheduler):
 
 def test_a_rate_without_a_path_is_enforced_on_the_default_paths(run: Any) -> None:
     def scenario(site: Site) -> None:
-        site.coflows.book._scheduler = Ranking(site.state.network)
+        site.coflows.planner.scheduler = Ranking(site.state.network)
         site.keep_reporting(8, 20 * MB)
         (entry,) = site.entries
-        assert isinstance(entry.actions[0], ToGroup) and entry.meter_id == 1
+        assert isinstance(entry.actions[-1], ToGroup) and entry.meter_id == own_range(None, 1 << 16).start
         assert len(site.taken()) == len(site.paths())
 
     run(scenario)
@@ -319,7 +255,7 @@ def test_a_rate_without_a_path_is_enforced_on_the_default_paths(run: Any) -> Non
 def test_a_priority_is_a_traffic_class_on_a_path_of_the_flows_own(
         run: Any, priority: int, traffic_class: int) -> None:
     def scenario(site: Site) -> None:
-        site.coflows.book._scheduler = ranking = Ranking(site.state.network)
+        site.coflows.planner.scheduler = ranking = Ranking(site.state.network)
         ranking.priority = priority
         site.report(20 * MB)
         eventlet.sleep(0.1)
@@ -339,8 +275,8 @@ def test_rates_that_hosts_keep_make_no_meters(run: Any) -> None:
         assert entry.meter_id is None and site.meters == []
         (assignment,) = site.coflows.book.schedule.values()
         assert assignment.rate_bps, "it is told"
-        site.coflows.book._scheduler = Ranking(site.state.network)
-        site.coflows.book._scheduled.clear()
+        site.coflows.planner.scheduler = Ranking(site.state.network)
+        site.coflows.book.start_over()
         site.keep_reporting(1, 19 * MB)
         assert site.entries == [], "a rate alone leaves the flow to the switches"
 
@@ -378,7 +314,7 @@ def test_nothing_is_kept_of_a_flow_that_ends_while_its_leaf_is_away(run: Any) ->
         assert site.coflows.failures
         site.report(0)
         eventlet.sleep(0.1)
-        assert not site.coflows.failures and not list(site.app.explicit_paths)
+        assert not site.coflows.failures and not list(site.app.records)
         site.state.datapaths[leaf] = away
         site.app.switch_changed(EventSwitchChanged(leaf, connected=True))
         eventlet.sleep(2)
@@ -401,4 +337,3 @@ def test_a_key_that_is_of_no_use_is_refused_at_the_start(tmp_path: Path) -> None
     state = NetworkState(Settings(coflow_key_file=tmp_path / "key"))
     with pytest.raises(InvalidSettings, match="openssl"):
         Coflows(state=state, rest=RestApplication())
-

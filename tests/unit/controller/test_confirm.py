@@ -10,11 +10,11 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.confirm import Confirmations, asked, confirmed, confirmed_on_all
 from controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.metered_paths import METER_TROUBLE, OUT_OF_METERS
-from controller.openflow import flow_add
-from controller.switch_tables import STATIC_ENTRIES
+from controller.switches.openflow import flow_add
+from controller.switches.transactions import Confirmations, asked, confirmed, confirmed_on_all
+from controller.tables.entries import STATIC_ENTRIES
+from controller.tables.flow_installer import METER_TROUBLE, OUT_OF_METERS
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 
@@ -189,12 +189,37 @@ def test_several_switches_are_served_at_once_and_each_failure_is_told(state: Any
     run_simulated(scenario)
 
 
+def part(connection: Connection, xid: int, body: list[Any], flags: int, kind: str = "GroupDesc") -> Any:
+    message = getattr(ofproto_v1_3_parser, f"OFP{kind}StatsReply")(connection)
+    message.xid, message.body, message.flags = xid, body, flags
+    return message
+
+
+def test_an_answer_of_another_kind_and_one_without_an_end_are_no_answers(state: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        def confused(connection: Connection, kind: int, xid: int) -> None:
+            state.confirmations._part_received(part(connection, xid, [1], 0, "PortDesc"))
+            state.confirmations.barrier_replied(connection, xid)
+
+        def talkative(connection: Connection, kind: int, xid: int) -> None:
+            for _ in range(20):
+                state.confirmations._part_received(
+                    part(connection, xid, [None] * 100_000, ofproto_v1_3.OFPMPF_REPLY_MORE))
+
+        for answer, error in ((confused, SwitchTimedOut), (talkative, SwitchRefused)):
+            connection = Connection(state, answer)
+            with pytest.raises(error):
+                asked(state, connection, ofproto_v1_3_parser.OFPGroupDescStatsRequest(connection, 0))
+            assert not leftovers(state)
+
+    run_simulated(scenario)
+
+
 def test_an_answer_in_parts_is_put_together(state: Any) -> None:
     def scenario(hub: SimulatedHub) -> None:
         def answer(connection: Connection, kind: int, xid: int) -> None:
             for body, flags in (([1, 2], ofproto_v1_3.OFPMPF_REPLY_MORE), ([3], 0)):
-                state.confirmations._part_received(
-                    SimpleNamespace(datapath=connection, xid=xid, body=body, flags=flags))
+                state.confirmations._part_received(part(connection, xid, body, flags))
 
         connection = Connection(state, answer)
         assert asked(state, connection, ofproto_v1_3_parser.OFPGroupDescStatsRequest(connection, 0)) == [1, 2, 3]
@@ -212,5 +237,54 @@ def test_a_question_that_is_refused_is_not_waited_for(state: Any) -> None:
         with pytest.raises(SwitchRefused, match="OFPBRC_BAD_MULTIPART"):
             asked(state, connection, ofproto_v1_3_parser.OFPGroupDescStatsRequest(connection, 0))
         assert hub.now - begin < 1
+
+    run_simulated(scenario)
+
+
+def test_what_is_confirmed_in_one_turn_shares_a_barrier_and_each_hears_of_its_own_error(state: Any) -> None:
+    barriers, outcomes = [], {}
+
+    def refuse_third(connection: Connection, kind: int, xid: int) -> None:
+        if kind == ofproto_v1_3.OFPT_BARRIER_REQUEST:
+            barriers.append(xid)
+        elif xid == 103:
+            connection.state.confirmations.refused(connection, xid, "OFPET_FLOW_MOD_FAILED", "OFPFMFC_TABLE_FULL")
+        obedient(connection, kind, xid)
+
+    def ask(connection: Connection, number: int) -> None:
+        try:
+            confirmed(state, connection, some_messages(connection)[:1])
+            outcomes[number] = None
+        except SwitchRefused as error:
+            outcomes[number] = error
+
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, refuse_third)
+        for number in range(1, 6):
+            eventlet.spawn(ask, connection, number)
+        eventlet.sleep(1)
+        assert (len(barriers), connection.buffers) == (1, 1)
+        assert [type(error).__name__ for error in outcomes.values() if error] == ["SwitchRefused"]
+        assert len(outcomes) == 5 and not leftovers(state)
+
+    run_simulated(scenario)
+
+
+def test_one_that_gives_up_takes_nothing_from_those_who_share_its_barrier(state: Any) -> None:
+    outcomes = []
+
+    def ask(connection: Connection, timeout_seconds: float) -> None:
+        try:
+            confirmed(state, connection, some_messages(connection)[:1], timeout_seconds)
+            outcomes.append("confirmed")
+        except SwitchTimedOut:
+            outcomes.append("timed out")
+
+    def scenario(hub: SimulatedHub) -> None:
+        connection = Connection(state, obedient, delay_seconds=1.0)
+        eventlet.spawn(ask, connection, 0.5)
+        eventlet.spawn(ask, connection, 2.0)
+        eventlet.sleep(3)
+        assert outcomes == ["timed out", "confirmed"] and not leftovers(state)
 
     run_simulated(scenario)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cutting import ALIGNMENT_BYTES, cut
+from controller.reads.cutting import ALIGNMENT_BYTES, cut
 
 SIZES = st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=8)
 

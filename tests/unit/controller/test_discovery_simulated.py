@@ -14,14 +14,19 @@ import pytest
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.apps import discovery as discovery_module
-from controller.apps.discovery import Discovery
-from controller.confirm import Confirmations
 from controller.events import EventLinkChanged, EventPortChanged
-from controller.network_state import NetworkState, PortKey, PortKind, dpid_hex
-from controller.ovsdb import DatabaseUnreachable
-from controller.policy.network import Link
+from controller.policy.network.graph import Link
 from controller.settings import Settings
+from controller.switches.entries import dpid_hex
+from controller.switches.ovsdb import DatabaseUnreachable
+from controller.switches.packet_ins import PacketIn, PacketIns
+from controller.switches.transactions import Confirmations
+from controller.tables.registry import Table
+from controller.topology import discovery as discovery_module
+from controller.topology.admission import MAX_CONTENDERS
+from controller.topology.away import MAX_AWAY
+from controller.topology.discovery import Discovery
+from controller.topology.state import NetworkState, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 DOWN = ofproto_v1_3.OFPPS_LINK_DOWN
@@ -38,32 +43,41 @@ class FakeDatapath:
         self.id = number
         self.address = ("192.0.2.1", 6653)
         self.ports = {port_no: port_description(number, port_no) for port_no in range(1, ports + 1)}
-        self.send_q = SimpleNamespace(full=lambda: False)
+        self.is_backed_up = False
         self.unread: deque[Any] = deque()
         self.is_hung = False
+        self.is_admitted = False
+        self.state = MAIN_DISPATCHER
         self.hands_up_probes = False
         self._xid = 0
+
+    def close(self) -> None:
+        """As Ryu's: the end is told a moment later."""
+        if self.state != DEAD_DISPATCHER:
+            self.state = DEAD_DISPATCHER
+            eventlet.spawn_after(0.01, self.world.app.switch_state_changed,
+                                 SimpleNamespace(datapath=self, state=DEAD_DISPATCHER))
 
     def set_xid(self, message: Any) -> None:
         self._xid += 1
         message.set_xid(self._xid)
 
     def send(self, buffer: bytes) -> bool:
-        kind, _, xid = struct.unpack_from("!xBHI", buffer)
-        if self.is_hung:
-            return True
-        if kind == ofproto_v1_3.OFPT_FLOW_MOD:
-            self.hands_up_probes = True
-            # The barrier that follows came in the same buffer.
-            (length,) = struct.unpack_from("!H", buffer, 2)
-            return self.send(buffer[length:])
-        if kind == ofproto_v1_3.OFPT_PACKET_OUT:
+        while buffer and not self.is_hung:
+            kind, length, xid = struct.unpack_from("!xBHI", buffer)
+            self._take(kind, xid, buffer[:length])
+            buffer = buffer[length:]
+        return True
+
+    def _take(self, kind: int, xid: int, buffer: bytes) -> None:
+        if kind in (ofproto_v1_3.OFPT_FLOW_MOD, ofproto_v1_3.OFPT_METER_MOD):
+            self.hands_up_probes |= kind == ofproto_v1_3.OFPT_FLOW_MOD
+        elif kind == ofproto_v1_3.OFPT_PACKET_OUT:
             (actions_length,) = struct.unpack_from("!H", buffer, 16)
             (port_no,) = struct.unpack_from("!I", buffer, 28)
             self.world.probe_left((dpid_hex(self.id), port_no), bytes(buffer[24 + actions_length:]))
         elif kind == ofproto_v1_3.OFPT_BARRIER_REQUEST:
             self.unread.append(lambda: self.world.state.confirmations.barrier_replied(self, xid))
-        return True
 
 
 def port_description(number: int, port_no: int, state: int = 0) -> Any:
@@ -76,16 +90,18 @@ class World:
     """Switches in a ring of bundles: port p of switch s is wired to port p + ports/2 of switch s + 1."""
 
     def __init__(self, hub: SimulatedHub, monkeypatch: pytest.MonkeyPatch, switches: int, ports: int,
-                 message_cost_seconds: float = 0.0, absent: Collection[int] = ()) -> None:
+                 message_cost_seconds: float = 0.0, absent: Collection[int] = (),
+                 settings: Settings | None = None) -> None:
         monkeypatch.setattr(discovery_module, "time", SimpleNamespace(monotonic=hub.read))
         monkeypatch.setattr(discovery_module, "read_capacities", refuse)
         self.hub = hub
         self.message_cost_seconds = message_cost_seconds
         self.read_pause_seconds = 0.001
         self.reads_at_once = 4
-        self.state = NetworkState(Settings())
+        self.state = NetworkState(settings)
         self.state.confirmations = Confirmations()
-        self.app = Discovery(state=self.state)
+        self.packet_ins = PacketIns()
+        self.app = Discovery(state=self.state, packet_ins=self.packet_ins)
         self.lost_links: list[Link] = []
         self.edge_ports: set[PortKey] = set()
         self.app.send_event_to_observers = self._note
@@ -112,8 +128,8 @@ class World:
         datapath = self.datapaths[destination[0]] if destination else None
         if destination is None or datapath is None or datapath.is_hung or not datapath.hands_up_probes:
             return
-        message = SimpleNamespace(datapath=datapath, data=frame, match={"in_port": destination[1]})
-        datapath.unread.append(lambda: self.app.packet_arrived(SimpleNamespace(msg=message)))
+        packet = PacketIn(datapath, destination[1], Table.CLASSIFY, frame)
+        datapath.unread.append(lambda: self.app.probe_arrived(packet))
 
     def _read_connections(self) -> None:
         """Read what arrived, a few messages per connection at a time, each at its cost in controller time."""
@@ -313,18 +329,144 @@ def test_a_cable_that_is_plugged_elsewhere_moves_its_link(patch: Any) -> None:
     run_simulated(scenario)
 
 
-def test_a_switch_that_reconnects_before_its_old_connection_died_keeps_its_new_one(patch: Any) -> None:
+def connect_again(world: World, number: int) -> FakeDatapath:
+    """Another connection says that it is switch `number`."""
+    new = FakeDatapath(world, number, 2)
+    new.address = ("192.0.2.66", 50000)
+    eventlet.spawn(read_connection, new)
+    world.app.switch_state_changed(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
+    return new
+
+
+def read_connection(datapath: FakeDatapath) -> None:
+    while True:
+        eventlet.sleep(0.001)
+        while datapath.unread:
+            datapath.unread.popleft()()
+
+
+def test_a_second_connection_is_refused_while_the_first_answers(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=2)
+        eventlet.sleep(5)
+        own = world.datapaths[dpid_hex(2)]
+        for _ in range(20):
+            new = connect_again(world, 2)
+            eventlet.sleep(0.1)
+            assert new.state == DEAD_DISPATCHER and not new.is_admitted
+        eventlet.sleep(5)
+        assert world.state.datapaths[dpid_hex(2)] is own and own.state == MAIN_DISPATCHER
+        assert world.lost_links == []
+        assert world.state.switches[dpid_hex(2)].address == "192.0.2.1"
+        assert world.state.refusals.counts["connection", "taken"] == 20
+
+    run_simulated(scenario)
+
+
+def test_a_switch_that_crashed_gets_its_new_connection_within_one_question(patch: Any) -> None:
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, patch, switches=4, ports=2)
         eventlet.sleep(5)
         old = world.datapaths[dpid_hex(2)]
-        new = FakeDatapath(world, 2, 2)
-        world.datapaths[dpid_hex(2)] = new
-        world.app.switch_state_changed(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
-        world.app.switch_state_changed(SimpleNamespace(datapath=old, state=DEAD_DISPATCHER))
+        old.is_hung = True
+        begin = hub.now
+        new = world.datapaths[dpid_hex(2)] = connect_again(world, 2)
+        while world.state.datapaths.get(dpid_hex(2)) is not new:
+            eventlet.sleep(0.01)
+        assert hub.now - begin <= world.state.settings.echo_interval_seconds + 0.1
+        assert new.is_admitted and old.state == DEAD_DISPATCHER
         eventlet.sleep(3)
         assert world.state.datapaths[dpid_hex(2)] is new
         assert len(world.state.links) == 8
+
+    run_simulated(scenario)
+
+
+def test_many_that_claim_to_be_one_switch_do_not_flood_it_with_questions(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=2)
+        eventlet.sleep(5)
+        own = world.datapaths[dpid_hex(2)]
+        own.is_hung = True
+        claimants = [connect_again(world, 2) for _ in range(100)]
+        eventlet.sleep(0.1)
+        assert sum(claimant.state == MAIN_DISPATCHER for claimant in claimants) == MAX_CONTENDERS
+        eventlet.sleep(3)
+        assert sum(claimant.is_admitted for claimant in claimants) == 1
+
+    run_simulated(scenario)
+
+
+@pytest.mark.parametrize(("entry", "is_admitted"), [
+    ("0000000000000002", True), ("0000000000000002@192.0.2.66", True), ("0000000000000002@192.0.2.67", False),
+    ("0000000000000003", False),
+])
+def test_only_switches_on_the_list_are_admitted(patch: Any, entry: str, is_admitted: bool) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=2, absent={1, 2, 3, 4},
+                      settings=Settings(datapath_ids=(entry,)))
+        new = connect_again(world, 2)
+        eventlet.sleep(0.1)
+        assert new.is_admitted is is_admitted
+        assert (dpid_hex(2) in world.state.datapaths) is is_admitted
+        assert sum(world.state.refusals.counts.values()) == (not is_admitted)
+
+    run_simulated(scenario)
+
+
+def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=2, ports=2, settings=Settings(switch_expiry_seconds=30))
+        world.read_pause_seconds = 0.05
+        forgotten: list[str] = []
+        patch.setattr(discovery_module, "lookup_service_brick",
+                      lambda name: SimpleNamespace(forget_switch=forgotten.append))
+        patch.setattr(world.app, "_listen", lambda datapath, dpid: None)
+        patch.setattr(world.app, "_ask_name", lambda datapath, dpid: None)
+        patch.setattr(world.app.logger, "disabled", True)
+        for number in range(100, 10_100):
+            datapath = FakeDatapath(world, number, 1)
+            world.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=MAIN_DISPATCHER))
+            datapath.state = DEAD_DISPATCHER
+            world.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=DEAD_DISPATCHER))
+            if number % 500 == 0:
+                eventlet.sleep(0.2)
+        eventlet.sleep(1)
+        assert len(world.state.switches) == MAX_AWAY + 2
+        eventlet.sleep(world.state.settings.switch_expiry_seconds)
+        assert set(world.state.switches) == {dpid_hex(1), dpid_hex(2)}
+        assert len(forgotten) == 10_000
+        assert len(world.state.links) == 4 and len(world.state.ports) == 4
+        for held in (world.app._capacities_due, world.app._listening, world.app._probes, world.app.probing._ports):
+            assert len(held) <= 4
+
+    run_simulated(scenario)
+
+
+def test_listed_switches_that_are_away_are_waited_for_without_end(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=2, ports=2,
+                      settings=Settings(datapath_ids=(dpid_hex(1), dpid_hex(2)), switch_expiry_seconds=10))
+        eventlet.sleep(5)
+        datapath = world.datapaths[dpid_hex(2)]
+        world.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=DEAD_DISPATCHER))
+        eventlet.sleep(60)
+        assert not world.state.switches[dpid_hex(2)].connected
+
+    run_simulated(scenario)
+
+
+def test_a_cable_between_two_ports_of_one_switch_breaks_nothing(patch: Any) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=4)
+        a, b = (dpid_hex(1), 1), (dpid_hex(1), 2)
+        for key in (a, b):
+            del world.wires[world.wires[key]]
+        world.wires.update({a: b, b: a})
+        eventlet.sleep(20)
+        assert world.state.links[a] == b
+        assert len(world.state.links) == 16 - 2
+        assert not world.state.is_edge_port(*a)
 
     run_simulated(scenario)
 

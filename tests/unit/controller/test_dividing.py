@@ -6,13 +6,13 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller import dividing
 from controller.errors import InvalidSettings, SwitchRefused
-from controller.policy.read_request import Replica
-from controller.reads import Read, TooManyWaiting, UnknownRead, Wanted
+from controller.policy.reads.read_request import Replica
+from controller.reads import dividing
+from controller.reads.book import Read, TooManyWaiting, UnknownRead, Wanted
 from controller.settings import load_settings
 from tests.unit.controller.in_process import EDGES, HOSTS, Controller, clocked, read_of
-from tests.unit.controller.test_flowserver import Removed, agree, measured
+from tests.unit.controller.test_flowserver import agree, idled_out, measured
 
 A, B, C, D = HOSTS                      # A and B are servers in one rack, C and D clients in the other
 SIZE_BYTES = 10 ** 8
@@ -134,7 +134,7 @@ def test_a_running_read_whose_client_died_gets_nothing_more_and_idles_out(
     controller.flowserver.end(blocking.id)
     soon()
     assert sources(dead) == [A], "B is free, but nobody would read from it"
-    controller.flowserver._entry_removed(Removed(dead.parts[0].cookie))
+    controller.flowserver.flows_ended(idled_out(dead.parts[0]))
     assert controller.reads.get(dead.id) is None
 
 

@@ -1,21 +1,22 @@
 """The flowserver's bookkeeping: whatever happens to a read, its book, the policy's model and the switches agree."""
 
+import json
 from typing import Any
 
 import eventlet
 import pytest
 
-from controller import locating
-from controller.apps import flowserver as module
-from controller.apps.monitor import EventMeasured
+from controller.counters.poller import EventMeasured
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
-from controller.events import AffectedPath, EventHostChanged, EventPathsChanged
-from controller.network_state import HostLocation
-from controller.openflow import COOKIE_MASK, COOKIE_READS
-from controller.policy.read_request import Replica
-from controller.read_accounts import EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
-from controller.reads import Part, Read, UnknownRead, Wanted
-from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked
+from controller.events import AffectedPath, EventFlowsEnded, EventHostChanged, EventPathsChanged
+from controller.policy.reads.read_request import Replica
+from controller.reads import app as module
+from controller.reads import locating
+from controller.reads.accounts import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
+from controller.reads.book import Part, Read, UnknownRead, Wanted
+from controller.tables.flow_records import Claim, Claimant
+from controller.topology.state import HostLocation
+from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked, read_of
 
 SOURCE, CLIENT = "10.0.0.1", "10.0.1.1"
 
@@ -37,7 +38,7 @@ def place(controller: Controller, *arguments: Any, **more: Any) -> Read:
 
 def agree(controller: Controller) -> None:
     """The book, the model and the tables hold the same flows on the same paths."""
-    book = {part.five_tuple: (part.path, part.cookie) for part in controller.reads.flows()}
+    book = {part.five_tuple: (part.path, part.flow_id) for part in controller.reads.flows()}
     assert book == controller.tables.entries
     model = {flow_id: flow.path for flow_id, flow in controller.flowserver.model().items()}
     assert model == {part.flow_id: part.path for part in controller.reads.flows()}
@@ -50,17 +51,15 @@ def middle(part: Part) -> str:
 def measured(controller: Controller, *readings: tuple[Part, int, float]) -> None:
     """A round of polls that read these byte counts at these ages of the entries."""
     for part, byte_count, seconds in readings:
-        assert part.cookie is not None
-        controller.measurements.read_flow(part.cookie, byte_count, 0, seconds)
-    flows = {part.cookie or 0: EDGES[0] for part, _, _ in readings}
-    controller.flowserver._measured(EventMeasured(set(), flows, True))
+        controller.tables.records[part.five_tuple].counted(byte_count, 0, seconds, 1.0)
+    controller.flowserver.measured(EventMeasured(1.0))
     eventlet.sleep(0)
 
 
 def test_placed_read_is_in_the_tables_and_in_the_model(controller: Controller) -> None:
     part = place(controller).parts[0]
     assert part.path.nodes[0] == SOURCE and part.path.nodes[-1] == CLIENT
-    assert part.cookie is not None and part.cookie & COOKIE_MASK == COOKIE_READS
+    assert part.is_flow
     agree(controller)
 
 
@@ -212,28 +211,21 @@ def test_connection_used_anew_ends_the_read_that_had_it(controller: Controller) 
     with pytest.raises(UnknownRead):
         controller.flowserver.end(former.id)
     agree(controller)
-    assert controller.tables.entries[read.parts[0].five_tuple][1] == read.parts[0].cookie
+    assert controller.tables.entries[read.parts[0].five_tuple][1] == read.parts[0].flow_id
 
 
-class Removed:
-    """OpenFlow's flow-removed message as Ryu delivers it."""
-
-    def __init__(self, cookie: int | None, reason: int = 0) -> None:
-        class Ofproto:
-            OFPRR_IDLE_TIMEOUT = 0
-
-        class FlowServerDatapath:
-            ofproto = Ofproto
-
-        self.msg = self
-        self.cookie, self.reason, self.datapath = cookie, reason, FlowServerDatapath
+def idled_out(part: Part, **changes: Any) -> EventFlowsEnded:
+    """What forwarding tells when a switch took the entry of a part out."""
+    return EventFlowsEnded((Claim(**({"five_tuple": part.five_tuple, "claimant": CLAIMANT,
+                                      "subject": part.flow_id} | changes)),), is_idle=True)
 
 
 def test_idled_out_entry_ends_the_read_of_a_dead_client(controller: Controller) -> None:
     read = place(controller)
-    controller.flowserver._entry_removed(Removed(COOKIE_READS | 12345))
+    controller.flowserver.flows_ended(idled_out(read.parts[0], subject="an earlier one on the same connection"))
+    controller.flowserver.flows_ended(idled_out(read.parts[0], claimant=Claimant("others", 1)))
     assert controller.reads.get(read.id) is read
-    controller.flowserver._entry_removed(Removed(read.parts[0].cookie))
+    controller.flowserver.flows_ended(idled_out(read.parts[0]))
     assert len(controller.reads) == 0 and controller.flowserver.model() == {}
 
 
@@ -269,8 +261,8 @@ def test_counters_move_a_read_on(controller: Controller) -> None:
 
 def test_link_rate_beyond_the_known_flows_is_background(controller: Controller) -> None:
     for seconds in (1.0, 2.0):
-        controller.measurements.read_port((EDGES[0], 3), 0, int(seconds * 5_000_000), seconds)
-    controller.flowserver._measured(EventMeasured({(EDGES[0], 3)}, {}, True))
+        controller.measurements.read_port((EDGES[0], 3), 0, int(seconds * 5_000_000), seconds, seconds)
+    controller.flowserver.measured(EventMeasured(1.0))
     assert middle(place(controller).parts[0]) == AGGREGATIONS[1]
 
 
@@ -278,14 +270,15 @@ def lose_link(controller: Controller, a: str, b: str) -> EventPathsChanged:
     """Take a link out of the network, as discovery and forwarding would tell it."""
     key = next(key for key, other in controller.state.links.items() if (key[0], other[0]) == (a, b))
     lost = frozenset(controller.state.remove_link(key))
-    affected = tuple(AffectedPath(connection, path, cookie)
-                     for connection, (path, cookie) in controller.tables.entries.items()
-                     if lost & set(path.links))
+    affected = tuple(AffectedPath(connection, path) for connection, (path, _) in controller.tables.entries.items()
+                     if path is not None and lost & set(path.links))
+    for each in affected:
+        controller.tables.divert(each.five_tuple, None)
     return EventPathsChanged(lost, frozenset(), affected)
 
 
 def tell(controller: Controller, event: EventPathsChanged) -> None:
-    controller.flowserver._paths_changed(event)
+    controller.flowserver.paths_changed(event)
     for _ in range(5):
         eventlet.sleep(0)
 
@@ -336,14 +329,21 @@ def test_host_that_moved_ends_its_flows(controller: Controller) -> None:
     agree(controller)
 
 
-def test_entry_of_a_former_life_is_removed(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    removed: list[tuple[str, int]] = []
-    monkeypatch.setattr(controller.flowserver, "_remove_stale_entry",
-                        lambda dpid, number: removed.append((dpid, number)))
-    stale = COOKIE_READS | 7
-    own = place(controller).parts[0].cookie
-    for _ in range(module.STALE_ROUNDS):
-        assert removed == []
-        controller.flowserver._measured(EventMeasured(set(), {stale: EDGES[1], own or 0: EDGES[0]}, True))
-        eventlet.sleep(0)
-    assert removed == [(EDGES[1], stale)]
+def test_nobody_ends_anothers_read_by_naming_its_connection() -> None:
+    controller = Controller()
+    first = json.loads(controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.1").body)
+    refused = controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2")
+    assert refused.status_int == 409 and "bind another port" in json.loads(refused.body)["detail"]
+    assert [read.id for read in controller.reads] == [first["id"]]
+
+    again = json.loads(controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.1").body)
+    assert [read.id for read in controller.reads] == [again["id"]], "it has bound its port anew"
+
+
+def test_a_read_of_which_nothing_moves_gives_its_connection_to_whoever_asks() -> None:
+    controller = Controller()
+    controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.1")
+    for part in controller.reads.flows():
+        part.moved_at -= 60
+    second = controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2")
+    assert [read.id for read in controller.reads] == [json.loads(second.body)["id"]]

@@ -3,12 +3,12 @@
 import eventlet
 import pytest
 
-from controller.cutting import ALIGNMENT_BYTES
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused
-from controller.policy.read_request import Replica
-from controller.reads import Read, UnknownPart, UnknownRead, Wanted
+from controller.policy.reads.read_request import Replica
+from controller.reads.book import Read, UnknownPart, UnknownRead, Wanted
+from controller.reads.cutting import ALIGNMENT_BYTES
 from tests.unit.controller.in_process import CAPACITY_BPS, EDGES, Controller, clocked
-from tests.unit.controller.test_flowserver import Removed, agree, measured
+from tests.unit.controller.test_flowserver import agree, idled_out, measured
 
 SERVERS = ("10.0.0.1", "10.0.0.2")
 CLIENT, OTHER = "10.0.1.1", "10.0.1.2"
@@ -41,7 +41,7 @@ def test_each_part_has_its_own_replica_port_entry_and_flow(controller: Controlle
     first, second = read.parts
     assert {part.five_tuple.source for part in read.parts} == set(SERVERS)
     assert [part.five_tuple.destination_port for part in read.parts] == [40000, 40001]
-    assert first.cookie != second.cookie and busy(controller) == 2
+    assert first.flow_id != second.flow_id and busy(controller) == 2
     assert first.estimated_bps + second.estimated_bps == pytest.approx(CAPACITY_BPS)
     agree(controller)
 
@@ -155,9 +155,9 @@ def test_local_part_can_be_ended(controller: Controller) -> None:
 
 def test_parts_of_a_dead_client_idle_out_one_by_one(controller: Controller) -> None:
     read = place(controller)
-    controller.flowserver._entry_removed(Removed(read.parts[0].cookie))
+    controller.flowserver.flows_ended(idled_out(read.parts[0]))
     assert controller.reads.get(read.id) is read and busy(controller) == 1
-    controller.flowserver._entry_removed(Removed(read.parts[1].cookie))
+    controller.flowserver.flows_ended(idled_out(read.parts[1]))
     assert controller.reads.get(read.id) is None and busy(controller) == 0
 
 

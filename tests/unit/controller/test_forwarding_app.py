@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3
 
-from controller.apps.forwarding import Forwarding
-from controller.confirm import Confirmations
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
 from controller.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
-from controller.network_state import SwitchInfo
-from controller.openflow import Table, ToGroup
-from controller.table_sync import AUDIT_INTERVAL_SECONDS
+from controller.switches.openflow import LoadLabel, ToGroup
+from controller.switches.transactions import Confirmations
+from controller.tables.entries import label_cookie, label_entry
+from controller.tables.registry import Table
+from controller.tables.sync import AUDIT_INTERVAL_SECONDS
+from controller.topology.state import SwitchInfo
 from tests.unit.controller.forwarding_world import Connection, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
@@ -30,12 +33,12 @@ def test_install_move_and_remove_are_in_the_switch_when_they_return(run: Any) ->
         first, second = world.paths()[:2]
         world.install(first)
         assert world.taken() == {(world.flow.destination, first.nodes[1:-1])}
-        world.app.move_path(world.flow, second)
+        world.install(second)
         assert world.taken() == {(world.flow.destination, second.nodes[1:-1])}
-        world.app.remove_path(world.flow)
+        world.withdraw()
         assert len(world.taken()) == len(world.paths())
-        assert len(world.app.explicit_paths) == 0
-        world.app.remove_path(world.flow)
+        assert len(world.app.records) == 0
+        world.withdraw()
 
     run(scenario)
 
@@ -47,14 +50,14 @@ def test_a_refused_path_has_no_entry(run: Any) -> None:
         connection.refuses = lambda message: message[1] == ofproto_v1_3.OFPT_FLOW_MOD
         with pytest.raises(SwitchRefused):
             world.install(path)
-        assert world.flow not in world.app.explicit_paths
+        assert world.app.records.get(world.flow) is None
         connection.refuses = lambda message: False
         world.install(path)
         second = world.paths()[1]
         connection.refuses = lambda message: True
         with pytest.raises(SwitchRefused):
-            world.app.move_path(world.flow, second)
-        kept = world.app.explicit_paths.get(world.flow)
+            world.install(second)
+        kept = world.app.records.get(world.flow)
         assert kept is not None and kept.path == path
 
     run(scenario)
@@ -68,10 +71,12 @@ def test_a_path_whose_switch_does_not_answer_is_taken_back(run: Any) -> None:
         with pytest.raises(SwitchTimedOut):
             world.install(path)
         assert hub.now - begin == pytest.approx(world.state.settings.confirm_timeout_seconds)
-        assert world.flow not in world.app.explicit_paths
+        assert world.app.records.get(world.flow) is None
         del world.state.datapaths[path.nodes[1]]
         with pytest.raises(SwitchGone):
             world.install(path)
+        world.withdraw()
+        assert world.app.records.get(world.flow) is None
 
     run(scenario)
 
@@ -90,7 +95,7 @@ def test_a_dead_link_is_off_all_paths_within_a_tenth_of_a_second(run: Any) -> No
         (event,) = world.events
         assert event.links_lost == {path.nodes[2:4], path.nodes[3:1:-1]} and not event.links_gained
         assert [(affected.five_tuple, affected.path) for affected in event.affected] == [(world.flow, path)]
-        world.app.move_path(world.flow, world.paths()[0])
+        world.install(world.paths()[0])
         assert world.taken() == {(world.flow.destination, world.paths()[0].nodes[1:-1])}
 
     run(scenario)
@@ -137,14 +142,31 @@ def test_a_diverted_flow_waits_for_a_way_and_takes_the_first(run: Any) -> None:
             world.fail(*link)
         eventlet.sleep(1)
         assert {where for where, _ in world.taken()} == {"nowhere"}
-        ends = [name_of[dpid] for dpid in uplinks[0]]
+        ends = [name_of[dpid] for dpid in next(link for link in uplinks if link not in path.links)]
         world.network.dead.discard(frozenset(ends))
         for link in world.state.add_link(*world.network.ends(*ends)):
             world.app.link_changed(EventLinkChanged(link, live=True))
         eventlet.sleep(1)
         assert {where for where, _ in world.taken()} == {world.flow.destination}
         (entry,) = world.explicit_entries(edge)
-        assert isinstance(entry.actions[0], ToGroup)
+        assert isinstance(entry.actions[-1], ToGroup)
+
+    run(scenario)
+
+
+def test_a_flow_returns_to_its_path_when_the_link_comes_back(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        world.fail(*path.links[1])
+        eventlet.sleep(1)
+        assert path.nodes[1:-1] not in {switches for _, switches in world.taken()}
+        names = [world.network.name_of[dpid] for dpid in path.links[1]]
+        world.network.dead.discard(frozenset(names))
+        for link in world.state.add_link(*world.network.ends(*names)):
+            world.app.link_changed(EventLinkChanged(link, live=True))
+        eventlet.sleep(1)
+        assert world.taken() == {(world.flow.destination, path.nodes[1:-1])}
 
     run(scenario)
 
@@ -211,6 +233,87 @@ def test_a_switch_that_refuses_is_asked_again_ever_more_rarely_and_does_not_hold
     run(scenario)
 
 
+def test_labels_that_an_earlier_controller_left_go_when_the_last_flow_that_uses_them_is_over(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        world.install(path)
+        (entry,) = world.explicit_entries(path.nodes[1])
+        world.app.stop()
+        world.app.loops.stop()
+        # The earlier controller had a label that the later one has no use for.
+        label, cookie = 4096, label_cookie(4096, 0)
+        nodes = path.nodes[1:-1]
+        for near, far in pairwise(nodes[1:]):
+            left = label_entry(label, cookie, world.state.port_toward(near, far))
+            world.network.switches[near].flows[left.key] = left
+        last = label_entry(label, cookie, None)
+        world.network.switches[nodes[-1]].flows[last.key] = last
+        entry = replace(entry, actions=(LoadLabel(label), *entry.actions[1:]))
+        world.network.switches[nodes[0]].flows[entry.key] = entry
+        for switch in world.network.switches.values():
+            switch._by_table = None
+        world.state = world.network.state()
+        world.state.confirmations = Confirmations()
+        world.state.datapaths.update(world.connections)
+        world.app = world.new_forwarding()
+        world.app.send_event_to_observers = lambda event, state=None: None
+        world.app.start()
+        for dpid in world.connections:
+            world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(2.5 * AUDIT_INTERVAL_SECONDS)
+        assert world.app.planner.labels.not_taken_over() != []
+        assert world.taken() == {(world.flow.destination, path.nodes[1:-1])}
+        del world.network.switches[path.nodes[1]].flows[entry.key]
+        world.network.switches[path.nodes[1]]._by_table = None
+        eventlet.sleep(2.5 * AUDIT_INTERVAL_SECONDS)
+        assert world.app.planner.labels.not_taken_over() == []
+        for dpid, switch in world.network.switches.items():
+            assert switch.flows == world.app.planner.tables(dpid).flows
+
+    run(scenario)
+
+
+def test_a_switch_without_space_keeps_what_it_has_is_tried_ever_more_rarely_and_filled_when_space_is_back(
+        run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path = world.paths()[0]
+        full, edge = world.network.switches[path.nodes[2]], path.nodes[1]
+        connection = world.connections[path.nodes[2]]
+        wanted = dict(full.flows)
+        tries: list[float] = []
+
+        def note(message: bytes) -> bool:
+            if message[1] == ofproto_v1_3.OFPT_FLOW_MOD and len(full.flows) >= full.max_flows:
+                tries.append(hub.now)
+            return False
+
+        connection.refuses = note
+        lost = [key for key in wanted if key[0] == Table.LABELS
+                and world.app.planner.labels.destination(dict(key[2])["mpls_label"]) not in (edge, path.nodes[-2])]
+        for key in lost:
+            del full.flows[key]
+        full.max_flows = len(full.flows)
+        world.app.switch_changed(EventSwitchChanged(path.nodes[2], connected=True))
+        begin = hub.now
+        eventlet.sleep(1)
+        held_up = 0
+        while hub.now < begin + 200:
+            world.install(path)     # steering over the switch goes on
+            assert world.taken() == {(world.flow.destination, path.nodes[1:-1])}
+            world.withdraw()
+            held_up += 1
+            eventlet.sleep(5)
+        assert held_up > 30
+        assert 3 < len({round(at) for at in tries}) < 20
+        assert world.app._tables.full_switches == {path.nodes[2]}
+        full.max_flows = 1 << 20
+        eventlet.sleep(130)
+        assert full.flows == wanted
+        assert world.app._tables.full_switches == frozenset()
+
+    run(scenario)
+
+
 def test_nothing_is_changed_before_the_fabric_has_settled(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         # A second controller's life begins, and one switch comes late.
@@ -220,7 +323,7 @@ def test_nothing_is_changed_before_the_fabric_has_settled(run: Any) -> None:
         world.state = world.network.state()
         world.state.confirmations = Confirmations()
         world.state.switch_disconnected(late)
-        world.app = Forwarding(state=world.state)
+        world.app = world.new_forwarding()
         world.app.send_event_to_observers = lambda event, state=None: None
         world.app.start()
         for dpid in world.connections:

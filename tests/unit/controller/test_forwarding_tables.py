@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -10,21 +11,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller import openflow, reconcile
-from controller.network_state import HostLocation
-from controller.openflow import COOKIE_READS, PushLabel, Table
-from controller.policy.five_tuple import FiveTuple
-from controller.policy.labels import LabelTable
-from controller.read_back import sort_read_back
-from controller.switch_tables import STATIC_ENTRIES, Planner, known_hosts
+from controller.policy.network.five_tuple import FiveTuple
+from controller.switches import openflow
+from controller.switches.openflow import FlowEntry, Group, LoadLabel, ToGroup
+from controller.switches.read_back import sort_read_back
+from controller.tables import reconcile, registry
+from controller.tables.entries import STATIC_ENTRIES, known_hosts
+from controller.tables.plan import Planner
+from controller.tables.registry import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
+from controller.topology.state import HostLocation
 from tests.unit.controller.fake_switch import Packet
 from tests.unit.controller.forwarding_run import FABRICS, Run
-from topo.fabric import Fabric
+from topo.fabric import Fabric, three_tier
+
+ENTRIES_OF_A_HOST = 6
 
 
 def switch_links(fabric: Fabric) -> list[tuple[str, str]]:
     names = {switch.name for switch in fabric.switches}
     return [(link.a, link.b) for link in fabric.links if {link.a, link.b} <= names]
+
+
+def arp_request(run: Run, asker: str, target_ip: str, **changes: Any) -> Packet:
+    host = run.network.hosts[asker]
+    return Packet.of(eth_type=0x0806, eth_src=host.mac, eth_dst="ff:ff:ff:ff:ff:ff", arp_op=1, arp_sha=host.mac,
+                     arp_spa=host.ip, arp_tha="00:00:00:00:00:00", arp_tpa=target_ip).with_fields(**changes)
 
 
 @pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: f"{fabric.name}-{len(fabric.switches)}")
@@ -72,7 +83,7 @@ def test_an_explicit_path_follows_exactly_the_chosen_switches(data: st.DataObjec
     source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
     for path in run.state.network.shortest_paths(source, destination):
         switch = run.network.switches[path.nodes[1]]
-        entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_READS | 7, 30)
+        entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30)
         switch.receive([openflow.flow_add(switch.datapath, entry)])
         arrivals = run.network.send(a, run.network.tcp(a, b))
         assert {(arrival.where, arrival.switches) for arrival in arrivals} == {(destination, path.nodes[1:-1])}
@@ -86,11 +97,11 @@ def test_an_explicit_path_carries_its_one_flow_alone() -> None:
     source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
     path = run.state.network.shortest_paths(source, destination)[0]
     switch = run.network.switches[path.nodes[1]]
-    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_READS | 7, 30, 2)
+    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 2)
     switch.receive([openflow.flow_add(switch.datapath, entry)])
     assert len(run.network.send(a, run.network.tcp(a, b))) == 1
     assert len(run.network.send(a, run.network.tcp(a, b, destination_port=6001))) == 8
-    assert isinstance(entry.actions[0], PushLabel) and entry.actions[0].traffic_class == 2
+    assert isinstance(entry.actions[0], LoadLabel) and entry.actions[0].traffic_class == 2
     assert switch.flows[entry.key] == entry
 
 
@@ -104,17 +115,18 @@ def test_no_packet_is_lost_between_the_steps_in_which_a_link_returns() -> None:
         run.sync(between_steps=run.assert_everybody_reaches_everybody)
 
 
-def test_no_packet_is_lost_between_the_steps_after_groups_were_pruned_of_a_dead_link() -> None:
+def test_no_packet_is_lost_between_the_steps_after_what_is_urgent_was_sent_for_a_dead_link() -> None:
     fabric = FABRICS[0]
     for link in switch_links(fabric):
         run = Run(fabric)
         run.sync()
         run.fail(*link)
+        run.planner.assign_labels()
         for dpid, switch in run.network.switches.items():
-            for group in run.planner.groups(dpid).values():
-                if group != run.installed[dpid].groups[group.group_id]:
-                    switch.receive([openflow.group_modify(switch.datapath, group)])
-                    run.installed[dpid].groups[group.group_id] = group
+            change = reconcile.changes(run.installed[dpid], run.planner.tables(dpid), run.planner.registry)
+            first = reconcile.urgent(change, is_anything_to_arrive=False)
+            switch.receive(reconcile.departure_messages(switch.datapath, first))
+            reconcile.apply_departures(run.installed[dpid], first)
         run.assert_everybody_reaches_everybody()
         run.sync(between_steps=run.assert_everybody_reaches_everybody)
 
@@ -139,28 +151,27 @@ def test_a_controller_that_starts_anew_on_an_unchanged_fabric_changes_nothing() 
     first.sync()
     second.planner.assign_labels()
     for dpid, installed in first.installed.items():
-        assert not reconcile.changes(installed, second.planner.tables(dpid))
+        assert not reconcile.changes(installed, second.planner.tables(dpid), second.planner.registry)
 
 
-def test_a_new_hosts_arp_is_answered_by_its_switch_only_when_its_answers_find_the_way_back() -> None:
+def test_a_new_hosts_arp_passes_its_switch_only_when_answers_find_the_way_back() -> None:
     run = Run(FABRICS[0])
     newcomer, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
     location = run.state.hosts[newcomer.ip]
     run.state.remove_host(newcomer.ip)
     run.sync()
     run.state.set_host(location)
-    request = Packet.of(eth_type=0x0806, eth_src=newcomer.mac, arp_op=1, arp_sha=newcomer.mac, arp_spa=newcomer.ip,
-                        arp_tha="00:00:00:00:00:00", arp_tpa=target.ip)
-    answered = []
+    passed = []
 
-    def is_reached_if_answered() -> None:
-        if {arrival.where for arrival in run.network.send("p0r0h0", request)} == {newcomer.ip}:
-            answered.append(True)
+    def is_reached_if_asked() -> None:
+        asked = run.network.send("p0r0h0", arp_request(run, "p0r0h0", target.ip))
+        if {arrival.where for arrival in asked} == {target.ip}:
+            passed.append(True)
             back = run.network.send("p1r1h0", run.network.tcp("p1r1h0", "p0r0h0"))
             assert {arrival.where for arrival in back} == {newcomer.ip}
 
-    run.sync(between_steps=is_reached_if_answered)
-    assert answered
+    run.sync(between_steps=is_reached_if_asked)
+    assert passed
 
 
 @settings(max_examples=15, deadline=None)
@@ -180,30 +191,15 @@ def test_a_controller_that_starts_anew_loses_no_packet_whatever_happened_before(
     # ... of which the second one knows nothing.
     run.state = run.network.state()
     run.planner = Planner(run.state)
-    run.planner.adopt_labels(run.installed)
+    run.planner.begin(run.installed)
     run.sync(between_steps=run.assert_everybody_reaches_everybody)
-    again = {dpid: reconcile.changes(tables, run.planner.tables(dpid)) for dpid, tables in run.installed.items()}
+    again = {dpid: reconcile.changes(tables, run.planner.tables(dpid), run.planner.registry)
+             for dpid, tables in run.installed.items()}
     assert not any(again.values())
     for link in data.draw(st.lists(st.sampled_from(links), unique=True, max_size=2)):
         (run.restore if frozenset(link) in run.network.dead else run.fail)(*link)
         run.sync()
         run.assert_everybody_reaches_everybody()
-
-
-def test_labels_that_contradict_themselves_are_not_taken_over() -> None:
-    run = Run(FABRICS[0])
-    run.sync()
-    label = next(iter(run.planner.labels.labels))
-    next_hops = run.planner.labels.next_hops(label)
-    table = LabelTable()
-    first, second = next(iter(next_hops.items()))
-    destination = run.planner.labels.destination(label)
-    assert not table.adopt(label, destination, next_hops | {second: first})
-    assert not table.adopt(label, first, next_hops)
-    assert not table.adopt(3, destination, next_hops)
-    assert len(table.labels) == 0
-    assert table.adopt(label, destination, next_hops)
-    assert not table.adopt(label, destination, next_hops)
 
 
 def test_a_host_that_moves_is_reached_at_its_new_place_only() -> None:
@@ -219,27 +215,36 @@ def test_a_host_that_moves_is_reached_at_its_new_place_only() -> None:
         assert ports == ({9} if dpid == edge else set())
 
 
-def test_switches_answer_arp_for_known_hosts_of_known_hosts() -> None:
-    run = Run(FABRICS[0])
+def test_a_switch_answers_arp_for_its_own_hosts() -> None:
+    run = Run(FABRICS[1])
     run.sync()
-    asker, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
-    request = Packet.of(eth_type=0x0806, eth_src=asker.mac, eth_dst="ff:ff:ff:ff:ff:ff", arp_op=1, arp_sha=asker.mac,
-                        arp_spa=asker.ip, arp_tha="00:00:00:00:00:00", arp_tpa=target.ip)
-    (arrival,) = run.network.send("p0r0h0", request)
+    asker, target = run.network.hosts["p0r0h0"], run.network.hosts["p0r0h1"]
+    (arrival,) = run.network.send("p0r0h0", arp_request(run, "p0r0h0", target.ip))
     assert arrival.where == asker.ip
     answer = dict(arrival.packet.fields)
     assert (answer["arp_op"], answer["arp_sha"], answer["arp_spa"]) == (2, target.mac, target.ip)
     assert (answer["arp_tha"], answer["arp_tpa"], answer["eth_dst"]) == (asker.mac, asker.ip, asker.mac)
 
 
-@pytest.mark.parametrize("change", [{"arp_spa": "10.9.9.9"}, {"arp_sha": "02:00:00:00:00:99"},
-                                    {"arp_tpa": "10.9.9.9"}, {"arp_op": 2}])
-def test_the_controller_sees_arp_that_tells_or_asks_something_new(change: dict[str, Any]) -> None:
+def test_arp_for_hosts_of_other_switches_goes_to_them_and_their_answer_comes_back() -> None:
     run = Run(FABRICS[0])
     run.sync()
     asker, target = run.network.hosts["p0r0h0"], run.network.hosts["p1r1h0"]
-    request = Packet.of(eth_type=0x0806, eth_src=asker.mac, arp_op=1, arp_sha=asker.mac, arp_spa=asker.ip,
-                        arp_tha="00:00:00:00:00:00", arp_tpa=target.ip).with_fields(**change)
+    asked = run.network.send("p0r0h0", arp_request(run, "p0r0h0", target.ip))
+    assert {(at.where, dict(at.packet.fields)["eth_dst"]) for at in asked} == {(target.ip, target.mac)}
+    answer = Packet.of(eth_type=0x0806, eth_src=target.mac, eth_dst=asker.mac, arp_op=2, arp_sha=target.mac,
+                       arp_spa=target.ip, arp_tha=asker.mac, arp_tpa=asker.ip)
+    answered = run.network.send("p1r1h0", answer)
+    assert {(at.where, dict(at.packet.fields)["eth_dst"]) for at in answered} == {(asker.ip, asker.mac)}
+    assert not any(at.packet.labels for at in answered)
+
+
+@pytest.mark.parametrize("change", [{"arp_spa": "10.9.9.9"}, {"arp_sha": "02:00:00:00:00:99"},
+                                    {"arp_tpa": "10.9.9.9"}, {"arp_tpa": "0.0.0.0", "arp_op": 2}])
+def test_the_controller_sees_arp_that_tells_or_asks_something_new(change: dict[str, Any]) -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    request = arp_request(run, "p0r0h0", run.network.hosts["p1r1h0"].ip, **change)
     assert {arrival.where for arrival in run.network.send("p0r0h0", request)} == {"controller"}
 
 
@@ -249,6 +254,71 @@ def test_the_controller_sees_an_unknown_sender_whose_packet_goes_on() -> None:
     packet = run.network.tcp("p0r0h0", "p0r1h0").with_fields(ipv4_src="10.9.9.9")
     wheres = {arrival.where for arrival in run.network.send("p0r0h0", packet)}
     assert wheres == {"controller", run.network.hosts["p0r1h0"].ip}
+
+
+def test_unknown_addresses_inside_a_racks_prefix_end_at_that_rack() -> None:
+    run = Run(three_tier(pods=2, racks_per_pod=2, hosts_per_rack=6, aggregations_per_pod=2, cores=2))
+    run.sync()
+    unknown = run.network.hosts["p1r1h3"].ip
+    edge = run.state.hosts[unknown].dpid
+    run.state.remove_host(unknown)
+    run.sync()
+    assert run.planner.edge_of(unknown) == edge
+    sent = run.network.send("p0r0h0", run.network.tcp("p0r0h0", "p1r1h3"))
+    assert {(arrival.where, arrival.switches[-1]) for arrival in sent} == {("nowhere", edge)}
+    asked = run.network.send("p0r0h0", arp_request(run, "p0r0h0", unknown))
+    assert {(arrival.where, arrival.switches[-1]) for arrival in asked} == {("controller", edge)}
+
+
+def test_an_edge_switch_holds_entries_for_its_own_hosts_and_for_other_racks() -> None:
+    sizes = []
+    for hosts in (2, 20):
+        run = Run(three_tier(pods=2, racks_per_pod=2, hosts_per_rack=hosts, aggregations_per_pod=2, cores=2))
+        run.sync()
+        sizes.append(len(run.network.switches[run.network.dpid_of["edge-p0r0"]].flows))
+    assert sizes[1] - sizes[0] == (20 - 2) * ENTRIES_OF_A_HOST
+
+
+def test_a_host_that_arrives_inside_its_racks_prefix_concerns_its_own_switch_alone() -> None:
+    run = Run(three_tier(pods=2, racks_per_pod=2, hosts_per_rack=6, aggregations_per_pod=2, cores=2))
+    location = run.state.hosts[run.network.hosts["p1r1h3"].ip]
+    run.state.remove_host(location.ip)
+    run.sync()
+    run.planner.take_touched()
+    blocks = list(run.planner.labels.blocks)
+    run.state.set_host(location)
+    run.planner.assign_labels()
+    touched = run.planner.take_touched()
+    assert {dpid: len(what.flows) for dpid, what in touched.items()} == {location.dpid: ENTRIES_OF_A_HOST}
+    assert list(run.planner.labels.blocks) == blocks
+
+
+def test_hosts_whose_addresses_follow_no_plan_reach_each_other() -> None:
+    fabric = FABRICS[1]
+    hosts = list(fabric.hosts)
+    addresses = [host.ip for host in hosts]
+    shuffled = [replace(host, ip=ip) for host, ip in zip(hosts, addresses[::2] + addresses[1::2], strict=True)]
+    run = Run(replace(fabric, hosts=tuple(shuffled)))
+    run.sync()
+    run.assert_everybody_reaches_everybody()
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_read_falls_back_to_the_default_paths_by_the_switch_alone_when_its_first_link_dies(
+        data: st.DataObject) -> None:
+    run = Run(FABRICS[0])
+    run.sync()
+    source, destination = (run.network.hosts[name].ip for name in ("p0r0h0", "p1r1h0"))
+    path = data.draw(st.sampled_from(run.state.network.shortest_paths(source, destination)))
+    switch = run.network.switches[path.nodes[1]]
+    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 5)
+    switch.receive([openflow.flow_add(switch.datapath, entry)])
+    assert len(run.network.send("p0r0h0", run.network.tcp("p0r0h0", "p1r1h0"))) == 1
+    run.network.dead.add(frozenset(run.network.name_of[dpid] for dpid in path.nodes[1:3]))
+    arrivals = run.network.send("p0r0h0", run.network.tcp("p0r0h0", "p1r1h0"))
+    assert {arrival.where for arrival in arrivals} == {destination}
+    assert all(path.nodes[2] not in arrival.switches for arrival in arrivals)
 
 
 @pytest.mark.parametrize(("fields", "where"), [
@@ -271,18 +341,35 @@ def test_what_switches_hold_tells_an_amnesiac_controller_where_hosts_are() -> No
             (host.port_no, host.mac, host.ip) for host in run.state.hosts_at(dpid))
 
 
-def test_entries_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
-    foreign = openflow.FlowEntry(Table.ROUTES, 7, (), cookie=0x1234)
-    read = openflow.FlowEntry(Table.ROUTES, 300, (), cookie=COOKIE_READS | 5)
-    found = sort_read_back([foreign, read, *STATIC_ENTRIES], [])
+def test_entries_and_groups_of_others_are_left_alone_and_reads_are_kept_apart() -> None:
+    foreign = FlowEntry(Table.ROUTES, 7, (), (ToGroup(7),), cookie=0x1234)
+    read = FlowEntry(Table.ROUTES, 300, (), cookie=COOKIE_FLOWS | 5)
+    found = sort_read_back([foreign, read, *STATIC_ENTRIES], [Group(7, ()), Group(FIRST_GROUP, ())])
     assert set(found.tables.flows.values()) == set(STATIC_ENTRIES)
     assert found.explicit == [read]
+    assert list(found.tables.groups) == [FIRST_GROUP]
+
+
+def test_groups_that_others_made_and_the_flows_that_use_them_survive_all_changes() -> None:
+    run = Run(FABRICS[0])
+    foreign_group, foreign = Group(7, ()), FlowEntry(Table.ROUTES, 7, (), (ToGroup(7),), cookie=0x1234)
+    for switch in run.network.switches.values():
+        switch.receive([openflow.group_add(switch.datapath, foreign_group),
+                        openflow.flow_add(switch.datapath, foreign)])
+    for dpid, switch in run.network.switches.items():
+        run.installed[dpid] = sort_read_back(switch.flows.values(), switch.groups.values()).tables
+    run.sync()
+    for link in switch_links(FABRICS[0]):
+        run.fail(*link)
+        run.sync()
+    for switch in run.network.switches.values():
+        assert switch.groups[7] == foreign_group and switch.flows[foreign.key] == foreign
 
 
 def test_the_documentation_names_all_tables_priorities_and_cookies_as_they_are() -> None:
     text = (pathlib.Path(__file__).parents[3] / "docs" / "switch-tables.md").read_text()
     rows = [f"| {table.value} `{table.name}` |" for table in Table]
-    rows += [f"| `{priority.name}` | {priority.value} |" for priority in openflow.Priority]
-    rows += [f"| `{name}` | `{value >> 48:#x}` |" for name, value in vars(openflow).items()
+    rows += [f"| `{priority.name}` | {priority.value} |" for priority in Priority]
+    rows += [f"| `{name}` | `{value >> 48:#x}` |" for name, value in vars(registry).items()
              if name.startswith("COOKIE_") and name != "COOKIE_MASK"]
     assert [row for row in rows if row not in text] == []

@@ -11,13 +11,16 @@ import eventlet
 import pytest
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller import arp
-from controller.apps import hosts as hosts_module
-from controller.apps.hosts import Hosts
 from controller.errors import UnknownHost
 from controller.events import EventHostChanged, EventPortChanged
-from controller.network_state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
-from controller.openflow import Table
+from controller.switches.packet_ins import PacketIn, PacketIns
+from controller.tables.registry import Table
+from controller.topology import arp
+from controller.topology import hosts as hosts_module
+from controller.topology.claims import AWAY_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
+from controller.topology.hosts import Hosts
+from controller.topology.questions import QUESTIONS_PER_PORT
+from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 A, B = "0000000000000001", "0000000000000002"
@@ -37,32 +40,32 @@ class World:
         patch.setattr(hosts_module, "time", SimpleNamespace(monotonic=hub.read))
         patch.setattr(hosts_module, "lookup_service_brick", lambda name: self.forwarding)
         self.state = NetworkState()
-        self.app = Hosts(state=self.state)
+        self.app = Hosts(state=self.state, packet_ins=PacketIns())
         self.events: list[EventHostChanged] = []
         self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
         self.sent: list[tuple[str, tuple[int, ...], arp.Packet]] = []
         self.when_sent: Callable[[str, int, arp.Packet], None] = lambda dpid, port_no, packet: None
         self.datapaths = {}
         for dpid in (A, B):
-            datapath = SimpleNamespace(id=int(dpid, 16), ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser)
+            datapath = SimpleNamespace(id=int(dpid, 16), ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser,
+                                       is_backed_up=False)
             datapath.send_msg = lambda message, dpid=dpid: self._take(dpid, message)
             self.datapaths[dpid] = datapath
             self.state.switch_connected(SwitchInfo(dpid, dpid, "192.0.2.1", True), datapath)
             for port_no, kind in KINDS.items():
                 self.state.set_port(dpid, PortInfo(port_no, f"eth{port_no}", "02:00:00:00:00:01", True, 1e9, kind))
 
-    def _take(self, dpid: str, message: Any) -> None:
+    def _take(self, dpid: str, message: Any) -> bool:
         packet = arp.parse(message.data)
         assert packet is not None
         ports = tuple(action.port for action in message.actions)
         self.sent.append((dpid, ports, packet))
         for port_no in ports:
             self.when_sent(dpid, port_no, packet)
+        return True
 
     def arrive(self, frame: bytes, dpid: str = A, port_no: int = EDGE_PORT, table: Table = Table.SOURCES) -> None:
-        message = SimpleNamespace(datapath=self.datapaths[dpid], data=frame, match={"in_port": port_no},
-                                  table_id=table)
-        self.app.packet_arrived(SimpleNamespace(msg=message))
+        self.app.packet_arrived(PacketIn(self.datapaths[dpid], port_no, table, frame))
         eventlet.sleep(0.001)
 
     def change_port(self, dpid: str, port_no: int, **changes: Any) -> None:
@@ -244,14 +247,153 @@ def test_locate_asks_nobody_for_an_address_that_no_host_has(run: Any) -> None:
     run(scenario)
 
 
-def test_a_host_that_moves_is_told_with_its_former_place(run: Any) -> None:
+def answers(world: World, hub: SimulatedHub, ip: str, mac: str, place: tuple[str, int]) -> None:
+    """From now on a host answers at its place, and there only, as a host's kernel does."""
+    def answer(dpid: str, port_no: int, packet: arp.Packet) -> None:
+        if (dpid, port_no) == place and packet.operation == arp.REQUEST and packet.target_ip == ip:
+            eventlet.spawn_after(0.002, world.arrive, reply(ip, mac), dpid, port_no, Table.NEIGHBOURS)
+
+    world.when_sent = answer
+
+
+def test_a_host_moves_once_nobody_answers_at_its_former_place(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         world.arrive(request(OTHER_IP))
+        world.sent.clear()
+        begin = hub.now
         world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
+        assert world.state.hosts[IP].dpid == A
+        while world.state.hosts[IP].dpid == A:
+            eventlet.sleep(0.01)
+        assert hub.now - begin == pytest.approx(QUESTIONS * QUESTION_SECONDS, abs=0.2)
+        probe = arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, IP)
+        assert world.sent.count((A, (EDGE_PORT,), probe)) == QUESTIONS
         event = world.events[-1]
         assert (event.location, event.previous) == (HostLocation(IP, MAC, B, OTHER_EDGE_PORT),
                                                     HostLocation(IP, MAC, A, EDGE_PORT))
         assert not world.state.network.has_link((IP, A)) and world.state.network.has_link((IP, B))
+        assert world.state.refusals.counts["host", "spoofed"] == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("forged", [
+    ipv4(IP, OTHER_IP, MAC), ipv4(IP, OTHER_IP, OTHER_MAC), request(OTHER_IP), request(OTHER_IP, mac=OTHER_MAC),
+    request(IP), reply(IP, OTHER_MAC),
+])
+def test_a_host_that_answers_is_not_moved_by_any_packet_from_elsewhere(run: Any, forged: bytes) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        events = len(world.events)
+        for _ in range(100):
+            world.arrive(forged, B, OTHER_EDGE_PORT)
+            eventlet.sleep(0.1)
+        assert world.state.hosts[IP] == HostLocation(IP, MAC, A, EDGE_PORT)
+        assert len(world.events) == events
+        eventlet.sleep(5)
+        assert world.state.refusals.counts["host", "spoofed"] == 100
+
+    run(scenario)
+
+
+def test_forged_packets_cause_no_more_than_a_question_a_second(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        world.sent.clear()
+        for _ in range(2000):
+            world.arrive(ipv4(IP, "10.0.0.99"), B, OTHER_EDGE_PORT)
+            eventlet.sleep(0.004)
+        assert 5 <= len(world.sent) <= 12
+
+    run(scenario)
+
+
+def test_a_host_that_answered_while_others_forged_its_address_may_still_move(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        world.arrive(ipv4(IP, OTHER_IP), B, EDGE_PORT)
+        eventlet.sleep(0.3)
+        world.when_sent = lambda dpid, port_no, packet: None
+        begin = hub.now
+        world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
+        while world.state.hosts[IP].dpid == A:
+            eventlet.sleep(0.01)
+        assert world.state.hosts[IP].port_key == (B, OTHER_EDGE_PORT)
+        assert hub.now - begin <= PAUSE_SECONDS + QUESTIONS * QUESTION_SECONDS + 0.2
+
+    run(scenario)
+
+
+def test_another_network_card_at_the_same_port_is_believed_once_the_former_is_silent(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, OTHER_MAC, (A, EDGE_PORT))
+        world.arrive(request(OTHER_IP, mac=OTHER_MAC))
+        eventlet.sleep(1)
+        assert world.state.hosts[IP] == HostLocation(IP, OTHER_MAC, A, EDGE_PORT)
+
+    run(scenario)
+
+
+def test_hosts_of_a_switch_that_cannot_be_asked_move_after_a_longer_while(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        world.state.switch_disconnected(A)
+        begin = hub.now
+        world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
+        eventlet.sleep(AWAY_SECONDS - 1)
+        assert world.state.hosts[IP].dpid == A
+        while world.state.hosts[IP].dpid == A:
+            eventlet.sleep(0.01)
+        assert hub.now - begin == pytest.approx(AWAY_SECONDS, abs=0.2)
+
+    run(scenario)
+
+
+def test_hosts_at_a_doubtful_port_stay_if_they_answer_and_are_forgotten_if_not(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        world.arrive(request(IP, ip=OTHER_IP, mac=OTHER_MAC))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        world.app.doubted((A, EDGE_PORT))
+        eventlet.sleep(1)
+        assert set(world.state.hosts) == {IP}
+        assert (world.events[-1].ip, world.events[-1].location) == (OTHER_IP, None)
+
+    run(scenario)
+
+
+def test_a_port_that_goes_down_frees_its_hosts_at_once(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
+        assert world.state.hosts[IP].dpid == A
+        world.change_port(A, EDGE_PORT, up=False, kind=PortKind.UNDETERMINED)
+        world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
+        assert world.state.hosts[IP].port_key == (B, OTHER_EDGE_PORT)
+        eventlet.sleep(20)
+        assert world.state.hosts[IP].port_key == (B, OTHER_EDGE_PORT)
+
+    run(scenario)
+
+
+def test_one_port_does_not_have_the_whole_fabric_asked_for_what_it_invents(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        for number in range(10_000):
+            world.app._look_for(f"10.9.{number >> 8}.{number & 255}", (A, EDGE_PORT))
+        assert len(world.sent) == 2 * QUESTIONS_PER_PORT
+        assert len(world.app._questions) == QUESTIONS_PER_PORT
+        assert world.state.refusals.counts["question", "too-many"] == 10_000 - QUESTIONS_PER_PORT
+        world.app._look_for(OTHER_IP, (B, EDGE_PORT))
+        assert world.sent[-1][2].target_ip == OTHER_IP
+        eventlet.sleep(1.1)
+        world.app._look_for("10.10.0.1", (A, EDGE_PORT))
+        assert world.sent[-1][2].target_ip == "10.10.0.1"
+        assert len(world.app._questions) == 1
 
     run(scenario)
 
@@ -305,6 +447,27 @@ def test_hosts_read_from_a_switch_are_known_again_but_do_not_overrule(run: Any) 
     run(scenario)
 
 
+def test_ten_thousand_invented_addresses_leave_no_more_hosts_than_answer(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        answers(world, hub, IP, MAC, (A, EDGE_PORT))
+        most = 0
+        for number in range(10_000):
+            world.app._heard_at((A, EDGE_PORT), f"10.7.{number >> 8}.{number & 255}", OTHER_MAC)
+            if number % 100 == 0:
+                eventlet.sleep(1)
+            most = max(most, len(world.state.hosts))
+        assert most <= world.state.settings.max_hosts_per_port
+        eventlet.sleep(20)
+        world.app._heard_at((A, EDGE_PORT), "10.8.0.1", OTHER_MAC)
+        eventlet.sleep(2)
+        world.arrive(reply("10.8.0.2", OTHER_MAC))
+        assert set(world.state.hosts) == {IP, "10.8.0.2"}
+        assert len(world.app._claims) == 0 and len(world.state._hosts_behind) == 1
+
+    run(scenario)
+
+
 def test_a_host_that_invents_addresses_is_not_believed_for_ever(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         for number in range(200):
@@ -314,5 +477,22 @@ def test_a_host_that_invents_addresses_is_not_believed_for_ever(run: Any) -> Non
         assert len(world.state.hosts) == 2 * world.state.settings.max_hosts_per_port
         world.arrive(request(IP, ip=OTHER_IP, mac=OTHER_MAC), B)
         assert OTHER_IP in world.state.hosts
+
+    run(scenario)
+
+
+def test_arp_that_ends_at_a_switch_where_nobody_has_the_address_is_answered_once_the_host_is_found(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP, ip="10.0.0.77"), dpid=B, port_no=FABRIC_PORT, table=Table.DELIVERY)
+        assert world.sent == []     # from nobody that is known
+        world.arrive(ipv4(IP, OTHER_IP))
+        world.sent.clear()
+        world.arrive(request(OTHER_IP), dpid=B, port_no=FABRIC_PORT, table=Table.DELIVERY)
+        assert {packet.target_ip for _, _, packet in world.sent} == {OTHER_IP}
+        world.sent.clear()
+        world.arrive(reply(OTHER_IP, OTHER_MAC), dpid=B)
+        eventlet.sleep(1)
+        ((dpid, ports, packet),) = world.sent
+        assert (dpid, ports, packet.sender_mac) == (A, (EDGE_PORT,), OTHER_MAC)
 
     run(scenario)

@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import arp, lldp
-from controller.openflow import COOKIE_READS, cookie
-from controller.ovsdb import DatabaseUnreachable, capacities_of, read_capacities
+from controller.switches.openflow import cookie
+from controller.switches.ovsdb import DatabaseUnreachable, capacities_of, read_capacities
+from controller.tables.registry import COOKIE_FLOWS
+from controller.topology import arp, lldp
+from controller.topology.state import PortKey
 
-TOKEN = b"12345678"
+SECRET = b"0123456789abcdef"
 KEY = ("00000000000000aa", 7)
 
 
-def test_probe_tells_where_it_left() -> None:
-    frame = lldp.probe(KEY, "02:00:00:00:00:07", TOKEN)
-    assert len(frame) >= 60
-    assert lldp.source_of(frame, TOKEN) == KEY
+def signed(key: PortKey = KEY, epoch: int = 5, secret: bytes = SECRET) -> bytes:
+    return lldp.sign(lldp.unsigned(key, "02:00:00:00:00:07"), epoch, secret)
 
 
-def test_probe_of_another_controller_is_ignored() -> None:
-    assert lldp.source_of(lldp.probe(KEY, "02:00:00:00:00:07", b"87654321"), TOKEN) is None
+def test_probe_tells_where_and_as_which_it_left() -> None:
+    frame = signed()
+    assert len(frame) == lldp.FRAME_BYTES >= 60
+    assert lldp.read(frame, SECRET) == (KEY, 5)
+    assert lldp.read(frame + b"padding", SECRET) == (KEY, 5)
 
 
-@given(st.integers(0, 80), st.binary(max_size=80))
+def test_probe_is_well_formed_lldp() -> None:
+    kinds, offset, frame = [], 14, signed()
+    while offset < len(frame):
+        kind, length = divmod(int.from_bytes(frame[offset:offset + 2]), 1 << 9)
+        kinds.append(kind)
+        offset += 2 + length
+    assert kinds == [lldp.CHASSIS_ID, lldp.PORT_ID, lldp.TIME_TO_LIVE, lldp.ORGANISATION_SPECIFIC, 0]
+    assert offset == len(frame)
+
+
+def test_probe_that_another_controller_signed_is_forged() -> None:
+    with pytest.raises(lldp.Forged):
+        lldp.read(signed(secret=b"another controller's"), SECRET)
+
+
+@given(st.integers(0, lldp.FRAME_BYTES - 3), st.integers(1, 255))
+def test_probe_of_which_one_byte_is_altered_is_not_believed(position: int, flipped: int) -> None:
+    frame = bytearray(signed())
+    frame[position] ^= flipped
+    with pytest.raises((lldp.Forged, lldp.NotOurs)):
+        lldp.read(bytes(frame), SECRET)
+
+
+@given(st.integers(0, lldp.FRAME_BYTES - 3), st.binary(max_size=80))
 def test_damaged_probe_is_ignored_or_read_right(length: int, tail: bytes) -> None:
-    frame = lldp.probe(KEY, "02:00:00:00:00:07", TOKEN)[:length] + tail
-    assert lldp.source_of(frame, TOKEN) in (None, KEY)
+    with suppress(lldp.Forged, lldp.NotOurs):
+        assert lldp.read(signed()[:length] + tail, SECRET) == (KEY, 5)
+
+
+@given(st.binary(max_size=1600), st.sampled_from([0, lldp.FRAME_BYTES // 2, lldp.FRAME_BYTES]))
+def test_any_bytes_are_no_probe(frame: bytes, kept: int) -> None:
+    forged = signed(secret=b"guessed")[:kept] + frame
+    for each in (frame, forged, frame[:12] + lldp.ETHERTYPE + frame[14:]):
+        with pytest.raises((lldp.Forged, lldp.NotOurs)):
+            lldp.read(each, SECRET)
 
 
 def test_arp_packet_survives_the_wire() -> None:
@@ -56,8 +91,8 @@ def test_only_addresses_that_a_host_may_have_are_learnt(ip: str, is_host: bool) 
 
 
 def test_cookie_is_a_prefix_and_a_number() -> None:
-    assert cookie(COOKIE_READS, 5) == COOKIE_READS | 5
-    for prefix, number in ((COOKIE_READS, 1 << 48), (COOKIE_READS, -1), (7, 1)):
+    assert cookie(COOKIE_FLOWS, 5) == COOKIE_FLOWS | 5
+    for prefix, number in ((COOKIE_FLOWS, 1 << 48), (COOKIE_FLOWS, -1), (7, 1)):
         with pytest.raises(ValueError):
             cookie(prefix, number)
 
@@ -87,6 +122,12 @@ def test_capacity_is_what_was_written_before_what_shapes_before_the_link(
     assert capacities_of(rows(**interface), "000000000000001a") == {3: capacity_bps}
     assert capacities_of(rows(**interface), "000000000000002a") == {3: 1e10}
     assert capacities_of(rows(**interface), "000000000000003a") == {}
+
+
+@pytest.mark.parametrize("told", ["1e999", "inf", "nan", "-1", "0", "fast", "", "9" * 400, ["set", []], None, {}])
+def test_a_capacity_that_no_port_can_have_is_as_if_it_were_not_there(told: Any) -> None:
+    found = rows(external_ids=["map", [["capacity_bps", told]]], link_speed=10**10)
+    assert capacities_of(found, "000000000000001a") == {3: 50e6}
 
 
 def test_interface_without_a_port_number_has_no_capacity() -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from controller.network_state import NetworkState
-from controller.openflow import SetQueue, Table, match
-from controller.ovsdb import DatabaseRefused, transact
-from controller.queues import (
+from controller.events import EventSwitchChanged
+from controller.queues.api import PortState
+from controller.queues.classes import (
     MINCOF_QUEUES,
     PRIORITY_QUEUES,
     PortQueues,
@@ -23,8 +22,11 @@ from controller.queues import (
     queues_of,
     wanted_settings,
 )
-from controller.rest.queues_api import PortState
-from controller.switch_tables import Planner
+from controller.switches.openflow import SetQueue, match
+from controller.switches.ovsdb import DatabaseRefused, DatabaseUnreachable, transact
+from controller.tables.plan import Planner
+from controller.tables.registry import Table
+from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller
 from topo.fabric import spine_leaf
@@ -184,3 +186,29 @@ def test_the_interface_shows_the_queues_of_ports_and_why_a_port_has_none() -> No
     assert ports[0]["neighbour"] == AGGREGATIONS[0]
     assert {queue["name"]: queue["guaranteed_bps"] for queue in ports[0]["queues"]} == {
         "scheduled": 10_000_000, "starved": 4_000_000, "best-effort": 6_000_000}
+
+
+def test_a_switch_or_a_link_that_goes_while_its_database_is_asked_leaves_nothing(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(queues="mincof")
+    state, queues = controller.state, controller.queues
+
+    def link_goes(*_: Any) -> Any:
+        state.remove_link((EDGES[0], 3))
+        state.remove_port((EDGES[0], 3))
+        state.remove_port((AGGREGATIONS[0], 1))
+        return rows(None)
+
+    def switch_goes(*_: Any) -> Any:
+        state.switch_disconnected(EDGES[0])
+        queues.switch_changed(EventSwitchChanged(EDGES[0], connected=False))
+        raise DatabaseUnreachable("it is gone")
+
+    for looks in (link_goes, switch_goes):
+        monkeypatch.setattr("controller.queues.app.read_tables", looks)
+        queues._slice(EDGES[0])
+        assert all(key in state.links for key in queues.ports)
+    assert queues.ports == {}
+    monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: pytest.fail("it is not connected"))
+    queues._slice(EDGES[0])
+    queues._slice("00000000000000ff")

@@ -10,7 +10,7 @@ from tests.unit.controller.in_process import AGGREGATIONS, CAPACITY_BPS, EDGES, 
 
 ofproto_v1_3 = importlib.import_module("ryu.ofproto.ofproto_v1_3")
 ofproto_v1_3_parser = importlib.import_module("ryu.ofproto.ofproto_v1_3_parser")
-# Ryu's own classes; Ryu is importable only once `controller.apps` is.
+# Ryu's own classes; Ryu is importable only once `controller.application` is.
 ryu_topology = importlib.import_module("ryu.topology.switches")
 
 
@@ -98,8 +98,10 @@ def links_by_ends(controller: Controller) -> dict[tuple[str, str], dict[str, Any
 
 def test_link_rates_are_those_of_the_port_that_sends_into_it(controller: Controller) -> None:
     for seconds in (1.0, 2.0):
-        controller.measurements.read_port((EDGES[0], 3), int(seconds) * 1_000_000, int(seconds) * 5_000_000, seconds)
-        controller.measurements.read_port((EDGES[0], 1), int(seconds) * 2_000_000, int(seconds) * 3_000_000, seconds)
+        controller.measurements.read_port((EDGES[0], 3), int(seconds) * 1_000_000, int(seconds) * 5_000_000, seconds,
+                                           seconds)
+        controller.measurements.read_port((EDGES[0], 1), int(seconds) * 2_000_000, int(seconds) * 3_000_000, seconds,
+                                           seconds)
     links = links_by_ends(controller)
     up = links[EDGES[0], AGGREGATIONS[0]]
     assert (up["rate_bps"], up["utilisation"]) == (pytest.approx(40e6), pytest.approx(0.5))

@@ -11,9 +11,10 @@ import eventlet
 import pytest
 from pydantic import Field
 
+from controller.loops import Loops
 from controller.rest import PlainText, RestApplication, route
-from controller.rest.application import MAX_BODY_BYTES
 from controller.rest.fields import DpidInput, Input, Ipv4, Output, Port, parse_dpid
+from controller.rest.http import MAX_BODY_BYTES
 from controller.rest.problems import HttpProblem
 from controller.rest.server import listen, serve
 
@@ -82,7 +83,7 @@ class Served:
         self._thread.start()
 
     def _serve(self, application: RestApplication) -> None:
-        serving = eventlet.spawn(serve, self._server, application)
+        serving = eventlet.spawn(serve, self._server, application, Loops())
         while not self._stop.is_set():
             eventlet.sleep(0.02)
         serving.kill()

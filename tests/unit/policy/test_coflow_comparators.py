@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.policy.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflow_comparators import (
+from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from controller.policy.coflows.coflow_comparators import (
     Aalo,
     FairSharing,
     Fifo,
@@ -13,7 +13,7 @@ from controller.policy.coflow_comparators import (
     Tailor,
     Varys,
 )
-from controller.policy.network import Network
+from controller.policy.network.graph import Network
 from tests.unit.policy.networks import join, network_with
 from tests.unit.policy.test_mincof import fabric
 

@@ -1,13 +1,15 @@
-"""Labels: one per path, an in-tree per label, and a meaning that outlives the links it was made for."""
+"""Labels: one per path, a tree per label, and a meaning that outlives the links it was made for."""
+
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy import labels
-from controller.policy.errors import LabelsExhausted, UnknownPath
-from controller.policy.labels import FIRST_LABEL, LAST_LABEL, LabelTable
-from controller.policy.network import Network, Path
+from controller.policy.errors import UnknownPath
+from controller.policy.network import labels as labels_module
+from controller.policy.network.graph import Network, Path
+from controller.policy.network.labels import FIRST_LABEL, LAST_LABEL, Changed, FoundBlock, Labels, labels_in
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import fat_tree, spine_leaf, three_tier
@@ -48,98 +50,146 @@ def random_networks(draw: st.DrawFn) -> Network:
 networks = st.one_of(fabric_networks, random_networks())
 
 
+def edges_of(network: Network) -> list[str]:
+    return sorted({switch for host in network.hosts for switch in network.neighbours(host)})
+
+
+def switch_links(network: Network) -> set[tuple[str, str]]:
+    return {link for link in network.links if network.switches.issuperset(link)}
+
+
 def edge_paths(network: Network) -> PathsByPair:
-    edges = sorted({switch for host in network.hosts for switch in network.neighbours(host)})
+    edges = edges_of(network)
     return {(a, b): network.shortest_paths(a, b) for a in edges for b in edges if a != b}
 
 
-def switch_links(network: Network) -> list[tuple[str, str]]:
-    return sorted(link for link in network.links if link[0] < link[1] and network.switches.issuperset(link))
+def follow(labels: Labels, network: Network) -> list[Changed]:
+    return list(labels.update(switch_links(network), edges_of(network)))
 
 
-def followed(table: LabelTable, label: int, start: str) -> tuple[str, ...]:
-    """Where a packet with this label goes from `start`, hop by hop."""
-    next_hops = table.next_hops(label)
-    nodes = [start]
-    while nodes[-1] in next_hops:
-        nodes.append(next_hops[nodes[-1]])
-        assert len(nodes) <= len(next_hops) + 1, "the label loops"
-    return tuple(nodes)
+def walked(labels: Labels, label: int, path: Path) -> tuple[str, ...]:
+    """Where a packet goes whose label is pushed at the beginning of a path, by what each switch holds."""
+    (block,) = [block for block in labels.blocks if label in block.labels]
+    nodes = list(path.nodes[:2])
+    for _ in range(20):
+        assert labels.is_seen_by(nodes[-1], label)
+        following = dict(labels_in(block, nodes[-1]))[label]
+        if following is None:
+            return tuple(nodes)
+        nodes.append(following)
+    raise AssertionError("the label loops")
 
 
-def require_every_path_has_its_label(table: LabelTable, paths_by_pair: PathsByPair) -> None:
-    for paths in paths_by_pair.values():
-        for path in paths:
-            assert followed(table, table.label_for(path), path.nodes[0]) == path.nodes
-        assert len({table.label_for(path) for path in paths}) == len(paths)
+def require_every_path_has_its_label(labels: Labels, network: Network) -> None:
+    for (source, destination), paths in edge_paths(network).items():
+        assert all(walked(labels, labels.label_for(path), path) == path.nodes for path in paths)
+        assert len({labels.label_for(path) for path in paths}) == len(paths)
+        block = labels.block_of(source, destination)
+        choices = block.trees.choices(source).bit_count() if block else 0
+        assert choices == len(paths)
+    for block in labels.blocks:
+        assert block.base >= FIRST_LABEL and block.base + (1 << block.bits) - 1 <= LAST_LABEL
 
 
-def require_in_trees(table: LabelTable) -> None:
-    for label in table.labels:
-        assert FIRST_LABEL <= label <= LAST_LABEL
-        assert len({followed(table, label, switch)[-1] for switch in table.next_hops(label)}) == 1
-
-
+@settings(max_examples=80, deadline=None)
 @given(networks)
 def test_each_equal_cost_path_has_a_label_that_leads_along_it(network: Network) -> None:
-    table = LabelTable()
-    paths_by_pair = edge_paths(network)
-    assert table.assign(paths_by_pair) == frozenset(table.labels)
-    require_every_path_has_its_label(table, paths_by_pair)
-    require_in_trees(table)
+    labels = Labels()
+    follow(labels, network)
+    require_every_path_has_its_label(labels, network)
 
 
-@settings(max_examples=60)
+@settings(max_examples=80, deadline=None)
 @given(networks, st.data())
 def test_labels_keep_their_meaning_while_links_go_and_come_back(network: Network, data: st.DataObject) -> None:
-    table = LabelTable()
-    original = edge_paths(network)
-    table.assign(original)
-    labels_before = {path: table.label_for(path) for paths in original.values() for path in paths}
-    meaning: dict[int, dict[str, str]] = {}
+    labels = Labels()
+    follow(labels, network)
+    original = {path: labels.label_for(path) for paths in edge_paths(network).values() for path in paths}
     gone: list[tuple[str, str]] = []
-    for _ in range(data.draw(st.integers(1, 5))):
-        links = switch_links(network)
+    for _ in range(data.draw(st.integers(1, 6))):
+        links = sorted(link for link in switch_links(network) if link[0] < link[1])
         if gone and (not links or data.draw(st.booleans())):
             join(network, *gone.pop(data.draw(st.integers(0, len(gone) - 1))))
         elif links:
             gone.append(data.draw(st.sampled_from(links)))
             part(network, *gone[-1])
-        current = edge_paths(network)
-        unchanged = {label: table.next_hops(label) for label in table.labels}
-        grown = table.assign(current)
-        require_every_path_has_its_label(table, current)
-        require_in_trees(table)
-        assert all(table.next_hops(label) == hops for label, hops in unchanged.items() if label not in grown)
-        for label, hops in meaning.items():
-            assert hops.items() <= table.next_hops(label).items()
-        meaning = {label: table.next_hops(label) for label in table.labels}
+        follow(labels, network)
+        require_every_path_has_its_label(labels, network)
+        now = {path: labels.label_for(path) for paths in edge_paths(network).values() for path in paths}
+        assert all(now[path] == label for path, label in original.items() if path in now)
     for link in gone:
         join(network, *link)
-    assert edge_paths(network) == original
-    assert table.assign(original) == frozenset()
-    assert {path: table.label_for(path) for path in labels_before} == labels_before
+    follow(labels, network)
+    assert {path: labels.label_for(path) for path in original} == original
+    assert len(labels.blocks) == len(edges_of(network))
 
 
-def test_a_path_keeps_its_label_when_another_label_comes_to_lead_along_it() -> None:
-    """From b to d the second label leads by another path's doing, and later the first one does too."""
-    table = LabelTable()
-    own = Path(("b", "d"))
-    table.assign({("a", "d"): (Path(("a", "c", "d")), Path(("a", "b", "d"))), ("b", "d"): (own,)})
-    before = table.label_for(own)
-    table.assign({("e", "d"): (Path(("e", "b", "d")),)})
+@settings(max_examples=60, deadline=None)
+@given(networks, st.data())
+def test_links_that_are_found_one_by_one_get_labels_too(network: Network, data: st.DataObject) -> None:
+    links = sorted(link for link in switch_links(network) if link[0] < link[1])
+    late = data.draw(st.lists(st.sampled_from(links), unique=True, max_size=4)) if links else []
+    for link in late:
+        part(network, *link)
+    labels = Labels()
+    follow(labels, network)
+    for link in late:
+        join(network, *link)
+        follow(labels, network)
+        require_every_path_has_its_label(labels, network)
 
-    assert table.label_for(own) == before
+
+def test_a_link_that_fails_and_returns_costs_no_label_work() -> None:
+    network = network_of(fat_tree(4))
+    labels = Labels()
+    follow(labels, network)
+    for link in sorted(link for link in switch_links(network) if link[0] < link[1])[:8]:
+        part(network, *link)
+        assert not any(changed.made or changed.ended for changed in follow(labels, network))
+        join(network, *link)
+        assert not any(changed.made or changed.ended for changed in follow(labels, network))
+
+
+def test_a_link_concerns_those_whose_paths_it_is_on_alone() -> None:
+    network = network_of(spine_leaf(leaves=4, spines=2, hosts_per_leaf=1))
+    labels = Labels()
+    follow(labels, network)
+    part(network, "leaf0", "spine1")
+    changed = {change.destination: change.sources for change in follow(labels, network)}
+    others = {"leaf1", "leaf2", "leaf3"}
+    assert changed == {"leaf0": others, **{other: {"leaf0"} for other in others}}
+
+
+def test_ten_thousand_failures_use_no_more_labels_than_the_first_ones() -> None:
+    random = Random(7)
+    network = network_of(spine_leaf(leaves=4, spines=2, hosts_per_leaf=1))
+    labels = Labels()
+    follow(labels, network)
+    links = sorted(link for link in switch_links(network) if link[0] < link[1])
+    down: set[tuple[str, str]] = set()
+    most_blocks, most_labels = 0, 0
+    for _ in range(10_000):
+        link = random.choice(links)
+        (join if link in down else part)(network, *link)
+        down ^= {link}
+        follow(labels, network)
+        most_blocks, most_labels = max(most_blocks, len(labels.blocks)), max(most_labels, labels.space.taken)
+    assert most_blocks <= 2 * 4
+    assert most_labels <= 64
+    for link in down:
+        join(network, *link)
+    follow(labels, network)
+    require_every_path_has_its_label(labels, network)
 
 
 @given(networks)
+@settings(max_examples=40, deadline=None)
 def test_equal_graphs_get_equal_labels(network: Network) -> None:
-    tables = LabelTable(), LabelTable()
-    paths_by_pair = edge_paths(network)
-    tables[0].assign(paths_by_pair)
-    tables[1].assign(dict(reversed(paths_by_pair.items())))
-    for paths in paths_by_pair.values():
-        assert [tables[0].label_for(path) for path in paths] == [tables[1].label_for(path) for path in paths]
+    both = Labels(), Labels()
+    for labels in both:
+        follow(labels, network)
+    for paths in edge_paths(network).values():
+        assert [both[0].label_for(path) for path in paths] == [both[1].label_for(path) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -152,26 +202,54 @@ def test_equal_graphs_get_equal_labels(network: Network) -> None:
     ids=["three-tier", "fat-tree", "spine-leaf"],
 )
 def test_the_usual_fabrics_need_no_more_labels_than_a_pair_has_paths(network: Network, expected: int) -> None:
-    table = LabelTable()
-    table.assign(edge_paths(network))
-    assert len(table.labels) == expected
+    labels = Labels()
+    follow(labels, network)
+    assert labels.space.taken == expected
 
 
-def test_a_path_that_was_never_assigned_has_no_label() -> None:
-    table = LabelTable()
-    table.assign({("a", "c"): [Path(("a", "b", "c"))]})
-    assert table.label_for(Path(("b", "c"))) == FIRST_LABEL
-    for nodes in [("a", "d", "c"), ("c", "b", "a"), ("c",)]:
+def test_a_path_that_is_no_shortest_one_has_no_label() -> None:
+    labels = Labels()
+    network = network_of(spine_leaf(leaves=3, spines=1, hosts_per_leaf=1))
+    follow(labels, network)
+    for nodes in [("leaf0", "leaf1"), ("leaf0", "spine0", "leaf2", "spine0", "leaf1"), ("leaf0", "spine0")]:
         with pytest.raises(UnknownPath):
-            table.label_for(Path(nodes))
+            labels.label_for(Path(nodes))
+
+
+def test_running_out_of_labels_leaves_the_others_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels_module, "LAST_LABEL", FIRST_LABEL + 3)
+    network = network_of(spine_leaf(leaves=3, spines=2, hosts_per_leaf=1))
+    labels = Labels()
+    follow(labels, network)
+    assert labels.without_labels == {"leaf2"}
+    for path in network.shortest_paths("leaf0", "leaf1"):
+        assert walked(labels, labels.label_for(path), path) == path.nodes
     with pytest.raises(UnknownPath):
-        table.next_hops(FIRST_LABEL + 1)
+        labels.label_for(network.shortest_paths("leaf0", "leaf2")[0])
+    network.remove_node("leaf1")
+    follow(labels, network)
+    assert labels.without_labels == set()
 
 
-def test_running_out_of_labels_is_an_error_that_leaves_the_others_working(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "LAST_LABEL", FIRST_LABEL)
-    table = LabelTable()
-    path = Path(("a", "b", "c"))
-    with pytest.raises(LabelsExhausted):
-        table.assign({("a", "c"): [path, Path(("a", "d", "c"))]})
-    assert table.label_for(path) == FIRST_LABEL
+def found_in(labels: Labels) -> list[FoundBlock]:
+    return [FoundBlock(block.destination, block.base, block.bits,
+                       {node: {label - block.base: neighbour for label, neighbour in labels_in(block, node)
+                               if neighbour is not None} for node in block.arrivals if node != block.destination})
+            for block in labels.blocks]
+
+
+def test_labels_of_an_earlier_controller_are_taken_over_where_the_trees_are_the_same_and_avoided_elsewhere() -> None:
+    network = network_of(spine_leaf(leaves=3, spines=2, hosts_per_leaf=1))
+    first, second = Labels(), Labels()
+    for edges in (["leaf2"], ["leaf1", "leaf2"], edges_of(network)):
+        list(first.update(switch_links(network), edges))
+    found = found_in(first)
+    spoilt = FoundBlock(found[0].destination, found[0].base, found[0].bits, {"spine0": {0: "leaf9"}})
+    assert second.adopt([spoilt, *found[1:], FoundBlock("leaf0", 3, 0, {})]) == [FoundBlock("leaf0", 3, 0, {})]
+    follow(second, network)
+    bases = {block.destination: block.base for block in second.blocks}
+    assert all(bases[block.destination] == block.base for block in found[1:])
+    assert second.not_taken_over() == [spoilt] and bases[spoilt.destination] != spoilt.base
+    second.forget(spoilt)
+    assert second.not_taken_over() == []
+    require_every_path_has_its_label(second, network)

@@ -3,10 +3,10 @@
 import pytest
 
 from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownLink, UnknownNode
-from controller.policy.link_load import Flow
-from controller.policy.mayflower import Mayflower
-from controller.policy.network import Network, Path
-from controller.policy.read_request import ReadRequest, Replica
+from controller.policy.network.graph import Network, Path
+from controller.policy.reads.link_load import Flow
+from controller.policy.reads.mayflower import Mayflower
+from controller.policy.reads.read_request import ReadRequest, Replica
 from tests.unit.policy.networks import network_with, part
 
 MBIT = 1e6

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.coflow import Coflow, CoflowFlow, Schedule, TrafficSet
+from controller.policy.coflows.coflow import Coflow, CoflowFlow, Schedule, TrafficSet
+from controller.policy.coflows.mincof import MinCOF
 from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
-from controller.policy.mincof import MinCOF
-from controller.policy.network import Link, Network
+from controller.policy.network.graph import Link, Network
 from tests.unit.policy.networks import join, network_with, part
 
 MBIT = 1e6

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from controller.policy.network import Network
-from controller.policy.selection import Part, ReadRequest, Replica, Selector
+from controller.policy.network.graph import Network
+from controller.policy.reads.selection import Part, ReadRequest, Replica, Selector
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import network_with
 from topo.fabric import three_tier

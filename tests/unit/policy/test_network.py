@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.policy.errors import InvalidNetwork, UnknownLink, UnknownNode
-from controller.policy.network import Network, Path
+from controller.policy.network.graph import MAX_GONE_LINKS, Network, Path
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
@@ -47,6 +47,9 @@ def test_shortest_paths_are_all_those_that_do_not_run_through_a_host(network: Ne
     assert len(set(paths)) == len(paths)
     indices = [tuple(network.link_index(link) for link in path.links) for path in paths]
     assert network.shortest_path_links(source, destination) == indices
+    assert network.shortest_path_rows(source, destination).tolist() == [list(links) for links in indices]
+    assert [network.shortest_path(source, destination, number) for number in range(len(indices))] == list(
+        network.shortest_paths(source, destination))
     assert network.distance(source, destination) == (len(paths[0].links) if paths else None)
 
 
@@ -60,6 +63,8 @@ def test_a_node_reaches_itself_without_a_link() -> None:
     network = network_with("s", "h", "h-s")
     assert network.shortest_paths("h", "h") == (Path(("h",)),)
     assert network.shortest_path_links("h", "h") == [()]
+    assert network.shortest_path_rows("h", "h").shape == (1, 0)
+    assert network.shortest_path("h", "h", 0) == Path(("h",))
     assert network.distance("h", "h") == 0
 
 
@@ -153,3 +158,30 @@ def test_paths_do_not_depend_on_the_order_in_which_links_were_found(fabric: Fabr
     hosts = sorted(network.hosts)
     for other in hosts[1:]:
         assert network.shortest_paths(hosts[0], other) == mirrored.shortest_paths(hosts[0], other)
+
+
+def test_ten_thousand_hosts_that_come_and_go_need_no_more_indices_than_are_kept() -> None:
+    network = network_with("e1 e2", "x", "x-e1 e1-e2")
+    index = network.link_index(("e1", "e2"))
+    for number in range(10_000):
+        network.add_host(f"h{number}")
+        join(network, f"h{number}", "e2")
+        network.remove_node(f"h{number}")
+    assert len(network.capacities_bps()) <= MAX_GONE_LINKS + 10
+    assert len(network._index) <= MAX_GONE_LINKS + 10 and len(network._gone) <= MAX_GONE_LINKS + 2
+    assert network.link_index(("e1", "e2")) == index
+    live = [network.link_index(link) for link in network.links]
+    assert len(set(live)) == len(live)
+
+
+def test_a_host_that_comes_back_soon_has_its_old_index() -> None:
+    network = network_with("e1", "x", "x-e1")
+    index = network.link_index(("x", "e1"))
+    network.remove_node("x")
+    for number in range(MAX_GONE_LINKS // 2 - 1):
+        network.add_host(f"h{number}")
+        join(network, f"h{number}", "e1")
+        network.remove_node(f"h{number}")
+    network.add_host("x")
+    join(network, "x", "e1")
+    assert network.link_index(("x", "e1")) == index

@@ -7,9 +7,9 @@ from pathlib import Path
 import controller.policy
 
 ALLOWED = {
-    "__future__", "abc", "bisect", "collections", "controller", "dataclasses", "enum", "functools", "hashlib",
-    "heapq", "ipaddress", "itertools", "math", "networkx", "numba", "numpy", "operator", "random", "statistics",
-    "typing",
+    "__future__", "abc", "bisect", "collections", "contextlib", "controller", "dataclasses", "enum", "functools",
+    "hashlib", "heapq", "importlib", "ipaddress", "itertools", "math", "networkx", "numba", "numpy", "operator",
+    "random", "statistics", "typing",
 }  # fmt: skip
 
 

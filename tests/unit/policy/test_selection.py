@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
-from controller.policy.ecmp import ecmp_path
 from controller.policy.errors import InvalidRequest, NoPath, UnknownLink, UnknownNode, UnknownPolicy
-from controller.policy.five_tuple import TCP, FiveTuple
-from controller.policy.network import Network, Path
-from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES, ReadRequest, Replica, Selector
+from controller.policy.network.ecmp import ecmp_path
+from controller.policy.network.five_tuple import TCP, FiveTuple
+from controller.policy.network.graph import Network, Path
+from controller.policy.reads.selection import ReadRequest, Replica, Selector
+from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import part
 from topo.fabric import three_tier
@@ -24,7 +25,8 @@ SAME_RACK, SAME_POD, OTHER_POD = REPLICAS = (
     Replica("p0r1h0", 7002),
     Replica("p1r0h0", 7003),
 )
-ALL = [pair for pair in product(REPLICA_POLICIES, PATH_POLICIES) if pair != ("mayflower-plus", "ecmp")]
+ALL = [pair for pair in product(POLICIES.names(Kind.REPLICA), POLICIES.names(Kind.PATH))
+       if pair != ("mayflower-plus", "ecmp")]
 
 
 @pytest.fixture
@@ -210,7 +212,8 @@ def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> No
 
 HISTORY = """
 from random import Random
-from controller.policy.selection import PATH_POLICIES, REPLICA_POLICIES, ReadRequest, Replica, Selector
+from controller.policy.reads.selection import ReadRequest, Replica, Selector
+from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
 
@@ -218,7 +221,8 @@ network = network_of(three_tier(host_bps=10e6))
 chance = Random(5)
 selector = Selector(network, "mayflower", "mayflower", Random(6))
 hosts = sorted(network.hosts)
-PAIRS = [(a, b) for a in REPLICA_POLICIES for b in PATH_POLICIES if (a, b) != ("mayflower-plus", "ecmp")]
+PAIRS = [(a, b) for a in POLICIES.names(Kind.REPLICA) for b in POLICIES.names(Kind.PATH)
+         if (a, b) != ("mayflower-plus", "ecmp")]
 for number in range(150):
     now = number / 10
     client, *replicas = chance.sample(hosts, 4)

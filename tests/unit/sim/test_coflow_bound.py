@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflow_comparators import Aalo, FairSharing, Fifo, Rapier, Sincronia, Tailor, Varys
-from controller.policy.coflow_plus import CoflowPlus
-from controller.policy.mincof import MinCOF
-from controller.policy.network import Network
+from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Fifo, Rapier, Sincronia, Tailor, Varys
+from controller.policy.coflows.coflow_plus import CoflowPlus
+from controller.policy.coflows.mincof import MinCOF
+from controller.policy.network.graph import Network
 from sim import coflow_bound
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement

@@ -6,9 +6,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from controller.policy.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
-from controller.policy.mincof import MinCOF
+from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
+from controller.policy.coflows.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
+from controller.policy.coflows.mincof import MinCOF
 from sim.class_shares import class_rates, ranked_rates
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement

@@ -1,0 +1,136 @@
+"""`/v1/coflows` and `/v1/meters`: what is scheduled, and what holds it to its rates."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from controller.coflows import models
+from controller.coflows.book import CoflowBook, ReportedCoflow, ReportedFlow
+from controller.coflows.turns import Turns
+from controller.errors import UnknownCoflow
+from controller.policy.coflows.coflow import Assignment
+from controller.policy.network.five_tuple import FiveTuple
+from controller.queues.classes import PRIORITY_QUEUES, class_of_priority
+from controller.rest.routes import route
+from controller.tables.flow_records import Claimant
+from controller.topology.state import NetworkState
+
+CLAIMANT = Claimant("coflows", precedence=200)
+LIMIT = 200
+_PRIORITY_NAMES = {queue.number: queue.name for queue in PRIORITY_QUEUES}
+
+
+class CoflowService(Protocol):
+    """What these routes need of the coflow application."""
+
+    book: CoflowBook
+    failures: dict[FiveTuple, str]
+    forwarding: Any
+
+    def remove(self, coflow_id: bytes) -> None: ...
+
+
+class CoflowsApi:
+    def __init__(self, service: CoflowService, state: NetworkState) -> None:
+        self._service = service
+        self._state = state
+
+    @route("GET", "/v1/coflows", summary="The live coflows, in the order in which they are served", tag="coflows",
+           response=models.CoflowList, query=("offset", "limit"))
+    def list_coflows(self, offset: models.Offset = 0, limit: models.Limit = LIMIT) -> models.CoflowList:
+        """The order changes with every schedule: a coflow may stand in two pages, or in none, while it does."""
+        places, turns = self._places(), Turns()
+        coflows = sorted(self._service.book, key=lambda each: places.get(each.id, len(places)))
+        rows = []
+        for each in coflows[offset:offset + limit]:
+            rows.append(models.CoflowSummary(**self._summary(each, places)))
+            turns.others()
+        return models.CoflowList(coflows=rows, total=len(coflows), next_offset=_next(offset, limit, len(coflows)))
+
+    @route("GET", "/v1/coflows/{id}", summary="A coflow with its flows", tag="coflows", response=models.Coflow,
+           problems=[UnknownCoflow], query=("offset", "limit"))
+    def get_coflow(self, id: models.CoflowId, offset: models.Offset = 0,  # noqa: A002
+                   limit: models.Limit = LIMIT) -> models.Coflow:
+        """`offset` and `limit` are of its flows, in the order in which they were announced."""
+        coflow = self._service.book.get(bytes.fromhex(id))
+        if coflow is None:
+            raise UnknownCoflow(id)
+        summary, turns, members = self._summary(coflow, self._places()), Turns(), []
+        flows = list(coflow.flows.values())
+        for flow in flows[offset:offset + limit]:
+            members.append(self._flow(flow, self._service.book.schedule, coflow.distrusted is not None))
+            turns.others()
+        return models.Coflow(**summary, members=members, next_offset=_next(offset, limit, len(flows)))
+
+    @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
+           problems=[UnknownCoflow])
+    def delete_coflow(self, id: models.CoflowId) -> None:  # noqa: A002
+        """Its flows go on over the default paths, in the best-effort queue. It is not scheduled again before it has
+        been silent for the time after which coflows are forgotten."""
+        self._service.remove(bytes.fromhex(id))
+
+    @route("GET", "/v1/meters", summary="The meters of scheduled flows", tag="coflows", response=models.MeterList)
+    def list_meters(self) -> models.MeterList:
+        metered = sorted(((record.placement.dpid, record.meter, record.five_tuple)
+                          for record in self._service.forwarding.records if record.meter is not None),
+                         key=lambda each: (each[0], each[1].meter_id))
+        return models.MeterList(without_meter=self._service.forwarding.flow_installer.unmetered, meters=[
+            models.Meter(dpid=dpid, switch_name=self._state.name_of(dpid), meter=meter.meter_id,
+                  rate_bps=1000 * meter.rate_kbps, burst_bits=1000 * meter.burst_kbits, **_ends(five_tuple))
+            for dpid, meter, five_tuple in metered])
+
+    def _places(self) -> dict[bytes, int]:
+        return {coflow_id: place for place, coflow_id in enumerate(self._service.book.order)}
+
+    def _summary(self, coflow: ReportedCoflow, places: dict[bytes, int]) -> dict[str, Any]:
+        now, schedule = time.monotonic(), self._service.book.schedule
+        own = [schedule[flow] for flow in coflow.flows if flow in schedule]
+        states = {_state(assignment) for assignment in own}
+        state = "refused" if coflow.distrusted else next(
+            (each for each in ("starved", "scheduled", "best-effort") if each in states), "best-effort")
+        return {"id": coflow.id.hex(), "state": state, "problem": coflow.distrusted,
+                "position": places.get(coflow.id), "flows": len(coflow.flows), "ended_flows": coflow.ended,
+                "remaining_bytes": sum(flow.remaining_bytes for flow in coflow.flows.values()),
+                "rate_bps": sum(assignment.rate_bps or 0.0 for assignment in own),
+                "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
+
+    def _flow(self, flow: ReportedFlow, schedule: Any, refused: bool) -> models.CoflowFlow:
+        five_tuple = flow.five_tuple
+        assignment = schedule.get(five_tuple)
+        record = self._service.forwarding.records.get(five_tuple)
+        placed = record if record and CLAIMANT in record.claims else None
+        problem = self._service.failures.get(five_tuple) or self._service.book.refusals.get(five_tuple)
+        path = assignment.path if assignment else None
+        if path is None and assignment and assignment.priority is not None and placed:
+            path = placed.path      # the one that ECMP gives it, in an entry of its own for its queue
+        nodes = list(path.nodes) if path else []
+        state: models.FlowState = (
+            "failed" if five_tuple in self._service.failures else "placed" if placed and nodes else
+            "default" if refused or (assignment and not nodes) else "waiting")
+        return models.CoflowFlow(
+            **_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",
+            remaining_bytes=flow.remaining_bytes, measured_bytes=flow.measured_bytes,
+            queue=_queue(assignment) if assignment else "best-effort",
+            rate_bps=assignment.rate_bps if assignment else None,
+            meter=placed.meter.meter_id if placed and placed.meter else None,
+            path=nodes, path_names=[self._state.name_of(node) for node in nodes], state=state, problem=problem)
+
+
+def _next(offset: int, limit: int, total: int) -> int | None:
+    return offset + limit if offset + limit < total else None
+
+
+def _ends(five_tuple: FiveTuple) -> dict[str, Any]:
+    return {"source": five_tuple.source, "source_port": five_tuple.source_port,
+            "destination": five_tuple.destination, "destination_port": five_tuple.destination_port}
+
+
+def _queue(assignment: Assignment) -> str:
+    if assignment.priority is not None:
+        return _PRIORITY_NAMES[class_of_priority(assignment.priority)]
+    return _state(assignment)
+
+
+def _state(assignment: Assignment) -> str:
+    return "scheduled" if assignment.priority is not None else assignment.traffic_set.value.replace("_", "-")

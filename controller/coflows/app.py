@@ -1,0 +1,337 @@
+"""Coflows: reports in, schedules out to the switches (MinCOF, sections III-C and III-D).
+
+What the scheduler wants and what the switches have are compared all the time, and the difference is sent: a new
+schedule, a renewed lifetime, a switch that was away and an attempt that failed are all the same case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from eventlet import tpool
+from eventlet.green import socket
+from ryu.controller.handler import set_ev_cls
+from ryu.lib import hub
+from ryu.ofproto import ofproto_v1_3
+
+from coflow.acceptance import Acceptance
+from coflow.errors import InvalidReport, InvalidSetting
+from coflow.report import MAX_DATAGRAM_BYTES, decode
+from coflow.settings import read_key
+from controller.application import Application, lookup_service_brick
+from controller.coflows.api import CLAIMANT, CoflowsApi
+from controller.coflows.book import CoflowBook, ReportedFlow
+from controller.coflows.metrics import CoflowMetrics
+from controller.coflows.minimum_rates import with_minimum_rates
+from controller.coflows.planning import Assignments, News, Plan, Planner
+from controller.coflows.policies import compile_policy, make_scheduler
+from controller.coflows.turns import TURN_SECONDS, Turns
+from controller.counters.poller import EventMeasured
+from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
+from controller.events import EventHostChanged, EventLinkChanged
+from controller.policy.coflows.coflow import Assignment, TrafficSet
+from controller.policy.errors import PolicyError
+from controller.policy.network.ecmp import ecmp_path
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Network
+from controller.queues.classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
+from controller.rest import RestApplication
+from controller.tables.flow_records import Claim, Withdrawal
+from controller.topology.state import NetworkState
+
+TRAFFIC_CLASSES = {TrafficSet.SCHEDULED: SCHEDULED.number, TrafficSet.STARVED: STARVED.number,
+                   TrafficSet.BEST_EFFORT: BEST_EFFORT.number}
+EXPIRE_INTERVAL_SECONDS = 0.5
+RETRY_SECONDS = 1.0
+NETWORK_DELAY_SECONDS = 0.05
+"""Changes of the network come in showers."""
+LOCATE_SECONDS = 1.0
+RECEIVE_BUFFER_BYTES = 4 << 20
+"""For reports that come while others have their turn, if the kernel gives so much (net.core.rmem_max)."""
+MAX_SEARCHES = 64
+"""Hosts that are searched for at once; the reports that come later lead to the others."""
+SHORT_SECONDS = 0.005
+"""A decision that took the processor for longer than this is made in another thread the next time."""
+FEW_FLOWS = 100
+"""News of more flows than this are taken in there too."""
+MOST_REST_SECONDS = 1.0
+"""After a plan there is a rest as long as it took, but no longer than this: it takes half of the time at most."""
+LOOP_PATIENCE_SECONDS = 30.0
+
+
+class Coflows(Application):
+    """Listens to reports, keeps the schedule and puts it into the switches."""
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    _CONTEXTS = {"state": NetworkState, "rest": RestApplication}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state: NetworkState = kwargs["state"]
+        settings = self._state.settings
+        assert settings.coflow_key_file is not None
+        try:
+            self._key = read_key(settings.coflow_key_file)
+        except InvalidSetting as error:
+            raise InvalidSettings(str(error)) from None
+        self._acceptance = Acceptance()
+        compile_policy(settings.coflow_policy)
+        self.book = CoflowBook(settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
+        self.planner = Planner(
+            lambda network: make_scheduler(settings.coflow_policy, network, settings.coflow_threshold_bytes),
+            self._state.network, self._enforced)
+        self._decision_seconds = 0.0
+        self.metrics = CoflowMetrics(kwargs["rest"].metrics)
+        self.metrics.live.set_function(lambda: len(self.book))
+        self._placed: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
+        """What the switches have confirmed, and for which flow of the book: a connection may serve several coflows,
+        one after the other."""
+        self.failures: dict[FiveTuple, str] = {}
+        self._news = hub.Event()
+        self._schedule_changed = hub.Event()
+        self._renew_at = 0.0
+        self._retry_at = 0.0
+        """When flows that failed are tried again; the others do not wait for it."""
+        self._network_dirty = False
+        self._searching: set[str] = set()
+        self.address: tuple[str, int] | None = None
+        self.forwarding: Any = None
+        self.hosts: Any = None
+        kwargs["rest"].register(CoflowsApi(self, self._state))
+
+    def start(self) -> None:
+        """Raises InvalidSettings if the address cannot be had."""
+        address = str(self._state.settings.coflow_host), self._state.settings.coflow_port
+        listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            listening.bind(address)
+        except OSError as error:
+            raise InvalidSettings(
+                f"cannot take coflow reports at {address[0]}:{address[1]}: {error.strerror}") from None
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        self.address = listening.getsockname()[:2]
+        super().start()
+        self.forwarding = lookup_service_brick("Forwarding")
+        self.hosts = lookup_service_brick("Hosts")
+        self.logger.info("coflow reports are taken at udp:%s:%d", *self.address)
+        self.loops.run("coflow reports", lambda: self._receive_some(listening), patience_seconds=None)
+        self.start_loops()
+
+    def start_loops(self) -> None:
+        """Begin to put schedules into the switches."""
+        self.loops.run("coflow decisions", self._plan_when_due, patience_seconds=LOOP_PATIENCE_SECONDS)
+        self.loops.run("coflow schedule", self._apply_when_due, patience_seconds=LOOP_PATIENCE_SECONDS)
+        self.loops.run("coflow expiry", self._expire, every_seconds=EXPIRE_INTERVAL_SECONDS,
+                       patience_seconds=LOOP_PATIENCE_SECONDS)
+
+    # --- reports ---
+
+    def _receive_some(self, listening: Any) -> None:
+        """Take in what comes, until others have to have their turn."""
+        began = time.monotonic()
+        while time.monotonic() - began < TURN_SECONDS:
+            self.receive(listening.recvfrom(MAX_DATAGRAM_BYTES + 1)[0])
+
+    def receive(self, datagram: bytes) -> None:
+        """Take one datagram in; what is wrong with it is counted."""
+        try:
+            report = decode(datagram, self._key)
+            news = self._acceptance.take(report, time.time())
+        except InvalidReport as error:
+            self.metrics.reports.labels(error.reason).inc()
+            self.logger.debug("a report is refused: %s", error)
+            return
+        known, turned_away = self.book.get(report.coflow_id), self.book.turned_away
+        self.book.take(report.coflow_id, news, time.monotonic())
+        self.metrics.reports.labels("taken" if self.book.turned_away == turned_away else "crowded").inc()
+        if known is None and self.book.get(report.coflow_id) is not None:
+            self.metrics.arrived.inc()
+        for each in news:
+            for host in (each.flow.source, each.flow.destination):
+                if (each.remaining_bytes and host not in self._state.hosts and host not in self._searching
+                        and len(self._searching) < MAX_SEARCHES):
+                    self._searching.add(host)
+                    self.loops.spawn(self._search, host)
+        if self.book.has_news:
+            self._news.set()
+
+    def _search(self, host: str) -> None:
+        """Find a host that no switch has seen; the next report of its flows then finds a path."""
+        try:
+            self.hosts.locate(host, LOCATE_SECONDS)
+        except ControllerError as error:
+            self.logger.info("a coflow's flow has no path: %s", error)
+        finally:
+            self._searching.discard(host)
+
+    def remove(self, coflow_id: bytes) -> None:
+        """Take a coflow's schedule away for good. Raises UnknownCoflow."""
+        if self.book.get(coflow_id) is None:
+            raise UnknownCoflow(coflow_id.hex())
+        self.book.remove(coflow_id, "it was deleted")
+        self._news.set()
+
+    # --- schedules ---
+
+    def _plan_when_due(self) -> None:
+        if not self.book.has_news:
+            self._news.wait(timeout=EXPIRE_INTERVAL_SECONDS)
+            self._news.clear()
+        try:
+            self.plan()
+        except Exception:
+            self.planner.start_over()
+            self.book.start_over()
+            raise
+
+    def plan(self) -> None:
+        """Have the schedule follow what has happened: all of it, if that is little."""
+        if not self.book.has_news:
+            return
+        began = time.monotonic()
+        self.planner.follow_network()
+        with self.metrics.decision_seconds.time():
+            news = self.book.news()
+            in_thread = len(news) > FEW_FLOWS or self._decision_seconds > SHORT_SECONDS
+            plan = (tpool.execute if in_thread else _here)(self._decide, news, began)
+        self.book.planned(plan)
+        self._schedule_changed.set()
+        hub.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
+
+    def _decide(self, news: News, now: float) -> Plan:
+        began = time.thread_time()
+        plan = self.planner.plan(news, now)
+        if plan.assignments is not None:
+            self._decision_seconds = time.thread_time() - began
+        return plan
+
+    def _enforced(self, assignments: Assignments, network: Network) -> dict[FiveTuple, Assignment]:
+        settings = self._state.settings
+        if settings.coflow_rates == "hosts":
+            told = {flow: replace(assignment, rate_bps=None) for flow, assignment in assignments.items()}
+        else:
+            told = with_minimum_rates(assignments, network, settings.meter_min_rate_bps)
+        return {flow: assignment for flow, assignment in told.items()
+                if (assignment.path, assignment.rate_bps, assignment.priority) != (None, None, None)}
+
+    def _apply_when_due(self) -> None:
+        self._schedule_changed.wait(timeout=EXPIRE_INTERVAL_SECONDS)
+        self._schedule_changed.clear()
+        self.apply()
+
+    def apply(self) -> None:
+        """Make the switches hold what the schedule says now, confirmed."""
+        settings = self._state.settings
+        target = {flow: (assignment, self.book.flow(flow)) for flow, assignment in self.book.enforced.items()}
+        now = time.monotonic()
+        renew, retry = now >= self._renew_at, now >= self._retry_at
+        wanted = {flow: placed for flow, placed in target.items() if (retry or flow not in self.failures) and (
+            renew or self._placed.get(flow) != placed or self.forwarding.records.claim_of(flow, CLAIMANT) is None)}
+        unwanted = [flow for flow in (*self._placed, *self.failures)
+                    if flow not in target and not self._is_kept_by_a_switch_away(flow)]
+        if renew:
+            self._renew_at = now + settings.coflow_lifetime_seconds / 3
+        if not wanted and not unwanted:
+            return
+        turns, claims = Turns(), []
+        for flow, placed in wanted.items():
+            if claim := self._claim(flow, *placed):
+                claims.append(claim)
+            turns.others()
+        with self.metrics.placement_seconds.time():
+            failures = self.forwarding.apply(claims, [Withdrawal(flow, CLAIMANT) for flow in unwanted])
+        for flow in unwanted:
+            self._placed.pop(flow, None)
+        if failures:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        for flow, placed in wanted.items():
+            if flow in failures:
+                self.metrics.refused.labels(failures[flow].slug).inc()
+                self._placed.pop(flow, None)
+            else:
+                self._placed[flow] = placed
+        for flow, error in failures.items():
+            if self.failures.get(flow) != str(error):
+                self.logger.warning("a flow of a coflow is not placed: %s", error)
+        waiting = {flow: error for flow, error in self.failures.items() if flow in target and flow not in wanted}
+        self.failures = waiting | {flow: str(error) for flow, error in failures.items()}
+
+    def _is_kept_by_a_switch_away(self, flow: FiveTuple) -> bool:
+        """Whether a flow that is not over has its entry at a switch that lost its connection. The switch goes on with
+        it until its lifetime ends; if it is back before, nothing needs to change."""
+        record = self.forwarding.records.get(flow)
+        placement = record.placement if record and CLAIMANT in record.claims else None
+        return (placement is not None and placement.dpid not in self._state.datapaths
+                and self.book.flow(flow) is not None)
+
+    def _claim(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Claim | None:
+        """What the schedule wants of a flow; None if it cannot be reached.
+
+        One with a rate but no path keeps to whatever path it has below its meter. The default paths push a label
+        without a traffic class, so one with a priority gets the path that ECMP would give it.
+        """
+        lifetime_seconds = self._state.settings.coflow_lifetime_seconds
+        if assignment.path is None and assignment.priority is None:
+            return Claim(flow, CLAIMANT, reported, rate_bps=assignment.rate_bps, lifetime_seconds=lifetime_seconds)
+        path, traffic_class = assignment.path, TRAFFIC_CLASSES[assignment.traffic_set]
+        if path is None:
+            try:
+                paths = self._state.network.shortest_paths(flow.source, flow.destination)
+            except PolicyError:         # its host has gone since the schedule was made
+                return None
+            if not paths:
+                return None
+            path = ecmp_path(paths, flow)
+        if assignment.priority is not None:
+            traffic_class = class_of_priority(assignment.priority)
+        return Claim(flow, CLAIMANT, reported, path, traffic_class, assignment.rate_bps,
+                     lifetime_seconds=lifetime_seconds)
+
+    # --- time and the network ---
+
+    def _expire(self) -> None:
+        turns = Turns()
+        self._acceptance.forget(time.time())
+        for coflow in self.book:
+            self.book.expire(coflow, time.monotonic())
+            turns.others()
+        if self.book.has_news:
+            self._news.set()
+
+    @set_ev_cls([EventLinkChanged, EventHostChanged])
+    def network_changed(self, event: Any) -> None:
+        if not self._network_dirty and len(self.book):
+            self._network_dirty = True
+            self.loops.spawn_after(NETWORK_DELAY_SECONDS, self._plan_anew)
+
+    def _plan_anew(self) -> None:
+        self._network_dirty = False
+        self.book.network_changed()
+        self._news.set()
+
+    # --- measurements ---
+
+    @set_ev_cls(EventMeasured)
+    def measured(self, event: EventMeasured) -> None:
+        """A round of polls is over: what the flows have moved, by their first switches' count."""
+        now = time.monotonic()
+        for flow, (_, reported) in list(self._placed.items()):
+            record = self.forwarding.records.get(flow)
+            if record is None or reported is not self.book.flow(flow):
+                continue        # its entry has counted for an earlier one so far
+            if self.book.measured(flow, record.transferred_bytes(CLAIMANT), now):
+                self.metrics.distrusted.inc()
+                self.logger.warning("the coflow of a flow from %s to %s moved more than it announced: no schedule",
+                                    flow.source, flow.destination)
+                self._news.set()
+
+    @property
+    def unmetered(self) -> int:
+        return int(self.forwarding.flow_installer.unmetered)
+
+
+def _here(function: Callable[..., Plan], *arguments: Any) -> Plan:
+    return function(*arguments)

@@ -1,0 +1,97 @@
+"""From news of coflows to the schedule that they are to have. No Ryu, no sockets, no clock.
+
+A decision over thousands of coflows takes longer than a controller may keep silent. So the scheduler is owned by a
+`Planner` that works on a copy of the network: `plan` may run in another thread, as long as one plan is made at a time
+and `follow_network` and `start_over` are called between plans. What happens meanwhile is told with the next plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler
+from controller.policy.errors import PolicyError
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Network
+
+Assignments = Mapping[FiveTuple, Assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has happened since the last plan, each flow named once: it ended, came, or has so many bytes left."""
+
+    ended: Sequence[FiveTuple] = ()
+    arrived: Sequence[Coflow] = ()
+    progress: Mapping[FiveTuple, int] = field(default_factory=dict)
+    network_changed: bool = False
+
+    def __len__(self) -> int:
+        """How many flows it is about."""
+        return len(self.ended) + len(self.progress) + sum(len(coflow.flows) for coflow in self.arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What came of news. Without `assignments` those of before hold, less the flows that have ended.
+
+    `enforced` is what the switches are told of the assignments, flows about which there is nothing to tell left out.
+    """
+
+    refused: Mapping[FiveTuple, str] = field(default_factory=dict)
+    assignments: dict[FiveTuple, Assignment] | None = None
+    enforced: dict[FiveTuple, Assignment] = field(default_factory=dict)
+    order: Sequence[bytes] = ()
+
+
+class Planner:
+    """`make` gives a scheduler for a network; `enforce` what the switches are told of its assignments."""
+
+    def __init__(self, make: Callable[[Network], CoflowScheduler], network: Network,
+                 enforce: Callable[[Assignments, Network], dict[FiveTuple, Assignment]]) -> None:
+        self._make, self._enforce = make, enforce
+        self._source = network
+        self.start_over()
+
+    def start_over(self) -> None:
+        """With a scheduler that has been told nothing."""
+        self._network = self._source.copy()
+        self.scheduler = self._make(self._network)
+
+    def follow_network(self) -> None:
+        """Take over what has changed in the network."""
+        self._network.follow(self._source)
+
+    def plan(self, news: News, now: float) -> Plan:
+        """The schedule after the news: one decision, if they ask for any."""
+        scheduler = self.scheduler
+        refused: dict[FiveTuple, str] = {}
+        with scheduler.together(now) as decided:
+            for five_tuple in news.ended:
+                scheduler.flow_finished(five_tuple, now)
+            for coflow in news.arrived:
+                self._arrive(coflow, refused, now)
+            for five_tuple, remaining_bytes in news.progress.items():
+                scheduler.progress(five_tuple, remaining_bytes, now)
+            for five_tuple in news.progress:
+                scheduler.correct(five_tuple, now)
+            scheduler.again(now)
+            if news.network_changed:
+                scheduler.network_changed(now)
+        if decided.schedule is None:
+            return Plan(refused)
+        assignments: dict[FiveTuple, Assignment] = dict(decided.schedule.assignments)  # type: ignore[arg-type]
+        return Plan(refused, assignments, self._enforce(assignments, self._network),
+                    decided.schedule.order)  # type: ignore[arg-type]  # coflows are known to it by their ids
+
+    def _arrive(self, coflow: Coflow, refused: dict[FiveTuple, str], now: float) -> None:
+        """One flow at a time only if some are refused."""
+        try:
+            self.scheduler.coflow_arrived(coflow, now)
+        except PolicyError as error:
+            if len(coflow.flows) == 1:
+                refused[coflow.flows[0].flow_id] = str(error)  # type: ignore[index]  # a 5-tuple
+                return
+            for flow in coflow.flows:
+                self._arrive(Coflow(coflow.id, (flow,), coflow.arrived_at), refused, now)

@@ -1,0 +1,249 @@
+"""What MinCOF is compared with: coflow policies of others, behind the same interface.
+
+* `FairSharing`: nobody schedules; every flow takes the switches' default path (ECMP) at TCP's fair share.
+* `Varys` (Chowdhury, Zhong and Stoica, SIGCOMM 2014): smallest effective bottleneck first (SEBF), MADD as its code
+  has it (`coflow_kernels.scaled`), and what is left goes flow by flow. Hosts enforce the rates; the network between
+  them is taken to be without limits, and the path is left to ECMP. Varys' guard against starvation, a share of time
+  for all, is left out, as in its own simulator. `ShortestFirst` and `Fifo` are the same with other orders: by the
+  coflow's largest flow, and first come, first served.
+* `Aalo` (Chowdhury and Stoica, SIGCOMM 2015): sizes are not known. Coflows are in queues by what they have sent
+  (D-CLAS); a queue comes before the next, first come, first served within. ECMP.
+* `Sincronia` (Agarwal et al., SIGCOMM 2018): the order of `bssi`, which is within four times the best, enforced by
+  priorities alone: no rates. The eight classes of traffic go to the first seven coflows and to all others. ECMP.
+* `Tailor` (Jiang et al., ICCCN 2016): fair sharing, but a new coflow's slowest flow is moved to the path on which it
+  gets most, if the coflow then ends earlier: one flow a decision, no rates.
+* `Rapier` (Zhao et al., INFOCOM 2015): route and rate together. Each coflow in turn, smallest bottleneck first, is
+  placed on the paths that shorten it most, with MADD rates; what is left goes flow by flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from controller.policy.coflows import checked_kernels as kernels
+from controller.policy.coflows.coflow import TrafficSet
+from controller.policy.coflows.coflow_kernels import FULL, Integers, Reals
+from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, hashed, without_rates
+from controller.policy.network.graph import Network
+from controller.policy.network.maxmin import global_shares
+
+PRIORITIES = 8
+
+
+class LiveArrays:
+    """The live flows of some coflows as the kernels want them; `flows[f]` is the object of row f."""
+
+    def __init__(self, coflows: Sequence[LiveCoflow], network: Network, now: float) -> None:
+        self.coflows = coflows
+        self.flows = [flow for coflow in coflows for flow in coflow.flows.values()]
+        longest = max((len(flow.links) for flow in self.flows), default=1)
+        self.count = np.array([len(coflow.flows) for coflow in coflows], np.int64)
+        self.first = np.concatenate(([0], np.cumsum(self.count)))[:-1].astype(np.int64)
+        self.rows = np.arange(len(self.flows))
+        self.links = np.full((len(self.flows), max(longest, 1)), -1, np.int64)
+        for row, flow in enumerate(self.flows):
+            self.links[row, : len(flow.links)] = flow.links
+        self.left = np.array([0.0 if flow.is_stranded else flow.remaining_bits(now) for flow in self.flows],
+                             np.float64)
+        self.whole = np.array(network.capacities_bps(), np.float64)
+        self.free = self.whole.copy()
+        self.load = np.zeros(len(self.whole))
+        self.rates = np.zeros(len(self.flows))
+        self.all = np.arange(len(coflows))
+
+    def gammas(self) -> Reals:
+        """The time of each coflow if it had the network for itself."""
+        out = np.zeros(len(self.coflows))
+        kernels.gammas(self.all, self.first, self.count, self.rows, self.links, self.left, self.whole, self.whole,
+                       self.load, out)
+        return out
+
+    def bssi(self) -> Integers:
+        """Sincronia's order."""
+        return kernels.bssi(self.all, self.first, self.count, self.rows, self.links, self.left, self.whole,
+                                 self.load)
+
+    def scaled(self, order: Integers) -> None:
+        kernels.scaled(order, self.first, self.count, self.rows, self.links, self.left, self.free, self.whole,
+                       self.load, self.rates)
+
+    def backfill(self, order: Integers) -> None:
+        """In order, each flow gets all that its links have left; the flows are told the rates that they have then."""
+        kernels.backfill(order, self.first, self.count, self.rows, self.links, self.free, self.whole, self.rates)
+        for flow, rate_bps in zip(self.flows, self.rates.tolist(), strict=True):
+            flow.rate_bps = rate_bps
+
+    def in_order(self, order: Integers) -> list[LiveCoflow]:
+        return [self.coflows[number] for number in order]
+
+
+class _HostLinksOnly(TableScheduler):
+    """Policies that know the hosts' own links and leave the path between to the switches."""
+
+    def _place(self, flows: Iterable[LiveFlow], now: float) -> None:
+        for flow in flows:
+            links = self._network.shortest_path_links(flow.source, flow.destination)[0]
+            flow.links = (links[0], links[-1])
+
+
+class FairSharing(_HostLinksOnly):
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        return list(self._by_age())
+
+
+class Varys(_HostLinksOnly):
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        arrays = LiveArrays(list(self._by_age()), self._network, now)
+        order = self._order_of(arrays)
+        arrays.scaled(order)
+        arrays.backfill(order)
+        for flow in arrays.flows:
+            flow.traffic_set = TrafficSet.BEST_EFFORT
+        return arrays.in_order(order)
+
+    def _order_of(self, arrays: LiveArrays) -> Integers:
+        return np.argsort(arrays.gammas(), kind="stable")
+
+
+class ShortestFirst(Varys):
+    """SCF: by the coflow's largest flow."""
+
+    def _order_of(self, arrays: LiveArrays) -> Integers:
+        return np.argsort(np.maximum.reduceat(arrays.left, arrays.first) if len(arrays.left) else arrays.left,
+                          kind="stable")
+
+
+class Fifo(Varys):
+    def _order_of(self, arrays: LiveArrays) -> Integers:
+        return arrays.all
+
+
+class Aalo(_HostLinksOnly):
+    """`first_limit_bytes` and `factor` are Aalo's own: 10 MB, then ten times as much for each queue."""
+
+    def __init__(self, network: Network, first_limit_bytes: float = 10e6, factor: float = 10.0) -> None:
+        super().__init__(network)
+        self._first_limit_bits, self._factor = first_limit_bytes * 8, factor
+
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        ordered = sorted(self._by_age(), key=lambda coflow: self._queue(coflow, now))
+        arrays = LiveArrays(ordered, self._network, now)
+        arrays.left[:] = [not flow.is_stranded for flow in arrays.flows]    # sizes are not known: all alike
+        arrays.scaled(arrays.all)
+        arrays.backfill(arrays.all)
+        return ordered
+
+    def _queue(self, coflow: LiveCoflow, now: float) -> int:
+        sent_bits = coflow.size_bits - sum(flow.remaining_bits(now) for flow in coflow.flows.values())
+        limit_bits, queue = self._first_limit_bits, 0
+        while sent_bits > limit_bits and queue < PRIORITIES - 1:
+            limit_bits *= self._factor
+            queue += 1
+        return queue
+
+
+class Sincronia(_HostLinksOnly):
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        arrays = LiveArrays(list(self._by_age()), self._network, now)
+        ordered = arrays.in_order(arrays.bssi())
+        for place, coflow in enumerate(ordered):
+            for flow in coflow.flows.values():
+                flow.priority = min(place, PRIORITIES - 1)
+        return ordered
+
+
+class _Routed(TableScheduler):
+    """Policies that know paths; at first each flow takes one by its hash, as ECMP would."""
+
+    def _place(self, flows: Iterable[LiveFlow], now: float) -> None:
+        for flow in flows:
+            paths = self._network.shortest_paths(flow.source, flow.destination)
+            self._put(flow, hashed(flow, len(paths)))
+
+    def _put(self, flow: LiveFlow, number: int) -> None:
+        flow.path = self._network.shortest_paths(flow.source, flow.destination)[number]
+        flow.links = self._network.shortest_path_links(flow.source, flow.destination)[number]
+
+
+class Tailor(_Routed):
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        flows = [flow for flow in self._flows.values() if flow.links]
+        for coflow in self._by_age():
+            self._trim(coflow, flows, now)
+        return list(self._by_age())
+
+    def _trim(self, coflow: LiveCoflow, flows: Sequence[LiveFlow], now: float) -> None:
+        """Move the slowest flow to where it gets most, if the coflow then ends earlier."""
+        own = [number for number, flow in enumerate(flows) if flow.coflow is coflow]
+        if not own:
+            return
+        capacities = self._network.capacities_bps()
+        shares = global_shares([flow.links for flow in flows], capacities, {})
+        ends = {number: flows[number].remaining_bits(now) / shares[number] for number in own}
+        slowest = max(own, key=lambda number: (ends[number], -number))
+        flow = flows[slowest]
+        used = dict.fromkeys(range(len(capacities)), 0)
+        for number, other in enumerate(flows):
+            if number != slowest:
+                for link in other.links:
+                    used[link] += 1
+        paths = self._network.shortest_path_links(flow.source, flow.destination)
+        best = max(range(len(paths)), key=lambda path: (min(capacities[link] / (used[link] + 1)
+                                                            for link in paths[path]), paths[path] == flow.links))
+        if paths[best] == flow.links:
+            return
+        moved = [other.links for other in flows]
+        moved[slowest] = paths[best]
+        after = global_shares(moved, capacities, {})
+        if max(flows[number].remaining_bits(now) / after[number] for number in own) < max(ends.values()) * (1 - 1e-9):
+            self._put(flow, best)
+
+
+class Rapier(_Routed):
+    def _decide(self, now: float) -> list[LiveCoflow]:
+        without_rates(self._flows.values(), TrafficSet.BEST_EFFORT)
+        free = np.array(self._network.capacities_bps(), np.float64)
+        whole, waiting, ordered = free.copy(), list(self._by_age()), []
+        while waiting:
+            placed = [(self._place_on(coflow, free, whole, now), coflow) for coflow in waiting]
+            (seconds, choices), coflow = min(placed, key=lambda item: (item[0][0], item[1].age))
+            waiting.remove(coflow)
+            ordered.append(coflow)
+            for flow, number in choices:
+                self._put(flow, number)
+                if 0 < seconds < float("inf"):
+                    flow.rate_bps = flow.remaining_bits(now) / seconds
+                    for link in flow.links:
+                        free[link] -= flow.rate_bps
+        arrays = LiveArrays(ordered, self._network, now)
+        arrays.free = free
+        arrays.rates = np.array([flow.rate_bps or 0.0 for flow in arrays.flows])
+        arrays.backfill(arrays.all)
+        return ordered
+
+    def _place_on(self, coflow: LiveCoflow, free: Reals, whole: Reals, now: float,
+                  ) -> tuple[float, list[tuple[LiveFlow, int]]]:
+        """The coflow's time on what is free, and the paths that give it: flow by flow, the largest first, each where
+        its most loaded link takes least."""
+        load: dict[int, float] = {}
+        seconds, choices = 0.0, []
+        for flow in sorted(coflow.flows.values(), key=lambda flow: -flow.remaining_bits(now)):
+            bits = flow.remaining_bits(now)
+            if flow.is_stranded or bits <= 0:
+                continue
+            paths = self._network.shortest_path_links(flow.source, flow.destination)
+
+            def longest(links: tuple[int, ...], bits: float = bits) -> float:
+                return max((load.get(link, 0.0) + bits) / free[link] if free[link] > FULL * whole[link]
+                           else float("inf") for link in links)
+
+            times = [longest(links) for links in paths]
+            present = paths.index(flow.links) if flow.links in paths else 0
+            number = min(range(len(paths)), key=lambda path: (times[path], path != present))
+            seconds = max(seconds, times[number])
+            choices.append((flow, number))
+            for link in paths[number]:
+                load[link] = load.get(link, 0.0) + bits
+        return seconds, choices

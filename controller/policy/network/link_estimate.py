@@ -1,0 +1,99 @@
+"""Sinbad's estimate v of what a link carries: a moving average, and what was placed since it was measured.
+
+Chowdhury, Kandula, Stoica: "Leveraging endpoint flexibility in data-intensive clusters", SIGCOMM 2013, section 5.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from controller.policy.errors import InvalidMeasurement
+
+SMOOTHING = 0.2
+"""Weight of a new measurement in the moving average (the paper's alpha)."""
+
+
+class _Ramp(NamedTuple):
+    """What one placement is expected to add: v_old + (S/D) (1 - T/D) until T = D."""
+
+    transfer_id: object
+    before_bps: float
+    rate_bps: float
+    begin: float
+    duration_seconds: float
+
+    def expected_bps(self, now: float) -> float:
+        elapsed = max(now - self.begin, 0.0)
+        if elapsed >= self.duration_seconds:
+            return 0.0
+        return self.before_bps + self.rate_bps * (1 - elapsed / self.duration_seconds)
+
+
+class LinkEstimate:
+    """What one directed link is expected to carry, in bits/s. Placements count in one of two ways:
+
+    - `placed_for_duration`, the paper's: for as long as the transfer is expected to take, as the maximum of what is
+      measured and a ramp that falls with the transfer's rest;
+    - `placed_until_measured`, as in Sinbad's code for HDFS: until the next measurement.
+    """
+
+    __slots__ = ("_average_bps", "_interval_seconds", "_measured_at", "_passing_bps", "_ramps")
+
+    def __init__(self) -> None:
+        self._average_bps: float | None = None
+        self._measured_at = -math.inf
+        self._interval_seconds = 0.0
+        self._passing_bps = 0.0
+        self._ramps: list[_Ramp] = []
+
+    def measured(self, rate_bps: float, now: float) -> bool:
+        """Take in a rate in bits/s. False, and nothing is changed, if it is older than the last one.
+
+        Raises InvalidMeasurement for what no link can have.
+        """
+        if not (math.isfinite(rate_bps) and rate_bps >= 0):
+            raise InvalidMeasurement(f"a link carries a number of bits per second from 0 up, not {rate_bps!r}")
+        if now < self._measured_at:
+            return False
+        old_bps = rate_bps if self._average_bps is None else self._average_bps
+        self._average_bps = SMOOTHING * rate_bps + (1 - SMOOTHING) * old_bps
+        self._passing_bps = 0.0
+        self._interval_seconds = now - self._measured_at
+        self._measured_at = now
+        return True
+
+    def expected_bps(self, now: float) -> float:
+        """The estimate v at `now`, in bits/s."""
+        self._ramps = [ramp for ramp in self._ramps if now - ramp.begin < ramp.duration_seconds]
+        measured_bps = (self._average_bps or 0.0) + self._passing_bps
+        return max([measured_bps, *(ramp.expected_bps(now) for ramp in self._ramps)])
+
+    def placed_until_measured(self, size_bits: float, capacity_bps: float, now: float) -> None:
+        """Expect a transfer to take all that is left, or what it needs to be done by the next measurement."""
+        added_bps = max(capacity_bps - self.expected_bps(now), 0.0)
+        seconds_left = self._measured_at + self._interval_seconds - now
+        if 0 < seconds_left < math.inf:
+            added_bps = min(added_bps, size_bits / seconds_left)
+        self._passing_bps += added_bps
+
+    def placed_for_duration(self, transfer_id: object, rate_bps: float, duration_seconds: float, now: float) -> None:
+        """Expect a transfer of `rate_bps` for `duration_seconds`, less and less as its rest shrinks."""
+        before_bps = self.expected_bps(now)
+        self._ramps.append(_Ramp(transfer_id, before_bps, rate_bps, now, duration_seconds))
+
+    def forget(self, transfer_id: object) -> None:
+        """A placement is over, or is measured and modelled elsewhere from now on."""
+        kept: list[_Ramp] = []
+        lower_bps = 0.0
+        for ramp in self._ramps:
+            if ramp.transfer_id == transfer_id:
+                lower_bps += ramp.rate_bps
+            else:
+                kept.append(ramp._replace(before_bps=max(ramp.before_bps - lower_bps, 0.0)))
+        self._ramps = kept
+
+    @property
+    def reserves(self) -> bool:
+        """Whether a placement still counts for its duration."""
+        return bool(self._ramps)

@@ -1,0 +1,94 @@
+"""The rungs of the way from a host up to the core, read off the graph.
+
+A switch's tier is its distance from the nearest host. A rung is a set of nodes that serve the same hosts: the host
+itself, its edge switches, its pod's second tier, and so on. In a two-tier fabric everything is one pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from controller.policy.network.graph import Link, Network
+
+_POD_RUNGS = 2
+
+
+class Rung(NamedTuple):
+    """The hosts below a rung, and the directed links that join it with the next one."""
+
+    hosts: frozenset[str]
+    uplinks: tuple[Link, ...]
+
+    @property
+    def downlinks(self) -> tuple[Link, ...]:
+        return tuple((above, below) for below, above in self.uplinks)
+
+
+class Tiers:
+    """The rungs of a network that may change; they are computed anew when it has."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._version: int | None = None
+        self._tiers: dict[str, int] = {}
+        self._rungs: dict[frozenset[str], Rung] = {}
+
+    def rungs_from(self, host: str) -> Iterator[Rung]:
+        """The rungs from a host upwards; the last one has no uplinks. A host that is not attached has that one."""
+        group = frozenset((host,))
+        while group:
+            rung = self._rung(group)
+            yield rung
+            group = frozenset(above for _, above in rung.uplinks)
+
+    def rungs_apart(self, host: str, other: str) -> Iterator[Rung]:
+        """The rungs of a host that a path between the two crosses: those without `other` below them."""
+        for rung in self.rungs_from(host):
+            if other in rung.hosts or not rung.uplinks:
+                return
+            yield rung
+
+    def pod_of(self, host: str) -> frozenset[str]:
+        """The hosts in a host's pod: what hangs below its second tier of switches."""
+        group = frozenset((host,))
+        self._follow_network()
+        for _ in range(_POD_RUNGS):
+            group = frozenset(above for _, above in self._rung(group).uplinks) or group
+        return self._rung(group).hosts
+
+    def _rung(self, group: frozenset[str]) -> Rung:
+        self._follow_network()
+        if group not in self._rungs:
+            links = [(node, other) for node in sorted(group) if node in self._network
+                     for other in self._network.neighbours(node)]
+            uplinks = tuple(link for link in links if self._tiers.get(link[1], 0) > self._tiers[link[0]])
+            self._rungs[group] = Rung(self._hosts_below(group), uplinks)
+        return self._rungs[group]
+
+    def _hosts_below(self, group: frozenset[str]) -> frozenset[str]:
+        seen = {node for node in group if node in self._network}
+        waiting = list(seen)
+        while waiting:
+            node = waiting.pop()
+            for other in self._network.neighbours(node):
+                if other not in seen and self._tiers.get(other, 0) < self._tiers[node]:
+                    seen.add(other)
+                    waiting.append(other)
+        return frozenset(node for node in seen if self._network.is_host(node))
+
+    def _follow_network(self) -> None:
+        if self._version == self._network.version:
+            return
+        self._version = self._network.version
+        self._rungs.clear()
+        self._tiers = dict.fromkeys(self._network.hosts, 0)
+        row = list(self._network.hosts)
+        while row:
+            following = []
+            for node in row:
+                for other in self._network.neighbours(node):
+                    if other not in self._tiers:
+                        self._tiers[other] = self._tiers[node] + 1
+                        following.append(other)
+            row = following

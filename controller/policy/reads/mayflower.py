@@ -1,0 +1,263 @@
+"""Mayflower's replica and path selection (Rizvi et al., "Mayflower", section 4, Pseudocode 1 and 2, Eq. 2).
+
+The names and symbols are the paper's: R a request for d_j bits, P the shortest paths from all its replicas,
+b_j the new flow's estimated share, and for an existing flow f its share b_f, remaining size r_f, new share
+b'_f and the end T of its update-freeze state.
+
+Where the paper leaves a choice, it is made so:
+
+* The brackets in Pseudocode 2, line 8, group and do not round: the worked example of Figure 2 needs that.
+* The flow that is added is put in the update-freeze state too. Its share has changed as well (from none),
+  and its first counters show a connection that is still speeding up.
+* Between polls a remaining size shrinks at the flow's estimated share. A poll sets it right, frozen or not.
+* When a flow is dropped (section 3.3.3: estimates are recomputed after each add and drop), the flows that
+  shared a link with it divide what it leaves by max-min, as far as their other links allow. Nobody loses
+  and, as with an added flow, effects further away wait for the next poll. Those that gain are frozen at
+  the new share for the reason that holds for added flows: the next counters cover time before the change.
+* Paths of equal cost: the one with fewer links, then the earlier replica, then the earlier path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
+from controller.policy.network.graph import Link, Network, Path
+from controller.policy.reads import share_kernels as kernels
+from controller.policy.reads.link_load import Flow, FlowTable
+from controller.policy.reads.read_request import ReadRequest, Replica, Selection
+
+
+class Mayflower:
+    """The Flowserver's model: the flows in flight with their shares, and the decisions that rest on it.
+
+    Selecting changes nothing. Report the flow with `flow_added` before the next request is answered, and
+    take it back with `flow_dropped` if it could not be set up.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._version = network.version
+        self._table = FlowTable()
+        self._flows: dict[str, Flow] = {}
+
+    # --- decisions ---
+
+    def select_replica_and_path(
+        self, request: ReadRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
+    ) -> Selection:
+        """SELECTREPLICAANDPATH, lines 1 to 8: the replica and path of least cost (Eq. 1).
+
+        P is every shortest path from every replica, or just `paths` where another policy has narrowed the
+        choice (one replica for path selection alone). Raises NoPath if P is empty, UnknownNode if the
+        client is not in the network. A replica that is not in the network is passed over.
+        """
+        if request.client not in self._network:
+            raise UnknownNode(request.client)
+        self._follow_network()
+        if paths is None:
+            replicas, rows = self._all_paths(request)
+        else:
+            rows = self._given_paths([path for _, path in paths])
+        if not len(rows):
+            raise NoPath(f"no replica of this read can reach {request.client}")
+        table = self._table
+        best, cost, share, _ = kernels.cheapest(
+            *table.state(), rows, float(request.size_bits), now, table.stamps(len(rows)), table.losing,
+            table.new_shares)
+        if paths is not None:
+            return Selection(*paths[best], share, cost)
+        replica, count = replicas.pop(0)
+        while best >= count:
+            best -= count
+            replica, count = replicas.pop(0)
+        return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost)
+
+    def _all_paths(self, request: ReadRequest) -> tuple[list[tuple[Replica, int]], kernels.Integers]:
+        """How many shortest paths each replica has, and the link indices of all."""
+        network = self._network
+        found = [(replica, network.shortest_path_rows(replica.host, request.client))
+                 for replica in request.replicas if replica.host in network]
+        width = max((rows.shape[1] for _, rows in found), default=0)
+        links = np.full((sum(len(rows) for _, rows in found), width), -1, np.int64)
+        begin = 0
+        for _, rows in found:
+            links[begin:begin + len(rows), :rows.shape[1]] = rows
+            begin += len(rows)
+        return [(replica, len(rows)) for replica, rows in found], links
+
+    def _given_paths(self, paths: Sequence[Path]) -> kernels.Integers:
+        routes = [self._indices(path) for path in paths]
+        links = np.full((len(routes), max(map(len, routes), default=0)), -1, np.int64)
+        for row, route in zip(links, routes, strict=True):
+            row[:len(route)] = route
+        return links
+
+    # --- flows come and go ---
+
+    def flow_added(self, flow_id: str, path: Path, size_bits: float, now: float) -> float:
+        """SELECTREPLICAANDPATH, lines 9 to 11: account for a flow on its path, and give its estimated share.
+
+        Whichever policy chose the path. Raises DuplicateFlow, or UnknownLink for a path that is gone.
+        """
+        self._follow_network()
+        if flow_id in self._flows:
+            raise DuplicateFlow(f"a flow {flow_id!r} is already known")
+        links = self._indices(path)
+        flow = Flow(flow_id, path, links, size_bits, self._table, self._table.new_row(links, size_bits, now))
+        self._flows[flow_id] = flow
+        self._share_with(flow, now)
+        return flow.bandwidth_bps
+
+    def flow_moved(self, flow_id: str, path: Path, now: float) -> None:
+        """A known flow takes another path. Raises UnknownLink; an unknown flow is passed over."""
+        self._follow_network()
+        links = self._indices(path)
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            self._settle(flow, flow.remaining_at(now), now)
+            self._remove(flow, now)
+            flow.path, flow.links = path, links
+            self._table.route(flow.row, links)
+            self._table.flows["since"][flow.row] = now
+            self._flows[flow_id] = flow
+            self._share_with(flow, now)
+
+    def flow_resized(self, flow_id: str, size_bits: float, now: float) -> None:
+        """A flow will have carried `size_bits` in all when it ends. An unknown flow is passed over."""
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            self._settle(flow, max(flow.remaining_at(now) + size_bits - flow.size_bits, 0.0), now)
+            flow.size_bits = size_bits
+
+    def flow_dropped(self, flow_id: str, now: float) -> bool:
+        """Forget a flow that ended or failed, and share out what it leaves. False if it was not known."""
+        self._follow_network()
+        flow = self._flows.get(flow_id)
+        if flow is None:
+            return False
+        self._remove(flow, now)
+        self._table.release(flow.row)
+        flow.dropped()
+        return True
+
+    def _settle(self, flow: Flow, remaining_bits: float, now: float) -> None:
+        self._table.flows["remaining"][flow.row] = remaining_bits
+        self._table.flows["settled_at"][flow.row] = now
+
+    def _share_with(self, flow: Flow, now: float) -> None:
+        table = self._table
+        table.make_room(flow.links)
+        kernels.share_with(*table.state(), flow.row, now, table.stamps(1), table.losing,
+                           table.new_shares)
+
+    def trial(self) -> Trial:
+        """A context in which temporary flows can be added; at its end everything is as it was, to the bit."""
+        self._follow_network()
+        return Trial(self)
+
+    def _remove(self, flow: Flow, now: float) -> None:
+        """Take a flow off its links, and share out what it leaves."""
+        table = self._table
+        del self._flows[flow.flow_id]
+        kernels.flow_left(table.flows, table.links, table.members, table.routes, flow.row, now)
+        kernels.share_out(*table.state(), table.routes[flow.row], now, table.stamps(1))
+
+    # --- measurements ---
+
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
+        """Take in a flow's counters: bytes since it started, rate since the last poll.
+
+        Counters of a flow that was dropped while the poll ran are passed over. Raises InvalidMeasurement
+        for a rate that is not a number of bits per second from 0 up.
+        """
+        _require_rate(rate_bps)
+        flow = self._flows.get(flow_id)
+        if flow is not None:
+            table = self._table
+            kernels.flow_measured(table.flows, table.links, table.routes, flow.row,
+                                  max(flow.size_bits - 8 * transferred_bytes, 0.0), float(rate_bps), now)
+
+    def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
+        """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
+
+        What the known flows do not explain is background, one flow that demands the difference. Until the
+        next poll it gives way to new flows and takes back what it lost as any flow does. Raises UnknownLink,
+        or InvalidMeasurement for a rate that is not a number of bits per second from 0 up.
+        """
+        _require_rate(rate_bps)
+        self._follow_network()
+        table = self._table
+        index = self._network.link_index(link)
+        kernels.link_measured(table.flows, table.links, table.members, index, float(rate_bps), now)
+
+    # --- look-ups ---
+
+    def flows(self) -> Iterable[Flow]:
+        """The flows in flight, oldest first."""
+        return self._flows.values()
+
+    def background_bps(self, link: Link) -> float:
+        """The background's share of a link in bits per second, as measured or since estimated.
+
+        Raises UnknownLink.
+        """
+        self._follow_network()
+        return self._table.background_bps(self._network.link_index(link))
+
+    def _indices(self, path: Path) -> tuple[int, ...]:
+        return tuple([self._network.link_index(link) for link in path.links])
+
+    def _follow_network(self) -> None:
+        """Catch up with links that were added and capacities that were changed since the last call."""
+        if self._version != self._network.version or not len(self._table.links):
+            for index, capacity_bps in enumerate(self._network.capacities_bps()):
+                self._table.set_capacity(index, capacity_bps)
+            self._version = self._network.version
+
+
+class Trial:
+    """Temporary flows (section 4.3), and the states of those that they change."""
+
+    def __init__(self, mayflower: Mayflower) -> None:
+        self._mayflower = mayflower
+        self._flows: list[Flow] = []
+        self._saved: list[tuple[kernels.Integers, kernels.Records]] = []
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def add(self, path: Path, size_bits: float, now: float) -> float:
+        """Add a temporary flow. Gives its estimated share in bits per second."""
+        model = self._mayflower
+        table, links = model._table, model._indices(path)
+        flow = Flow(f"temporary {len(self._flows)}", path, links, size_bits, table,
+                    table.new_row(links, size_bits, now))
+        meeting = table.rows_on(links)
+        self._saved.append((meeting, table.flows[meeting]))
+        self._flows.append(flow)
+        model._share_with(flow, now)
+        return flow.bandwidth_bps
+
+    def shares_bps(self) -> list[float]:
+        """The estimated shares of the temporary flows, in the order in which they were added."""
+        return [flow.bandwidth_bps for flow in self._flows]
+
+    def __exit__(self, *error: object) -> None:
+        table = self._mayflower._table
+        for flow in self._flows:
+            kernels.take_off(table.flows, table.links, table.members, table.routes, flow.row)
+        for rows, before in reversed(self._saved):
+            table.flows[rows] = before
+            for row in rows:
+                kernels.mark_stale(table.links, table.routes, row)
+        for flow in self._flows:
+            table.release(flow.row)
+
+
+def _require_rate(rate_bps: float) -> None:
+    if not (math.isfinite(rate_bps) and rate_bps >= 0):
+        raise InvalidMeasurement(f"a measured rate is a number of bits per second from 0 up, not {rate_bps!r}")

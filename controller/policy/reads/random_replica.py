@@ -1,0 +1,16 @@
+"""The policy that knows nothing: any replica that can be reached, with equal chances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from controller.policy.reads.read_request import ReadRequest, Replica
+
+
+class RandomReplica:
+    def __init__(self, generator: Random) -> None:
+        self._generator = generator
+
+    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica:
+        return self._generator.choice(reachable)

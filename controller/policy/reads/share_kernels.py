@@ -1,0 +1,460 @@
+"""Mayflower's shares, over arrays (compiled). `mayflower.py` says what they mean; names are its.
+
+Flow f has its state in row f of `flows` and runs over the links in row f of `routes`, -1 after the last. The flows on
+link l, in the order in which they came, are the `count` in `members` from `first` on, where it has `room`; its
+background is one more flow, which counts if it has a bandwidth. Whoever changes a flow's bandwidth or a link's flows
+marks the link as stale; `ascending`, demand and share are then computed when next asked for.
+
+Every sum is taken in the order in which a plain reading of the paper takes it, so that results do not depend on how
+they are computed. A change here must not call into another module: numba's cache looks at this file alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Records = NDArray[Any]
+Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+RELATIVE_TOLERANCE = 1e-9
+"""As in `maxmin.py`."""
+FEW_MOVES = 8
+"""For each flow: as long as sorting takes no more, the order of the last time is of use."""
+
+FLOW = np.dtype([("bandwidth", "f8"), ("remaining", "f8"), ("settled_at", "f8"), ("frozen_until", "f8"),
+                 ("frozen", "?"), ("measured", "f8"), ("since", "f8"), ("order", "i8"), ("mark", "i8"),
+                 ("tag", "i8"), ("place", "i8")])
+LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("departed", "f8"), ("measured_at", "f8"),
+                 ("background_demand", "f8"), ("first", "i8"), ("room", "i8"), ("count", "i8"),
+                 ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("local", "i8")])
+
+
+def compiled(function: Function) -> Function:
+    return cast(Function, njit(cache=True)(function))
+
+
+@compiled
+def remaining_at(flows: Records, routes: Integers, f: int, now: float) -> float:
+    if routes[f, 0] < 0:
+        return 0.0
+    return float(max(flows[f].remaining - flows[f].bandwidth * (now - flows[f].settled_at), 0.0))
+
+
+@compiled
+def mark_stale(links: Records, routes: Integers, f: int) -> None:
+    for position in range(routes.shape[1]):
+        link = routes[f, position]
+        if link < 0:
+            break
+        links[link].stale = True
+
+
+@compiled
+def set_bandwidth(flows: Records, links: Records, routes: Integers, f: int, bandwidth: float, now: float) -> None:
+    """SETBW."""
+    left = remaining_at(flows, routes, f, now)
+    flows[f].remaining = left
+    flows[f].settled_at = now
+    flows[f].frozen = True
+    flows[f].frozen_until = now + left / bandwidth
+    flows[f].bandwidth = bandwidth
+    mark_stale(links, routes, f)
+
+
+@compiled
+def comes_before(flows: Records, a: int, b: int) -> bool:
+    if flows[a].bandwidth != flows[b].bandwidth:
+        return bool(flows[a].bandwidth < flows[b].bandwidth)
+    return bool(flows[a].order < flows[b].order)
+
+
+@compiled
+def sort_flows(flows: Records, row: Integers, count: int) -> None:
+    """Ascending by bandwidth, those that are equal in the order in which they came."""
+    moves, most = 0, FEW_MOVES * count
+    for end in range(1, count):
+        f = row[end]
+        place = end
+        while place > 0 and comes_before(flows, f, row[place - 1]):
+            row[place] = row[place - 1]
+            place -= 1
+        row[place] = f
+        moves += end - place
+        if moves > most:
+            break
+    else:
+        return
+    by_arrival = np.empty(count, np.int64)
+    arrivals = np.empty(count, np.int64)
+    for index in range(count):
+        arrivals[index] = flows[row[index]].order
+    steps = np.argsort(arrivals, kind="mergesort")
+    bandwidths = np.empty(count, np.float64)
+    for index in range(count):
+        by_arrival[index] = row[steps[index]]
+        bandwidths[index] = flows[by_arrival[index]].bandwidth
+    steps = np.argsort(bandwidths, kind="mergesort")
+    for index in range(count):
+        row[index] = by_arrival[steps[index]]
+
+
+@compiled
+def refresh(flows: Records, links: Records, members: Integers, ascending: Integers, link: int) -> None:
+    count, first = links[link].count, links[link].first
+    row = ascending[first:first + count + 1]
+    background = links[link].background
+    has_background = flows[background].bandwidth > 0
+    wanted = count + has_background
+    # The order of the last time, without those that left and with those that came.
+    for index in range(count):
+        flows[members[first + index]].tag = link
+    if has_background:
+        flows[background].tag = link
+    kept = 0
+    for index in range(first, first + links[link].sorted_count):
+        f = ascending[index]
+        if flows[f].tag == link:
+            flows[f].tag = -1
+            row[kept] = f
+            kept += 1
+    if kept < wanted:
+        for index in range(count):
+            f = members[first + index]
+            if flows[f].tag == link:
+                flows[f].tag = -1
+                row[kept] = f
+                kept += 1
+        if has_background and flows[background].tag == link:
+            flows[background].tag = -1
+            row[kept] = background
+            kept += 1
+    links[link].sorted_count = kept
+    sort_flows(flows, row, kept)
+    demand = 0.0
+    for index in range(kept):
+        demand += flows[row[index]].bandwidth
+    left, sharing = links[link].capacity, kept + 1
+    for index in range(kept):
+        bandwidth = flows[row[index]].bandwidth
+        if bandwidth * sharing > left:
+            break
+        left -= bandwidth
+        sharing -= 1
+    links[link].demand = demand
+    links[link].share = left / sharing
+    links[link].stale = False
+
+
+@compiled
+def share_of_new_flow(flows: Records, links: Records, members: Integers, ascending: Integers,
+                      route: Integers) -> float:
+    """MAXMINSHARE."""
+    share = np.inf
+    for position in range(len(route)):
+        link = route[position]
+        if link < 0:
+            break
+        if links[link].stale:
+            refresh(flows, links, members, ascending, link)
+        share = min(share, links[link].share)
+    return share
+
+
+@compiled
+def spare(flows: Records, links: Records, members: Integers, ascending: Integers, link: int) -> float:
+    """Capacity that nobody on a link asks for."""
+    if links[link].stale:
+        refresh(flows, links, members, ascending, link)
+    left = links[link].capacity - links[link].demand
+    return left if left > RELATIVE_TOLERANCE * links[link].capacity else 0.0
+
+
+@compiled
+def reductions(flows: Records, links: Records, members: Integers, ascending: Integers, route: Integers,
+               share: float, stamp: int, losing: Integers, new_shares: Reals) -> int:
+    """NEWBANDWIDTH along a path: fills in who loses bandwidth to a new flow of this share, and what they have then
+    at the tightest of their links. Returns how many; `stamp` was never used before."""
+    found = 0
+    for position in range(len(route)):
+        link = route[position]
+        if link < 0:
+            break
+        if links[link].stale:
+            refresh(flows, links, members, ascending, link)
+        excess = links[link].demand + share - links[link].capacity
+        if excess <= RELATIVE_TOLERANCE * links[link].capacity:
+            continue
+        end = links[link].sorted_count
+        row = ascending[links[link].first:links[link].first + end]
+        above, level, begin = 0.0, 0.0, end
+        while begin > 0:
+            bandwidth = flows[row[begin - 1]].bandwidth
+            if begin < end and bandwidth <= level:
+                break
+            begin -= 1
+            above += bandwidth
+            level = (above - excess) / (end - begin)
+        for index in range(end - 1, begin - 1, -1):
+            f = row[index]
+            if flows[f].mark != stamp:
+                flows[f].mark, flows[f].place = stamp, found
+                losing[found], new_shares[found] = f, level
+                found += 1
+            elif level < new_shares[flows[f].place]:
+                new_shares[flows[f].place] = level
+    return found
+
+
+@compiled
+def cheapest(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+             candidates: Integers, size: float, now: float, stamp: int, losing: Integers,
+             new_shares: Reals) -> tuple[int, float, float, int]:
+    """The candidate of least cost (Eq. 2): its number, its cost, the new flow's share, and the last stamp used.
+
+    Widest first: once the size over the share alone exceeds the best cost, no later candidate can win.
+    """
+    shares = np.empty(len(candidates), np.float64)
+    for order in range(len(candidates)):
+        shares[order] = -share_of_new_flow(flows, links, members, ascending, candidates[order])
+    best, best_cost, best_share, best_length = -1, np.inf, 0.0, 0
+    for order in np.argsort(shares, kind="mergesort"):
+        share, route = -shares[order], candidates[order]
+        if best >= 0 and size / share > best_cost:
+            break
+        stamp += 1
+        found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
+        cost = size / share
+        for index in range(found):
+            f = losing[index]
+            cost += remaining_at(flows, routes, f, now) * (1 / new_shares[index] - 1 / flows[f].bandwidth)
+        length = 0
+        while length < len(route) and route[length] >= 0:
+            length += 1
+        if best < 0 or cost < best_cost or (cost == best_cost and (
+                length < best_length or (length == best_length and order < best))):
+            best, best_cost, best_share, best_length = order, cost, share, length
+    return best, best_cost, best_share, stamp
+
+
+@compiled
+def share_with(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers, f: int,
+               now: float, stamp: int, losing: Integers, new_shares: Reals) -> None:
+    """Give flow f its share on its path, and those it meets what they have then. `members` has room for it."""
+    route = routes[f]
+    share = share_of_new_flow(flows, links, members, ascending, route)
+    found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
+    for index in range(found):
+        set_bandwidth(flows, links, routes, losing[index], new_shares[index], now)
+    for position in range(len(route)):
+        link = route[position]
+        if link < 0:
+            break
+        members[links[link].first + links[link].count] = f
+        links[link].count += 1
+    set_bandwidth(flows, links, routes, f, share, now)
+
+
+@compiled
+def take_off(flows: Records, links: Records, members: Integers, routes: Integers, f: int) -> None:
+    """Take a flow off its links."""
+    for position in range(routes.shape[1]):
+        link = routes[f, position]
+        if link < 0:
+            break
+        first, place = links[link].first, 0
+        while members[first + place] != f:
+            place += 1
+        last = links[link].count - 1
+        for index in range(place, last):
+            members[first + index] = members[first + index + 1]
+        links[link].count = last
+        links[link].stale = True
+
+
+@compiled
+def flow_measured(flows: Records, links: Records, routes: Integers, f: int, remaining: float, rate: float,
+                  now: float) -> None:
+    """Counters of a flow, and UPDATEBW: its measured rate counts unless it is in the update-freeze state."""
+    flows[f].remaining = remaining
+    flows[f].settled_at = now
+    flows[f].measured = rate
+    if not flows[f].frozen or now > flows[f].frozen_until:
+        flows[f].frozen = False
+        flows[f].bandwidth = rate
+        mark_stale(links, routes, f)
+
+
+@compiled
+def flow_left(flows: Records, links: Records, members: Integers, routes: Integers, f: int, now: float) -> None:
+    """Take a flow off its links, which remember what it moved since they were measured."""
+    take_off(flows, links, members, routes, f)
+    for position in range(routes.shape[1]):
+        link = routes[f, position]
+        if link < 0:
+            break
+        if links[link].measured_at == links[link].measured_at:
+            links[link].departed += flows[f].bandwidth * (now - max(links[link].measured_at, flows[f].since))
+
+
+@compiled
+def link_measured(flows: Records, links: Records, members: Integers, link: int, rate: float, now: float) -> None:
+    """What the known flows do not explain of a measured rate is background."""
+    measured_at = links[link].measured_at
+    interval = now - measured_at if measured_at == measured_at else 0.0
+    explained = links[link].departed / interval if interval > 0 else 0.0
+    first = links[link].first
+    for index in range(links[link].count):
+        f = members[first + index]
+        if flows[f].measured == flows[f].measured:
+            explained += flows[f].measured
+        else:
+            running = now - flows[f].since
+            part = running / interval if running < interval else 1.0
+            explained += flows[f].bandwidth * part
+    links[link].background_demand = max(rate - explained, 0.0)
+    flows[links[link].background].bandwidth = links[link].background_demand
+    links[link].departed = 0.0
+    links[link].measured_at = now
+    links[link].stale = True
+
+
+@compiled
+def share_out(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+              left_links: Integers, now: float, stamp: int) -> None:
+    """Raise the shares on some links of the flows that have room on every link they cross (`maxmin.raised_shares`).
+
+    A background wants no more than was measured: as if it crossed one more link with that to spare.
+    """
+    most = 0
+    for position in range(len(left_links)):
+        if left_links[position] < 0:
+            break
+        most += links[left_links[position]].count + 1
+    able = np.empty(most, np.int64)
+    found = 0
+    for position in range(len(left_links)):
+        link = left_links[position]
+        if link < 0:
+            break
+        first = links[link].first
+        for index in range(links[link].count):
+            f = members[first + index]
+            if flows[f].mark == stamp:
+                continue
+            flows[f].mark = stamp
+            has_room = True
+            for step in range(routes.shape[1]):
+                if routes[f, step] < 0:
+                    break
+                if not spare(flows, links, members, ascending, routes[f, step]) > 0:
+                    has_room = False
+                    break
+            if has_room:
+                able[found] = f
+                found += 1
+    for position in range(len(left_links)):
+        link = left_links[position]
+        if link < 0:
+            break
+        background = links[link].background
+        unmet = links[link].background_demand - flows[background].bandwidth
+        if unmet > 0 and spare(flows, links, members, ascending, link) > 0:
+            able[found] = background
+            found += 1
+    if found:
+        raise_shares(flows, links, members, ascending, routes, able[:found], now)
+
+
+@compiled
+def raise_shares(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+                 able: Integers, now: float) -> None:
+    """Progressive filling from where the flows stand."""
+    width = routes.shape[1]
+    spares = np.empty(len(able) * (width + 1), np.float64)
+    rising_on = np.zeros(len(able) * (width + 1), np.int64)
+    full = np.zeros(len(able) * (width + 1), np.bool_)
+    crossed = np.full((len(able), width + 1), -1, np.int64)
+    touched = np.empty(len(able) * width, np.int64)
+    shares = np.empty(len(able), np.float64)
+    count, touched_count = 0, 0
+    for number in range(len(able)):
+        f = able[number]
+        shares[number] = flows[f].bandwidth
+        for step in range(width):
+            link = routes[f, step]
+            if link < 0:
+                break
+            if links[link].local < 0:
+                links[link].local = count
+                touched[touched_count] = link
+                touched_count += 1
+                spares[count] = spare(flows, links, members, ascending, link)
+                count += 1
+            crossed[number, step] = links[link].local
+        link = routes[f, 0]
+        if links[link].background == f:
+            spares[count] = links[link].background_demand - flows[f].bandwidth
+            crossed[number, 1] = count
+            count += 1
+    for index in range(touched_count):
+        links[touched[index]].local = -1
+    waiting = np.argsort(shares, kind="mergesort")
+    rising = np.zeros(len(able), np.bool_)
+    final = shares.copy()
+    next_waiting, rising_count, level = 0, 0, 0.0
+    while next_waiting < len(able) or rising_count:
+        if rising_count == 0:
+            level = shares[waiting[next_waiting]]
+        while next_waiting < len(able) and shares[waiting[next_waiting]] <= level:
+            number = waiting[next_waiting]
+            next_waiting += 1
+            can_rise = True
+            for step in range(width + 1):
+                if crossed[number, step] < 0:
+                    break
+                if full[crossed[number, step]]:
+                    can_rise = False
+            if can_rise:
+                rising[number] = True
+                rising_count += 1
+                for step in range(width + 1):
+                    if crossed[number, step] < 0:
+                        break
+                    rising_on[crossed[number, step]] += 1
+        if rising_count == 0:
+            continue
+        step_bps = shares[waiting[next_waiting]] - level if next_waiting < len(able) else np.inf
+        for index in range(count):
+            if rising_on[index]:
+                step_bps = min(step_bps, spares[index] / rising_on[index])
+        level += step_bps
+        for index in range(count):
+            if rising_on[index]:
+                room = spares[index] / rising_on[index]
+                spares[index] -= step_bps * rising_on[index]
+                if room <= step_bps * (1 + RELATIVE_TOLERANCE):
+                    full[index] = True
+        for number in range(len(able)):
+            if not rising[number]:
+                continue
+            stops = False
+            for step in range(width + 1):
+                if crossed[number, step] < 0:
+                    break
+                stops = stops or full[crossed[number, step]]
+            if stops:
+                rising[number] = False
+                rising_count -= 1
+                final[number] = level
+                for step in range(width + 1):
+                    if crossed[number, step] < 0:
+                        break
+                    rising_on[crossed[number, step]] -= 1
+    for number in range(len(able)):
+        if final[number] > flows[able[number]].bandwidth:
+            set_bandwidth(flows, links, routes, able[number], final[number], now)

@@ -1,0 +1,153 @@
+"""Every policy that there is, by kind and name: what it does, where it comes from, how it is made.
+
+The controller's settings, its options and its REST document, the simulator and the commands take names and help
+from here. A new policy is a file of its own and an entry in `_offered`; the first of a kind is the default.
+Policies are imported when they are first made, so that a command that only names them starts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from typing import Any
+
+from controller.policy.errors import UnknownPolicy
+
+
+class Kind(StrEnum):
+    """What a policy decides, and what it is made of.
+
+    * REPLICA: which replica a read is served from. Made of (network, flows, generator): the graph, a function that
+      gives the reads in flight, a random generator; it has `choose`. A policy that is made by nothing decides replica
+      and path together, in `reads.selection`.
+    * PATH: which paths a read may take. Made of (paths, five_tuple): all shortest paths, and the header that switches
+      hash; it is a sequence of these paths.
+    * COFLOW: order, path and rate of coflows. Made of (network, threshold_bytes): the graph, and the size above which
+      MinCOF schedules a coflow; it is a `CoflowScheduler`.
+    """
+
+    REPLICA = "replica"
+    PATH = "path"
+    COFLOW = "coflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`ranks_flows`: a coflow policy that ranks traffic, for which the switches need the eight priorities."""
+
+    kind: Kind
+    name: str
+    help: str
+    source: str
+    make: Callable[..., Any] | None = None
+    ranks_flows: bool = False
+
+
+class PolicyRegistry:
+    def __init__(self) -> None:
+        self._policies: dict[Kind, dict[str, Policy]] = {kind: {} for kind in Kind}
+
+    def register(self, policy: Policy) -> None:
+        """Raises ValueError for a name that its kind has already."""
+        if policy.name in self._policies[policy.kind]:
+            raise ValueError(f"there is a {policy.kind} policy {policy.name!r} already")
+        self._policies[policy.kind][policy.name] = policy
+
+    def of(self, kind: Kind) -> Iterator[Policy]:
+        return iter(self._policies[kind].values())
+
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        return tuple(self._policies[kind])
+
+    def default(self, kind: Kind) -> str:
+        return self.names(kind)[0]
+
+    def get(self, kind: Kind, name: str) -> Policy:
+        """Raises UnknownPolicy."""
+        policy = self._policies[kind].get(name)
+        if policy is None:
+            raise UnknownPolicy(f"{kind} policy {name!r} is not one of {', '.join(self.names(kind))}")
+        return policy
+
+    def make(self, kind: Kind, name: str, *arguments: Any) -> Any:
+        """The policy itself, made of what its kind is made of. Raises UnknownPolicy."""
+        policy = self.get(kind, name)
+        if policy.make is None:
+            raise UnknownPolicy(f"{kind} policy {name!r} is decided together with the path")
+        return policy.make(*arguments)
+
+    def choices(self, kind: Kind) -> str:
+        """The names as a sentence has them: "mayflower (default), nearest or random"."""
+        first, *others = self.names(kind)
+        names = [f"{first} (default)", *others]
+        return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _of(*used: int, place: str) -> Callable[..., Any]:
+    """Made of the arguments with these numbers, by the `module.name` below controller.policy."""
+
+    def make(*arguments: Any) -> Any:
+        module, name = place.rsplit(".", 1)
+        return getattr(import_module(f"controller.policy.{module}"), name)(*(arguments[each] for each in used))
+
+    return make
+
+
+_NETWORK, _FLOWS, _GENERATOR = 0, 1, 2
+_THRESHOLD = 1
+
+
+def _offered() -> Iterator[Policy]:
+    def replica(name: str, help: str, source: str, make: Callable[..., Any] | None = None) -> Policy:  # noqa: A002
+        return Policy(Kind.REPLICA, name, help, source, make)
+
+    def coflow(name: str, help: str, source: str, make: Callable[..., Any], ranks: bool = False) -> Policy:  # noqa: A002
+        return Policy(Kind.COFLOW, name, help, source, make, ranks)
+
+    def comparator(name: str) -> Callable[..., Any]:
+        return _of(_NETWORK, place=f"coflows.coflow_comparators.{name}")
+
+    yield replica("mayflower", "replica and path with the least cost to the read and to those that run",
+                  "Rizvi et al., Mayflower, ICDCS 2016, section 4.2")
+    yield replica("mayflower-plus", "as mayflower, with exact shares over the whole network, and reads in parts that "
+                  "are divided anew while they run", "own")
+    yield replica("nearest", "the replica with the fewest links to the client", "Mayflower, section 6.2",
+                  _of(_NETWORK, _GENERATOR, place="reads.nearest.Nearest"))
+    yield replica("sinbad-r", "the replica with most to spare on its links, told of reads as they start",
+                  "Chowdhury et al., Sinbad, SIGCOMM 2013; as a reader in Mayflower, section 6.2",
+                  _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
+    yield replica("sinbad-r-measured", "sinbad-r that knows nothing but what was measured", "as sinbad-r",
+                  _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
+    yield replica("random", "any replica, with equal chances", "baseline",
+                  _of(_GENERATOR, place="reads.random_replica.RandomReplica"))
+    yield replica("hdfs", "one in the client's rack if there is one, else any", "HDFS; Mayflower, section 6.7",
+                  _of(_NETWORK, _GENERATOR, place="reads.hdfs.Hdfs"))
+    yield replica("power-of-two-choices", "of two at random the one that serves fewer reads",
+                  "Mitzenmacher, The power of two choices, 2001",
+                  _of(_FLOWS, _GENERATOR, place="reads.power_of_two_choices.PowerOfTwoChoices"))
+    yield Policy(Kind.PATH, "mayflower", "the path with the least cost", "Mayflower, section 4.2",
+                 lambda paths, five_tuple: paths)
+    yield Policy(Kind.PATH, "ecmp", "the path that switches would hash the flow to", "RFC 2992",
+                 lambda paths, five_tuple: (_of(0, 1, place="network.ecmp.ecmp_path")(paths, five_tuple),))
+    yield coflow("mincof", "shortest bottleneck first, routes and rates", "Chiu et al., MinCOF, section III-D",
+                 _of(_NETWORK, _THRESHOLD, place="coflows.mincof.MinCOF"))
+    yield coflow("coflow-plus", "Sincronia's order improved, routes, and priorities instead of rates", "own",
+                 _of(_NETWORK, place="coflows.coflow_plus.CoflowPlus"), ranks=True)
+    yield coflow("varys", "smallest effective bottleneck first, rates by MADD, ECMP",
+                 "Chowdhury, Zhong and Stoica, SIGCOMM 2014", comparator("Varys"))
+    yield coflow("tailor", "fair sharing; a new coflow's slowest flow is moved", "Jiang et al., ICCCN 2016",
+                 comparator("Tailor"))
+    yield coflow("rapier", "routes and rates together, smallest bottleneck first", "Zhao et al., INFOCOM 2015",
+                 comparator("Rapier"))
+    yield coflow("sincronia", "an order within four times the best, as priorities, ECMP",
+                 "Agarwal et al., SIGCOMM 2018", comparator("Sincronia"), ranks=True)
+    yield coflow("aalo", "queues by what coflows have sent, sizes unknown, ECMP",
+                 "Chowdhury and Stoica, SIGCOMM 2015", comparator("Aalo"))
+    yield coflow("fair", "nobody schedules: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
+
+
+POLICIES = PolicyRegistry()
+for _policy in _offered():
+    POLICIES.register(_policy)

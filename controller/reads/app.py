@@ -1,0 +1,271 @@
+"""The Flowserver: chooses replica and path of each read and keeps the reads in flight (Mayflower, section 3.3.3).
+
+A read is decided and accounted for without giving up the processor (`controller.reads.accounts`); only then its
+entries are installed, and what could not be installed is taken back. `/v1/reads` is in `controller.reads.api`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from ryu.controller.handler import set_ev_cls
+from ryu.ofproto import ofproto_v1_3
+
+from controller.application import Application, lookup_service_brick
+from controller.counters.measurements import Measurements
+from controller.counters.poller import EventMeasured
+from controller.errors import ControllerError, NoSuchPath
+from controller.events import EventFlowsEnded, EventFlowsMoved, EventHostChanged, EventPathsChanged
+from controller.loops import in_turns
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Path
+from controller.policy.reads.link_load import Flow
+from controller.policy.reads.selection import Selection, Selector, compile_selection
+from controller.reads.accounts import CLAIMANT, ReadAccounts
+from controller.reads.api import ReadsApi
+from controller.reads.book import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
+from controller.reads.dividing import Divider
+from controller.reads.locating import ReplicaSearch
+from controller.reads.metrics import ReadMetrics
+from controller.rest import RestApplication
+from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
+from controller.topology.state import NetworkState
+
+PLACEMENT_ATTEMPTS = 3
+"""Decisions for one read, if a chosen path dies before its entry is in."""
+
+
+class Flowserver(Application):
+    """Places reads, feeds the policy with measurements, re-routes and ends reads. Reads `Measurements`."""
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "reads": ReadBook, "rest": RestApplication}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state: NetworkState = kwargs["state"]
+        self.reads: ReadBook = kwargs["reads"]
+        self.metrics = ReadMetrics(kwargs["rest"].metrics)
+        settings = self._state.settings
+        self._idle_timeout_seconds = settings.read_idle_timeout_seconds
+        compile_selection()
+        self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
+        self._search = ReplicaSearch(self._state, self.loops)
+        self.divider = Divider(self._selector, self.reads, self, self.metrics, self.loops)
+        self._accounts = ReadAccounts(self._state, kwargs["measurements"], self._selector, self.reads, self.divider,
+                                      self.metrics)
+        self.hosts: Any = None
+        self.forwarding: Any = None
+        kwargs["rest"].register(ReadsApi(self, self._state))
+
+    def start(self) -> None:
+        super().start()
+        self.hosts = lookup_service_brick("Hosts")
+        self.forwarding = lookup_service_brick("Forwarding")
+
+    # --- placing a read ---
+
+    def place(self, wanted: Wanted) -> Read:
+        """Choose replicas and paths, and install them, confirmed by all the switches concerned.
+
+        Raises UnknownHost, NoSuchPath, SwitchRefused, SwitchTimedOut or SwitchGone; then nothing of the read remains.
+        """
+        begin = time.monotonic()
+        try:
+            replicas = self._search.locate(self.hosts, wanted)
+            for attempt in range(1, PLACEMENT_ATTEMPTS + 1):
+                read = self._accounts.decide(wanted, replicas)
+                try:
+                    self._install(read.flows)
+                    break
+                except NoSuchPath:
+                    self._abandon(read)
+                    if attempt == PLACEMENT_ATTEMPTS:
+                        raise
+                except BaseException:
+                    self._abandon(read)
+                    raise
+        except ControllerError as error:
+            self.metrics.refused.labels(error.slug).inc()
+            raise
+        self.metrics.placement_seconds.observe(time.monotonic() - begin)
+        self.metrics.reads.labels(read.replica_policy, read.path_policy).inc()
+        self.metrics.local_parts.inc(len(read.parts) - len(read.flows))
+        return read
+
+    def is_in_use(self, read: Read, selection: Selection, client_port: int) -> bool:
+        """See `dividing.Carrier`."""
+        return self._accounts.is_in_use(read, selection, client_port)
+
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+        """See `dividing.Carrier`."""
+        return self._accounts.new_part(read, selection, client_port, size_bytes)
+
+    def _install(self, parts: Sequence[Part]) -> None:
+        """Install all at once. Raises what went wrong when nothing is under way any more."""
+        # A path that died meanwhile is chosen anew, which is of no use if there is something worse.
+        for error in sorted(self.install(parts), key=lambda error: isinstance(error, NoSuchPath)):
+            raise error
+
+    def install(self, parts: Sequence[Part]) -> list[ControllerError]:
+        """See `dividing.Carrier`."""
+        failures = self.forwarding.apply([self._claim(part, part.path) for part in parts])
+        for error in failures.values():
+            self.metrics.installs_refused.labels(error.slug).inc()
+        for part in parts:
+            self._follow(part, believed=part.path)
+        return list(failures.values())
+
+    def _claim(self, part: Part, path: Path) -> Claim:
+        return Claim(part.five_tuple, CLAIMANT, part.flow_id, path,
+                     idle_timeout_seconds=self._idle_timeout_seconds)
+
+    def _record(self, part: Part) -> FlowRecord | None:
+        """The record in which a part has its claim."""
+        record: FlowRecord | None = self.forwarding.records.get(part.five_tuple)
+        claim = record.claims.get(CLAIMANT) if record else None
+        return record if claim is not None and claim.subject == part.flow_id else None
+
+    def _follow(self, part: Part, believed: Path) -> None:
+        """The policy's model has a part where its packets go, whoever chose that path."""
+        record = self._record(part)
+        if record is not None and record.path is not None:
+            self._accounts.follow(part, record.path, believed)
+
+    def _abandon(self, read: Read) -> None:
+        """Take back a read that could not be installed."""
+        for part in self._accounts.forget(read):
+            self.metrics.parts_ended.labels("not-installed").inc()
+            self.remove_entry(part)
+
+    # --- ending reads ---
+
+    def end(self, read_id: str) -> None:
+        """End a read at its client's word, confirmed by the switches.
+
+        Raises UnknownRead, SwitchRefused or SwitchTimedOut; the read is forgotten all the same, and a remaining entry
+        goes by its idle timeout.
+        """
+        read = self.reads.get(read_id)
+        if read is None:
+            raise UnknownRead(read_id)
+        left = self._accounts.forget(read)
+        self.metrics.parts_ended.labels("deleted").inc(len(left))
+        self._withdraw(left)
+
+    def end_part(self, read_id: str, number: int) -> None:
+        """End one part of a read, counted from 0, and the read with the last one. What the part had is free for
+        others from now on; the read gets no further part from the same replica. Raises UnknownPart, and what `end`
+        raises."""
+        read = self.reads.get(read_id)
+        if read is None:
+            raise UnknownRead(read_id)
+        if number >= len(read.parts) or not self._accounts.end_part(read.parts[number], "deleted"):
+            raise UnknownPart(read_id, number)
+        self._withdraw([read.parts[number]])
+
+    def _withdraw(self, parts: Iterable[Part]) -> None:
+        """Raises the first thing that a switch has against it."""
+        for error in self.forwarding.apply(
+                (), [Withdrawal(part.five_tuple, CLAIMANT, part.flow_id) for part in parts if part.is_flow]).values():
+            raise error
+
+    def remove_entry(self, part: Part) -> None:
+        """See `dividing.Carrier`."""
+        try:
+            self._withdraw([part])
+        except ControllerError as error:
+            self.logger.warning("an entry goes by its idle timeout only: %s", error)
+
+    @set_ev_cls(EventFlowsEnded)
+    def flows_ended(self, event: EventFlowsEnded) -> None:
+        """A dead client's entry idled out, or somebody else deleted it: the flow is on the default paths then."""
+        for claim in event.claims:
+            part = self.reads.part_on(claim.five_tuple)
+            if part is not None and claim.claimant == CLAIMANT and claim.subject == part.flow_id:
+                self._accounts.end_part(part, "idle" if event.is_idle else "entry-removed")
+
+    @set_ev_cls(EventHostChanged)
+    def _host_changed(self, event: EventHostChanged) -> None:
+        if event.previous is None or event.previous == event.location:
+            return
+        for part in self.reads.flows():
+            ends = (part.five_tuple.source, part.five_tuple.destination)
+            if event.ip in ends and self._accounts.end_part(part, "host-moved"):
+                self.loops.spawn(self.remove_entry, part)
+
+    # --- measurements ---
+
+    @set_ev_cls(EventMeasured)
+    def measured(self, event: EventMeasured) -> None:
+        flows = [(part, record) for part in self.reads.flows() if (record := self._record(part)) is not None]
+        # Flows first, then links, as the policy wants it; requests have their turn in between.
+        for some in in_turns(flows):
+            self._accounts.flows_measured(some, event.began_at, time.monotonic())
+        for links in in_turns(list(self._state.network.links)):
+            self._accounts.links_measured(links, event.began_at, time.monotonic())
+        now = time.monotonic()
+        self.divider.measured(now)
+        for part in self._accounts.expired(now, self._is_held):
+            self.loops.spawn(self.remove_entry, part)
+        stranded = [part for part in self.reads.flows() if part.stranded]
+        if stranded:
+            self.loops.spawn(self.reroute, stranded)
+        self.divider.wake()
+
+    def _is_held(self, part: Part) -> bool:
+        record = self._record(part)
+        return record is not None and record.is_held(CLAIMANT)
+
+    # --- re-routing ---
+
+    @set_ev_cls(EventPathsChanged)
+    def paths_changed(self, event: EventPathsChanged) -> None:
+        self._look_after([affected.five_tuple for affected in event.affected])
+
+    @set_ev_cls(EventFlowsMoved)
+    def flows_moved(self, event: EventFlowsMoved) -> None:
+        self._look_after(event.flows)
+
+    def _look_after(self, flows: Iterable[FiveTuple]) -> None:
+        """Flows take another path than they did: the model follows, and those on the default ways get a path."""
+        lost = []
+        for part in filter(None, map(self.reads.part_on, flows)):
+            record = self._record(part)
+            if record is not None and record.path is None:
+                lost.append(part)
+            else:
+                self._follow(part, believed=part.path)
+        if lost:
+            self.loops.spawn(self.reroute, lost)
+
+    def reroute(self, parts: list[Part]) -> None:
+        """Give running parts new paths from the same replica. All are decided first, then moved at once."""
+        moved = {part: path for part in parts if (path := self._accounts.decide_again(part)) is not None}
+        failures = self.forwarding.apply([self._claim(part, path) for part, path in moved.items()])
+        for part, path in moved.items():
+            error = failures.get(part.five_tuple)
+            if error is not None:
+                part.stranded = True
+                self.metrics.reroutes.labels(error.slug).inc()
+                self.logger.warning("a running read stays on the default paths for now: %s", error)
+                continue
+            part.reroutes += 1
+            self.metrics.reroutes.labels("moved").inc()
+            part.path = path
+            self._follow(part, believed=path)
+            if part.ended:
+                self.remove_entry(part)
+
+    # --- look-ups ---
+
+    def follow(self, read_id: str, after: int, wait_seconds: float) -> Read:
+        """See `Divider.follow`."""
+        return self.divider.follow(read_id, after, wait_seconds)
+
+    def model(self) -> dict[str, Flow]:
+        """The policy's view of each flow, by `Part.flow_id`."""
+        return {flow.flow_id: flow for flow in self._selector.flows()}

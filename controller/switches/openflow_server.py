@@ -1,0 +1,102 @@
+"""Ryu without ryu-manager: loads the applications, binds where it was told to, and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import eventlet
+from eventlet.green import socket
+from prometheus_client import Counter
+from ryu import cfg
+from ryu.controller import ofp_handler
+
+from controller.application import AppManager, lookup_service_brick
+from controller.loops import Loops
+from controller.settings import Settings
+from controller.switches.connection import bad_message_counter, serve_switch
+from controller.switches.packet_ins import PacketIns
+from controller.topology.state import NetworkState
+
+LOG = logging.getLogger(__name__)
+BACKLOG = 512
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class AddressTaken(Exception):
+    """An address cannot be bound. The message names it and says why."""
+
+
+class Controller:
+    """The running controller. Raises AddressTaken if one of its addresses cannot be had."""
+
+    def __init__(self, settings: Settings, app_modules: Sequence[str]) -> None:
+        logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=settings.log_level.upper())
+        if settings.log_level != "debug":
+            logging.getLogger("ryu").setLevel(logging.WARNING)
+        cfg.CONF([], project="speedwell", default_config_files=[])
+        cfg.CONF.set_override("echo_request_interval", settings.echo_interval_seconds)
+        cfg.CONF.set_override("maximum_unreplied_echo_requests", settings.echo_misses)
+        listening = _listen(str(settings.openflow_host), settings.openflow_port)
+        self.openflow_address = _address(listening.getsockname())
+        # Ryu's own listener would bind in the background, where a failure is lost.
+        ofp_handler.OpenFlowController = lambda: self._begin_accepting(listening)
+        self._manager = AppManager.get_instance()
+        self._manager.load_apps(["ryu.controller.ofp_handler", *app_modules])
+        self._manager.contexts.update(self._contexts(settings))
+        self._loops: Loops = self._manager.contexts["loops"]
+        try:
+            self._manager.instantiate_apps(**self._manager.contexts)
+        except OSError as error:
+            where = _address((str(settings.rest_host), settings.rest_port))
+            raise AddressTaken(f"cannot serve REST at {where}: {os.strerror(error.errno or 0)}") from error
+        self.rest_address = _address(lookup_service_brick("RestApi").address)
+
+    def _contexts(self, settings: Settings) -> dict[str, Any]:
+        """The objects that applications share, by the names under which they ask for them."""
+        made = {key: context() for key, context in self._manager.contexts_cls.items() if context is not NetworkState}
+        return made | {"state": NetworkState(settings)}
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Stop the applications, for at most so long. What is in the switches stays there and goes on working."""
+        with eventlet.Timeout(timeout_seconds, False):
+            self._loops.stop()
+            self._manager.close()
+
+    def _begin_accepting(self, listening: Any) -> Callable[[], None]:
+        """What Ryu spawns once its handler of OpenFlow is there."""
+        bad_messages = bad_message_counter()
+        self._manager.contexts["rest"].metrics.register(bad_messages)
+
+        def begin() -> None:
+            self._manager.contexts["state"].confirmations.listen_to(lookup_service_brick("ofp_event"))
+            accept_switches(listening, self._loops, self._manager.contexts["packet_ins"], bad_messages)
+
+        return begin
+
+
+def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter) -> None:
+    """Serve every switch that connects to a listening socket."""
+
+    def accept() -> None:
+        connection, address = listening.accept()
+        loops.spawn(serve_switch, connection, address, packet_ins, loops, bad_messages)
+
+    loops.run("switch connections", accept, patience_seconds=None)
+
+
+def _listen(host: str, port: int) -> Any:
+    try:
+        return eventlet.listen((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                               backlog=BACKLOG)
+    except OSError as error:
+        raise AddressTaken(f"cannot listen for switches at {_address((host, port))}: "
+                           f"{os.strerror(error.errno or 0)}") from error
+
+
+def _address(socket_name: Sequence[Any]) -> str:
+    host, port = socket_name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,79 @@
+"""What a switch says it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.errors import SwitchRefused
+from controller.switches import openflow
+from controller.switches.entries import dpid_hex
+from controller.switches.openflow import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter
+from controller.switches.transactions import HasConfirmations, asked
+from controller.tables.entries import SwitchTables
+from controller.tables.registry import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP, is_planned
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """What a switch says it holds: the planned part, entries of explicit paths, meters of flows, and meters of
+    packets handed up."""
+
+    tables: SwitchTables
+    explicit: list[FlowEntry]
+    meters: dict[int, Meter]
+    packet_meters: dict[int, PacketMeter]
+    max_meters: int | None = None
+    """How many meters it can have; None if it was not asked."""
+    meters_in_use: frozenset[int] = frozenset()
+    """The meters that entries use, whoever's they are."""
+
+
+def read_back(state: HasConfirmations, datapath: Any, timeout_seconds: float) -> ReadBack:
+    """Everything that a switch holds. Meters first: one whose entry goes meanwhile is then seen to be idle.
+
+    `timeout_seconds` is for each question. Raises SwitchRefused, SwitchTimedOut or SwitchGone.
+    """
+    parser = datapath.ofproto_parser
+
+    def ask(request: Any) -> list[Any]:
+        return asked(state, datapath, request, timeout_seconds)
+
+    try:
+        features, *_ = ask(parser.OFPMeterFeaturesStatsRequest(datapath, 0))
+        max_meters = features.max_meter
+        meters = ask(parser.OFPMeterConfigStatsRequest(datapath, 0, datapath.ofproto.OFPM_ALL))
+    except SwitchRefused:
+        max_meters, meters = 0, []     # a switch may have no meters at all
+    flows = ask(openflow.flow_stats_request(datapath))
+    groups = ask(parser.OFPGroupDescStatsRequest(datapath, 0))
+    try:
+        found = sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups),
+                               map(openflow.decode_meter, meters))
+    except Exception as error:
+        # Ryu parses matches only now, and raises what it likes over one that no switch should send.
+        raise SwitchRefused(dpid_hex(datapath.id), "unreadable entry", repr(error)) from error
+    return replace(found, max_meters=max_meters)
+
+
+def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[Group],
+                   meters: Iterable[Meter | PacketMeter] = ()) -> ReadBack:
+    """What a switch says it holds, sorted.
+
+    Entries of others, recognised by their cookies, and groups of others, by their numbers, are left alone.
+    """
+    planned, explicit, in_use = SwitchTables(), [], set()
+    for entry in flows:
+        if entry.meter_id is not None:
+            in_use.add(entry.meter_id)
+        prefix = entry.cookie & COOKIE_MASK
+        if is_planned(entry.cookie):
+            planned.add([entry])
+        elif prefix in EXPLICIT_COOKIES:
+            explicit.append(entry)
+    planned.groups = {group.group_id: group for group in groups if FIRST_GROUP <= group.group_id <= LAST_GROUP}
+    listed = list(meters)
+    return ReadBack(planned, explicit, {meter.meter_id: meter for meter in listed if isinstance(meter, Meter)},
+                    {meter.meter_id: meter for meter in listed if isinstance(meter, PacketMeter)},
+                    meters_in_use=frozenset(in_use))

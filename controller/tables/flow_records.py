@@ -1,0 +1,329 @@
+"""One record for each flow, whoever claims it: what its entry should be, and what was counted. No Ryu, no sockets.
+
+A system that wants something of a flow writes a claim: a path, a traffic class, a rate. What nobody claims is the
+default's. Each part has one owner: path and class are those of the claim with the highest precedence that names one
+(and whose path is live), the rate is the lowest that is claimed. So a later stage only narrows what an earlier one
+chose, and a system that is new here needs a `Claimant` of its own and nothing else. A record ends with its last
+claim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from controller.counters.measurements import FlowCounters
+from controller.errors import NoSuchPath
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Path
+from controller.switches.openflow import (
+    FlowEntry,
+    FlowKey,
+    Meter,
+    Output,
+    cookie,
+)
+from controller.tables.plan import Planner
+from controller.tables.registry import COOKIE_FLOWS
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A system that claims flows. What one of higher precedence claims holds."""
+
+    name: str
+    precedence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one system wants of a flow; None: that is left to the others.
+
+    `path` runs from host to host (addresses first and last, datapath ids between). `subject` is what is served, like
+    a part of a read: another one on the same connection is counted from 0. Without a packet for
+    `idle_timeout_seconds` the flow counts as over; not while a claim with a `lifetime_seconds` (0: for ever) holds,
+    because whoever renews that vouches for the flow, which it may be holding back.
+    """
+
+    five_tuple: FiveTuple
+    claimant: Claimant
+    subject: object
+    path: Path | None = None
+    traffic_class: int | None = None
+    rate_bps: float | None = None
+    idle_timeout_seconds: int = 0
+    lifetime_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A system gives up what it claims of a flow, if that is for `subject` still (None: whatever it is for)."""
+
+    five_tuple: FiveTuple
+    claimant: Claimant
+    subject: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a flow's first switch holds for it. `path` None: the entry sends it where default traffic goes."""
+
+    dpid: str
+    entry: FlowEntry
+    path: Path | None
+    meter: Meter | None = None
+
+
+@dataclass(eq=False, slots=True)
+class FlowRecord:
+    """Everything about one flow. `placement` is None until its first entry is sent."""
+
+    five_tuple: FiveTuple
+    claims: dict[Claimant, Claim] = field(default_factory=dict)
+    placement: Placement | None = None
+    counters: FlowCounters = field(default_factory=FlowCounters)
+    _before: dict[Claimant, int | None] = field(default_factory=dict)
+    """The bytes that were counted before a claim came; None until the next reading."""
+
+    @property
+    def ranked(self) -> list[Claim]:
+        """The claims, highest precedence first."""
+        return sorted(self.claims.values(), key=lambda claim: -claim.claimant.precedence)
+
+    @property
+    def path(self) -> Path | None:
+        """The path that its packets take; None: the default ways."""
+        return self.placement.path if self.placement else None
+
+    @property
+    def meter(self) -> Meter | None:
+        return self.placement.meter if self.placement else None
+
+    @property
+    def rate_bps(self) -> float | None:
+        """What it may send in bits/s; None: as much as it can."""
+        return min((claim.rate_bps for claim in self.claims.values() if claim.rate_bps is not None), default=None)
+
+    @property
+    def traffic_class(self) -> int:
+        return next((claim.traffic_class for claim in self.ranked if claim.traffic_class is not None), 0)
+
+    @property
+    def lifetime_seconds(self) -> int:
+        """After this the switch takes the entry out whatever it carries, unless it is renewed; 0: never."""
+        return min((claim.lifetime_seconds for claim in self.claims.values() if claim.lifetime_seconds), default=0)
+
+    @property
+    def idle_timeout_seconds(self) -> int:
+        if self.lifetime_seconds:
+            return 0
+        return min((claim.idle_timeout_seconds for claim in self.claims.values() if claim.idle_timeout_seconds),
+                   default=0)
+
+    def is_held(self, claimant: Claimant) -> bool:
+        """Whether a system other than this one vouches for the flow, however still it stands."""
+        return any(claim.lifetime_seconds for claim in self.claims.values() if claim.claimant != claimant)
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        claim = self.claims.get(withdrawal.claimant)
+        if claim is not None and withdrawal.subject in (None, claim.subject):
+            del self.claims[withdrawal.claimant]
+
+    # --- what was counted ---
+
+    def transferred_bytes(self, claimant: Claimant) -> int:
+        """The bytes, without headers, since this system claims the flow for what it serves now."""
+        before = self._before.get(claimant)
+        return 0 if before is None else max(self.counters.transferred_bytes - before, 0)
+
+    def goes_on(self, former: dict[Claimant, Claim]) -> bool:
+        """Whether one of the former claims still serves what it did."""
+        return any(_goes_on(former.get(claimant), claim) for claimant, claim in self.claims.items())
+
+    def count_anew(self) -> None:
+        """Nobody's claim goes on: the switch will count from 0."""
+        self.counters = FlowCounters()
+        self._before = dict.fromkeys(self.claims, 0)
+
+    def count_on(self, former: dict[Claimant, Claim]) -> None:
+        """Some claim goes on: those that are new see what is counted from the next reading on."""
+        self._before = {claimant: self._before.get(claimant) if _goes_on(former.get(claimant), claim) else None
+                        for claimant, claim in self.claims.items()}
+
+    def counted(self, byte_count: int, packet_count: int, duration_seconds: float, now: float) -> None:
+        """The entry's counters, and its age by the switch's clock."""
+        self.counters.read(byte_count, packet_count, duration_seconds, now)
+        for claimant, before in self._before.items():
+            if before is None:
+                self._before[claimant] = self.counters.transferred_bytes
+
+
+class FlowRecords:
+    """The flows that have an entry of their own, by 5-tuple and by the cookie of the entry."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._records: dict[FiveTuple, FlowRecord] = {}
+        self._by_cookie: dict[int, FlowRecord] = {}
+        self._on_default: dict[FiveTuple, FlowRecord] = {}
+        # A restarted controller must not take an entry of its former life for one of its own.
+        self._cookies = itertools.count(secrets.randbits(16) << 32)
+
+    def __iter__(self) -> Iterator[FlowRecord]:
+        """A snapshot: records may come and go while it is walked through."""
+        return iter(list(self._records.values()))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, five_tuple: FiveTuple) -> FlowRecord | None:
+        return self._records.get(five_tuple)
+
+    def claim_of(self, five_tuple: FiveTuple, claimant: Claimant) -> Claim | None:
+        record = self._records.get(five_tuple)
+        return record.claims.get(claimant) if record else None
+
+    def with_cookie(self, number: int, dpid: str) -> FlowRecord | None:
+        """The record whose entry a switch holds under this cookie."""
+        record = self._by_cookie.get(number)
+        return record if record and record.placement and record.placement.dpid == dpid else None
+
+    # --- changes ---
+
+    def open(self, five_tuple: FiveTuple) -> FlowRecord:
+        """The record of a flow, made if there is none."""
+        record = self._records.get(five_tuple)
+        if record is None:
+            record = self._records[five_tuple] = FlowRecord(five_tuple)
+        return record
+
+    def place(self, record: FlowRecord, placement: Placement | None) -> None:
+        """From now on the record's switch holds this for it, or nothing."""
+        if record.placement is not None:
+            self._by_cookie.pop(record.placement.entry.cookie, None)
+        record.placement = placement
+        self._on_default.pop(record.five_tuple, None)
+        if placement is not None:
+            self._by_cookie[placement.entry.cookie] = record
+            if placement.path is None:
+                self._on_default[record.five_tuple] = record
+
+    def drop(self, record: FlowRecord) -> None:
+        """Forget a record."""
+        self.place(record, None)
+        if self._records.get(record.five_tuple) is record:
+            del self._records[record.five_tuple]
+
+    def new_cookie(self) -> int:
+        return cookie(COOKIE_FLOWS, next(self._cookies) & (1 << 48) - 1)
+
+    # --- what the entry should be ---
+
+    def planned(self, record: FlowRecord, number: int, must_have_path: bool = True) -> Placement:
+        """What the first switch should hold, under this cookie, its meter apart.
+
+        Raises NoSuchPath if paths are claimed and none can be had; without `must_have_path` the flow is sent the
+        default way then, at the switch where it is.
+        """
+        paths = [claim.path for claim in record.ranked if claim.path is not None]
+        if must_have_path and paths:
+            path = next(filter(self._is_live, paths), paths[0])
+            return Placement(path.nodes[1], self._entry(record, path, number), path)
+        for path in filter(self._is_live, paths):
+            if record.placement is None or record.placement.dpid == path.nodes[1]:
+                try:
+                    return Placement(path.nodes[1], self._entry(record, path, number), path)
+                except NoSuchPath:
+                    continue
+        return self.on_default(record, number, must_have_path)
+
+    def on_default(self, record: FlowRecord, number: int, may_move: bool = False) -> Placement:
+        """What sends a flow the default way, at the switch that has its entry, or where its host is by now."""
+        dpid = self._default_switch(record, may_move)
+        entry = self._planner.default_entry(record.five_tuple, dpid, number, record.idle_timeout_seconds)
+        return Placement(dpid, replace(entry, hard_timeout_seconds=record.lifetime_seconds), None)
+
+    def _entry(self, record: FlowRecord, path: Path, number: int) -> FlowEntry:
+        entry = self._planner.explicit_entry(record.five_tuple, path, number, record.idle_timeout_seconds,
+                                             record.traffic_class)
+        return replace(entry, hard_timeout_seconds=record.lifetime_seconds)
+
+    def _default_switch(self, record: FlowRecord, may_move: bool) -> str:
+        host = self._planner.state.hosts.get(record.five_tuple.source)
+        if record.placement is not None and (host is None or not may_move):
+            return record.placement.dpid
+        if host is None:
+            raise NoSuchPath(f"the host {record.five_tuple.source} is not known")
+        return host.dpid
+
+    def _is_live(self, path: Path) -> bool:
+        return all(map(self._planner.state.network.has_link, path.links))
+
+    # --- links and switches that come and go ---
+
+    def divert_dead(self) -> list[tuple[FlowRecord, Path]]:
+        """Take flows off paths that lost a link, onto another claim's or the default way. Returns each with the path
+        it had; its new entry is for the switch to modify."""
+        return [(record, path) for record in self if (path := record.path) is not None and not self._is_live(path)
+                and self.redirect(record)]
+
+    def refreshed(self) -> list[FlowRecord]:
+        """Flows on the default way for which that came, went or changed: their entries are to be modified."""
+        return [record for record in list(self._on_default.values()) if self.redirect(record)]
+
+    def redirect(self, record: FlowRecord) -> bool:
+        """Send a flow where it is to go as things are now. Returns whether its entry is to be modified."""
+        placement = record.placement
+        assert placement is not None
+        planned = replace(self.planned(record, placement.entry.cookie, must_have_path=False), meter=placement.meter)
+        # A modify leaves timeouts as they are.
+        planned = replace(planned, entry=replace(planned.entry, meter_id=placement.entry.meter_id,
+                                                 idle_timeout_seconds=placement.entry.idle_timeout_seconds,
+                                                 hard_timeout_seconds=placement.entry.hard_timeout_seconds))
+        self.place(record, planned)
+        return planned.entry != placement.entry
+
+    def compare(self, dpid: str, found: Iterable[FlowEntry]) -> tuple[list[FlowEntry], list[FlowKey]]:
+        """(entries that a switch lacks, keys of entries that would send packets astray).
+
+        Entries of flows that nobody here knows are an earlier controller's; as long as they lead to their destination
+        they are left to idle out.
+        """
+        there = {entry.key: entry for entry in found}
+        missing = []
+        for record in self:
+            if record.placement is not None and record.placement.dpid == dpid:
+                present = there.pop(record.placement.entry.key, None)
+                self.redirect(record)
+                if present != record.placement.entry:
+                    missing.append(record.placement.entry)
+        return missing, [key for key, entry in there.items() if not self._leads_home(dpid, entry)]
+
+    def _leads_home(self, dpid: str, entry: FlowEntry) -> bool:
+        host = self._planner.state.hosts.get(dict(entry.match).get("ipv4_dst", ""))
+        if host is None:
+            return False
+        match entry.actions:
+            case (Output(port_no=port_no),):
+                return host.dpid == dpid and host.port_no == port_no
+            case actions if self._planner.leads_to(dpid, actions) == host.dpid:
+                return True
+            case _:
+                return entry.actions == self._planner.default_entry(
+                    _five_tuple_of(entry), dpid, entry.cookie, entry.idle_timeout_seconds).actions
+
+    def at(self, dpid: str) -> list[FlowRecord]:
+        """The records whose entry is at a switch."""
+        return [record for record in self if record.placement is not None and record.placement.dpid == dpid]
+
+
+def _goes_on(former: Claim | None, claim: Claim) -> bool:
+    return former is not None and former.subject == claim.subject
+
+
+def _five_tuple_of(entry: FlowEntry) -> FiveTuple:
+    fields = dict(entry.match)
+    return FiveTuple(fields.get("ipv4_src", ""), fields.get("ipv4_dst", ""), fields.get("ip_proto", 0),
+                     fields.get("tcp_src", fields.get("udp_src", 0)), fields.get("tcp_dst", fields.get("udp_dst", 0)))

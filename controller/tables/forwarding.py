@@ -1,0 +1,243 @@
+"""Segment routing: puts single flows on explicit paths, and has every switch's tables kept as planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from ryu.controller import ofp_event
+from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
+from ryu.ofproto import ofproto_v1_3
+
+from controller.application import Application, lookup_service_brick
+from controller.counters.measurements import Measurements, Question, duration_of
+from controller.errors import ControllerError, NoSuchPath
+from controller.events import (
+    AffectedPath,
+    EventFlowsEnded,
+    EventFlowsMoved,
+    EventHostChanged,
+    EventLinkChanged,
+    EventPathsChanged,
+    EventPortChanged,
+    EventSwitchChanged,
+)
+from controller.loops import in_turns
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Link, Path
+from controller.rest import RestApplication
+from controller.switches import openflow
+from controller.switches.entries import dpid_hex
+from controller.switches.openflow import flow_stats_request
+from controller.switches.transactions import confirmed
+from controller.tables.entries import label_key
+from controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
+from controller.tables.flow_records import Claim, FlowRecord, FlowRecords, Placement, Withdrawal
+from controller.tables.metrics import TableMetrics
+from controller.tables.plan import Planner
+from controller.tables.registry import COOKIE_FLOWS, EXPLICIT_COOKIES, EntriesOf, OwnedTable
+from controller.tables.sync import TableSync
+from controller.topology.state import HostLocation, NetworkState
+
+STALE_ROUNDS = 3
+"""Polls in a row that find an entry of no record before it is removed."""
+
+
+class Forwarding(Application):
+    """Installs the entries of single flows, and label entries and default routes by `TableSync`.
+
+    `records` holds the flows that have an entry of their own; systems write their part of one with `apply`. Sends
+    EventPathsChanged, EventFlowsMoved and EventFlowsEnded.
+    """
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
+    _EVENTS = [EventPathsChanged, EventFlowsMoved, EventFlowsEnded]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.state: NetworkState = kwargs["state"]
+        self.planner = Planner(self.state)
+        self.records = FlowRecords(self.planner)
+        self.flow_installer = FlowInstaller(self.state, self.records, self._begin_placing, self._flows_moved,
+                                            self.loops)
+        self._tables = TableSync(self.state, self.planner, self.records, self.flow_installer.meters, self, self.loops)
+        self._announced_links: frozenset[Link] = frozenset()
+        self._metrics = TableMetrics(kwargs["rest"].metrics)
+        self._unknown: dict[str, dict[int, int]] = {}
+        """How often in a row each switch told of an entry that no record has."""
+        kwargs["measurements"].ask(Question("flows", self.state.edge_switches,
+                                            partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS), self._counted))
+
+    def start(self) -> None:
+        super().start()
+        self._tables.start()
+
+    # --- single flows: for others ---
+
+    def apply(self, claims: Iterable[Claim] = (), withdrawals: Iterable[Withdrawal] = ()) -> Failures:
+        """Write what systems want of flows into their records, and have it confirmed by the flows' first switches.
+
+        Returns what failed, by flow: NoSuchPath if a link of a claimed path is not live, SwitchRefused,
+        SwitchTimedOut or SwitchGone. The claims of these flows are as they were; but those whose switch is gone hold,
+        and it gets their entries when it is back. Claims that are not there can be withdrawn.
+        """
+        return self.flow_installer.apply(claims, withdrawals)
+
+    # --- tables of systems ---
+
+    def own_table(self, table: OwnedTable, entries_of: EntriesOf) -> None:
+        """Give a system a table of its own; call `plan_systems_tables` whenever `entries_of` would answer otherwise.
+
+        `entries_of` says which entries a switch (datapath id) shall have in it. They are sent, compared and put right
+        as all others. Raises TableTaken.
+        """
+        self.planner.registry.declare(table, entries_of)
+        self.plan_systems_tables()
+
+    def plan_systems_tables(self) -> None:
+        """The entries of a table that a system owns are other ones: bring the switches up to date."""
+        self.planner.fill_all()
+        self.plan_anew()
+
+    # --- waiting until switches are ready ---
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are changes that the switches do not carry yet."""
+        return self._tables.is_busy
+
+    def wait_until_synced(self, timeout_seconds: float) -> bool:
+        """Block the calling green thread until the switches carry what is known now; False if that took too long."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.is_busy:
+            if not self._tables.wait_for_sync(deadline):
+                return False
+        return True
+
+    def plan_anew(self) -> None:
+        """Hosts changed: bring the switches up to date. From now until that is done, `is_busy` says so."""
+        self._tables.plan_anew()
+
+    def _patience(self) -> float:
+        """Until when those who ask now wait for switches that are being brought up to date."""
+        return time.monotonic() + self.state.settings.confirm_timeout_seconds
+
+    def _begin_placing(self) -> PlanWhenReady:
+        return partial(self._planned_once_ready, self._patience())
+
+    def _planned_once_ready(self, deadline: float, record: FlowRecord, number: int, must_have_path: bool,
+                            is_metered: bool) -> Placement:
+        """See `flow_installer.PlanWhenReady`. While switches are being brought up to date, waits until the labels are
+        in place.
+
+        A flow with a meter also waits until what its first switch holds is known and put right: it may have other
+        meters than the last time, or those of an earlier controller.
+        """
+        first = ""
+        while True:
+            try:
+                placement = self.records.planned(record, number, must_have_path)
+                first = placement.dpid
+                if is_metered and first in self.state.datapaths and not self._tables.is_put_right(first):
+                    problem = NoSuchPath(f"the tables of {self.state.name_of(first)} are not known yet")
+                elif self._tables.holds_group(first, placement.entry) and (
+                        placement.path is None or self._labels_installed(placement.path)):
+                    return placement
+                else:
+                    problem = NoSuchPath("the labels of the path are not installed yet")
+            except NoSuchPath as error:
+                problem = error
+            is_pending = self.is_busy or self._tables.is_being_read(first)
+            if not is_pending or not self._tables.wait_for_sync(deadline):
+                if not must_have_path and record.placement is not None:
+                    return self.records.on_default(record, number)
+                raise problem
+
+    def _labels_installed(self, path: Path) -> bool:
+        switches = Path(path.nodes[1:-1])
+        if len(switches.nodes) == 1:
+            return True
+        key = label_key(self.planner.label_of(switches))
+        return all(self._tables.holds(dpid, key) for dpid in switches.nodes[1:])
+
+    # --- what switches count ---
+
+    def _counted(self, dpid: str, stats: list[Any], now: float) -> None:
+        """What a switch says of the entries of single flows."""
+        unknown: dict[int, int] = {}
+        for stat in chain.from_iterable(in_turns(stats)):
+            record = self.records.with_cookie(stat.cookie, dpid)
+            if record is not None:
+                record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)
+            elif not stat.hard_timeout:
+                unknown[stat.cookie] = self._unknown.get(dpid, {}).get(stat.cookie, 0) + 1
+        self._unknown[dpid] = unknown
+        for number, rounds in unknown.items():
+            if rounds >= STALE_ROUNDS:
+                self.loops.spawn(self._remove_stale_entry, dpid, number)
+
+    def _remove_stale_entry(self, dpid: str, number: int) -> None:
+        """An entry of a former life of the controller: its flow goes back to the default paths."""
+        datapath = self.state.datapaths.get(dpid)
+        if datapath is None:
+            return
+        try:
+            confirmed(self.state, datapath, [openflow.flows_delete(datapath, number)],
+                      self.state.settings.confirm_timeout_seconds)
+            self._metrics.stale_entries.inc()
+        except ControllerError as error:
+            self.logger.warning("a stale entry stays for now: %s", error)
+
+    # --- what happened ---
+
+    @set_ev_cls(EventSwitchChanged)
+    def switch_changed(self, event: EventSwitchChanged) -> None:
+        self._unknown.pop(event.dpid, None)
+        self._tables.switch_changed(event.dpid, event.connected)
+
+    @set_ev_cls(EventLinkChanged)
+    def link_changed(self, event: EventLinkChanged) -> None:
+        if event.live:
+            self._tables.fabric_changed()
+        else:
+            self._tables.link_gone()
+
+    @set_ev_cls([EventPortChanged])
+    def port_changed(self, event: EventPortChanged) -> None:
+        self._tables.fabric_changed()
+
+    @set_ev_cls(EventHostChanged)
+    def host_changed(self, event: EventHostChanged) -> None:
+        self.plan_anew()
+
+    @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
+    def entry_removed(self, event: Any) -> None:
+        message = event.msg
+        if message.cookie & openflow.COOKIE_MASK in EXPLICIT_COOKIES:
+            ofproto = message.datapath.ofproto
+            ended = self.flow_installer.entry_gone(
+                dpid_hex(message.datapath.id), message.cookie, openflow.key_of_removed(message),
+                is_lifetime_over=message.reason == ofproto.OFPRR_HARD_TIMEOUT)
+            if ended:
+                self.send_event_to_observers(
+                    EventFlowsEnded(tuple(ended), message.reason == ofproto.OFPRR_IDLE_TIMEOUT))
+
+    def _flows_moved(self, flows: Sequence[FiveTuple]) -> None:
+        self.send_event_to_observers(EventFlowsMoved(tuple(flows)))
+
+    def host_found(self, host: HostLocation) -> None:
+        """See `table_sync.Listener`."""
+        lookup_service_brick("Hosts").recovered(host)
+
+    def synced(self, affected: tuple[AffectedPath, ...]) -> None:
+        """See `table_sync.Listener`."""
+        hosts = self.state.network.hosts
+        links = frozenset(link for link in self.state.network.links if hosts.isdisjoint(link))
+        lost, gained = self._announced_links - links, links - self._announced_links
+        self._announced_links = links
+        if lost or gained or affected:
+            self.send_event_to_observers(EventPathsChanged(lost, gained, affected))

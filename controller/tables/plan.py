@@ -1,0 +1,438 @@
+"""What every switch should hold, kept up with the network state. docs/switch-tables.md is the reference.
+
+`update` looks at what changed and changes as few entries as it can: a host concerns its own switch, and the others
+only if the routes to racks change; a link concerns the two switches at its ends, and the groups whose ways it was on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from controller.errors import NoSuchPath
+from controller.policy.network.five_tuple import FiveTuple
+from controller.policy.network.graph import Link, Path
+from controller.policy.network.labels import Block, Changed, FoundBlock, Labels, labels_in
+from controller.policy.network.path_trees import bits_of
+from controller.policy.network.prefixes import Prefix, PrefixRoutes, longest_match
+from controller.switches.openflow import Action, FlowEntry, FlowKey, Group, LoadLabel, Output, SetQueue, ToGroup
+from controller.tables import entries, packet_in_limits
+from controller.tables.entries import SwitchTables
+from controller.tables.groups import SwitchGroups, Ways
+from controller.tables.registry import Table, TableRegistry
+from controller.topology.state import HostLocation, NetworkState
+
+HOSTS_AT_ONCE = 32
+
+
+@dataclass(slots=True)
+class Touched:
+    """What of a switch's plan changed since it was last asked for."""
+
+    flows: set[FlowKey] = field(default_factory=set)
+    groups: set[int] = field(default_factory=set)
+
+
+class Planner:
+    """Plans tables from a network state. `update` follows it; what is asked for in between is as of its last end."""
+
+    def __init__(self, state: NetworkState) -> None:
+        self.state = state
+        self.registry = TableRegistry()
+        self.begin({})
+
+    def begin(self, installed: Mapping[str, SwitchTables]) -> None:
+        """Forget all plans, and take over what switches hold, by datapath id, from before or from another controller.
+
+        Labels and groups that would be planned likewise keep their numbers. Other labels keep their entries, so that
+        traffic under way keeps its paths, until `forget_left`.
+        """
+        self.labels = Labels()
+        self.labels_exhausted: set[str] = set()
+        """Edge switches to which no paths are given out, because no labels are left."""
+        self._routes = PrefixRoutes()
+        self._routes_to: dict[str, set[Prefix]] = {}
+        self._edges: frozenset[str] = frozenset()
+        self._hosts: dict[str, HostLocation] = {}
+        self._ports: dict[Link, int] = {}
+        self._queues: dict[str, tuple[int, ...]] = {}
+        self._handed_up: dict[str, list[FlowEntry]] = {}
+        """Entries by which switches hand packets up."""
+        self._seen_ports: dict[str, tuple[object, ...]] = {}
+        """What these entries were made of."""
+        self._tables: dict[str, SwitchTables] = {}
+        self._groups: dict[str, SwitchGroups] = {}
+        self._arrivals: dict[int, dict[str, int]] = {}
+        """By block the trees that switches hold labels of."""
+        self._found: dict[str, SwitchTables] = {}
+        self._is_first = True
+        self._left: dict[str, dict[FlowKey, FlowEntry]] = {}
+        """Entries of an earlier controller's labels."""
+        self._touched: dict[str, Touched] = {}
+        self._moved: set[tuple[str, str]] = set()
+        if installed:
+            self._adopt(installed)
+
+    # --- what there is to do ---
+
+    def tables(self, dpid: str) -> SwitchTables:
+        """What a switch should hold."""
+        if dpid not in self._tables:
+            self._tables[dpid] = SwitchTables()
+            self._fill(dpid)
+        return self._tables[dpid]
+
+    def take_touched(self) -> dict[str, Touched]:
+        """What changed, by switch, since the last call."""
+        touched, self._touched = self._touched, {}
+        return touched
+
+    def take_moved(self) -> set[tuple[str, str]]:
+        """(first, last) switches between which paths have other labels or groups since the last call."""
+        moved, self._moved = self._moved, set()
+        return moved
+
+    def groups(self, dpid: str) -> Mapping[int, Group]:
+        """The groups that a switch should have."""
+        return self.tables(dpid).groups
+
+    # --- following the state ---
+
+    def assign_labels(self) -> None:
+        """`update` in one go."""
+        for _ in self.update():
+            pass
+
+    def update(self) -> Iterator[None]:
+        """Plan for the network as it is now. Yields now and then, a few milliseconds apart, for others to run; what
+        changes meanwhile is for the next call. Exhaust it before it is called again."""
+        ports, edges, hosts = self.state.switch_ports(), frozenset(self.state.edge_switches()), dict(self.state.hosts)
+        former_ports, self._ports = self._ports, ports
+        changed_links = {link for link in former_ports.keys() | ports.keys()
+                         if former_ports.get(link) != ports.get(link)} if ports != former_ports else set()
+        former_edges, self._edges = self._edges, edges
+        yield from self._hosts_changed(hosts)
+        self._packet_ins_changed()
+        yield
+        ways: dict[str, dict[str, Ways | None]] = {}
+        if changed_links or edges != former_edges:
+            for changed in self.labels.update(ports.keys(), edges):
+                self._labels_changed(changed, ways)
+                yield
+            self._links_changed(changed_links)
+            for source in {link[0] for link in changed_links & former_ports.keys() & ports.keys()} & edges:
+                ways.setdefault(source, {}).update(
+                    (destination, self._ways_to(source, destination)) for destination in edges - {source})
+            if self._is_first:
+                self._keep_left()
+            self.labels_exhausted = self.labels.without_labels
+            yield
+        for dpid, ways_to in ways.items():
+            self._ways_changed(dpid, ways_to)
+            yield
+        for dpid in edges ^ former_edges:
+            self._fill(dpid)
+            yield
+        if self._queues != self.state.set_queue_classes:
+            self._queues = dict(self.state.set_queue_classes)
+            self.fill_all()
+
+    def fill_all(self) -> None:
+        """Something changed that every switch's tables depend on."""
+        self._handed_up.clear()
+        for dpid in self._tables:
+            self._fill(dpid)
+
+    def _hosts_changed(self, hosts: dict[str, HostLocation]) -> Iterator[None]:
+        former, self._hosts = self._hosts, hosts
+        gone = [ip for ip in former if ip not in hosts]
+        changed = [ip for ip, host in hosts.items() if former.get(ip) is not host]
+        for number, ip in enumerate([*gone, *changed], 1):
+            if number % HOSTS_AT_ONCE == 0:
+                yield
+            old, new = former.get(ip), hosts.get(ip)
+            if old == new:
+                continue
+            for host, is_wanted in ((old, False), (new, True)):
+                if host is not None and host.dpid in self._tables and host.dpid in self._edges:
+                    for entry in entries.host_entries(host, self.registry.after(Table.SOURCES)):
+                        self._set(host.dpid, entry.key, entry if is_wanted else None)
+            leading, stale = self._routes.set_host(int(IPv4Address(ip)), new.dpid if new else None)
+            self._routes_changed(leading, stale)
+
+    def _packet_ins_changed(self) -> None:
+        for dpid in self._tables:
+            seen = self.state.packet_in_meters.get(dpid), tuple(self.state.edge_ports(dpid))
+            if self._seen_ports.get(dpid) != seen:
+                self._seen_ports[dpid] = seen
+                former, self._handed_up[dpid] = self._handed_up.get(dpid, ()), self._packet_ins(dpid)
+                wanted = {entry.key: entry for entry in self._handed_up[dpid]}
+                for key in {entry.key for entry in former} | wanted.keys():
+                    self._set(dpid, key, wanted.get(key))
+
+    def _packet_ins(self, dpid: str) -> list[FlowEntry]:
+        return packet_in_limits.entries(self.state, dpid, self.registry.after(Table.SOURCES))
+
+    def _routes_changed(self, leading: Mapping[Prefix, str], stale: Iterable[Prefix]) -> None:
+        for prefix in stale:
+            for prefixes in self._routes_to.values():
+                prefixes.discard(prefix)
+            for dpid in self._edges & self._tables.keys():
+                self._set(dpid, entries.route_key(prefix), None)
+                self._set(dpid, entries.arp_route_key(prefix), None)
+        for prefix, destination in leading.items():
+            for prefixes in self._routes_to.values():
+                prefixes.discard(prefix)
+            self._routes_to.setdefault(destination, set()).add(prefix)
+            for dpid in self._edges & self._tables.keys():
+                self._set_route(dpid, prefix, destination)
+
+    def _labels_changed(self, changed: Changed, ways: dict[str, dict[str, Ways | None]]) -> None:
+        """Note a destination's labels, and what it means for the ways from edge switches, which are set later."""
+        for block in changed.ended:
+            self._set_arrivals(block, {})
+        for block in changed.made:
+            self._set_arrivals(block, block.arrivals)
+        destination = changed.destination
+        for source in changed.sources:
+            ways.setdefault(source, {})[destination] = self._ways_to(source, destination)
+        if changed.made or changed.ended:
+            self._moved |= {(source, destination) for source in changed.sources}
+
+    def _ways_to(self, source: str, destination: str) -> Ways | None:
+        block = self.labels.block_of(source, destination) if source in self._edges else None
+        if block is None:
+            return None
+        near = tuple(sorted(block.trees.before[block.destination]))
+        return Ways(near, block.bits, tuple((self._ports[source, neighbour], choices)
+                                            for neighbour, choices in block.trees.choices_by_hop(source)))
+
+    def _set_arrivals(self, block: Block, arrivals: Mapping[str, int]) -> None:
+        former = self._arrivals.pop(block.base, {})
+        if arrivals:
+            self._arrivals[block.base] = dict(arrivals)
+        for dpid in former.keys() | arrivals.keys():
+            if dpid in self._tables:
+                for tree in bits_of(former.get(dpid, 0) & ~arrivals.get(dpid, 0)):
+                    self._set(dpid, entries.label_key(block.base + tree), None)
+                if arrivals.get(dpid, 0) != former.get(dpid, 0):
+                    self._set_labels(dpid, block)
+
+    def _set_labels(self, dpid: str, block: Block) -> None:
+        cookie = entries.label_cookie(block.base, block.bits)
+        for label, neighbour in labels_in(block, dpid):
+            port_no = None if neighbour is None else self._ports.get((dpid, neighbour))
+            is_dead = neighbour is not None and port_no is None
+            self._set(dpid, entries.label_key(label),
+                      None if is_dead else entries.label_entry(label, cookie, port_no))
+
+    def _links_changed(self, links: set[Link]) -> None:
+        """Entries of labels go and come with the links that they lead over."""
+        for dpid, neighbour in links:
+            if dpid not in self._tables:
+                continue
+            port_no = self._ports.get((dpid, neighbour))
+            for block in self.labels.blocks:
+                mask = block.trees.hops.get(dpid, {}).get(neighbour, 0) & block.arrivals.get(dpid, 0)
+                cookie = entries.label_cookie(block.base, block.bits)
+                for tree in bits_of(mask):
+                    label = block.base + tree
+                    self._set(dpid, entries.label_key(label),
+                              None if port_no is None else entries.label_entry(label, cookie, port_no))
+
+    def _ways_changed(self, dpid: str, ways_to: Mapping[str, Ways | None]) -> None:
+        groups = self._groups.setdefault(dpid, SwitchGroups(self._found.get(dpid, SwitchTables()).groups))
+        regrouped = groups.set_ways(ways_to) | {destination for destination in ways_to
+                                                if (dpid, destination) in self._moved}
+        self._moved |= {(dpid, destination) for destination in regrouped}
+        if dpid not in self._tables:
+            return
+        for group_id in groups.changed:
+            self._set_group(dpid, group_id, groups.groups.get(group_id))
+        groups.changed.clear()
+        for destination in regrouped:
+            for prefix in self._routes_to.get(destination, ()):
+                self._set_route(dpid, prefix, destination)
+
+    def _set_route(self, dpid: str, prefix: Prefix, destination: str) -> None:
+        if destination == dpid:
+            self._set(dpid, entries.route_key(prefix), None)
+            self._set(dpid, entries.arp_route_key(prefix), None)
+        else:
+            for entry in entries.route_entries(prefix, self._way(dpid, destination)):
+                self._set(dpid, entry.key, entry)
+
+    def _way(self, dpid: str, destination: str) -> tuple[int, int] | None:
+        """(first label of the block, group) from an edge switch to another."""
+        block = self.labels.block_of(dpid, destination)
+        groups = self._groups.get(dpid)
+        group_id = groups.group_toward(destination) if groups else None
+        return None if block is None or group_id is None else (block.base, group_id)
+
+    def _set(self, dpid: str, key: FlowKey, entry: FlowEntry | None) -> None:
+        flows = self._tables[dpid].flows
+        former = flows.get(key)
+        if entry is former or entry == former:
+            return
+        if entry is None:
+            del flows[key]
+        else:
+            flows[key] = entry
+        self._touched.setdefault(dpid, Touched()).flows.add(key)
+
+    def _set_group(self, dpid: str, group_id: int, group: Group | None) -> None:
+        groups = self._tables[dpid].groups
+        if group is None:
+            groups.pop(group_id, None)
+        else:
+            groups[group_id] = group
+        self._touched.setdefault(dpid, Touched()).groups.add(group_id)
+
+    def _fill(self, dpid: str) -> None:
+        """Plan one switch from the beginning."""
+        if dpid not in self._tables:
+            return
+        former, tables = self._tables[dpid], SwitchTables()
+        self._tables[dpid] = tables
+        after_sources = self.registry.after(Table.SOURCES)
+        tables.add(entries.STATIC_ENTRIES)
+        tables.add(self._handed_up.setdefault(dpid, self._packet_ins(dpid)))
+        tables.add(map(entries.queue_entry, self.state.set_queue_classes.get(dpid, ())))
+        tables.add(self.registry.owned_entries(dpid))
+        tables.flows.update(self._left.get(dpid, {}))
+        for block in self.labels.blocks:
+            self._set_labels(dpid, block)
+        if dpid in self._edges:
+            for host in self._hosts.values():
+                if host.dpid == dpid:
+                    tables.add(entries.host_entries(host, after_sources))
+            for prefix, destination in self._routes.routes.items():
+                self._set_route(dpid, prefix, destination)
+            if dpid in self._groups:
+                tables.groups = dict(self._groups[dpid].groups)
+                self._groups[dpid].changed.clear()
+        touched = self._touched.setdefault(dpid, Touched())
+        touched.flows |= former.flows.keys() | tables.flows.keys()
+        touched.groups |= former.groups.keys() | tables.groups.keys()
+
+    # --- an earlier controller ---
+
+    def _adopt(self, installed: Mapping[str, SwitchTables]) -> None:
+        self._found = dict(installed)
+        destinations: dict[tuple[int, int], set[str]] = {}
+        hops: dict[tuple[int, int], dict[str, dict[int, str]]] = {}
+        for dpid, tables in installed.items():
+            for entry in tables.flows.values():
+                if entry.table != Table.LABELS:
+                    continue
+                block = entries.block_of_cookie(entry.cookie)
+                tree = dict(entry.match).get("mpls_label", 0) - block[0]
+                match entry.actions:
+                    case () if entry.goto == Table.UNLABEL:
+                        destinations.setdefault(block, set()).add(dpid)
+                    case (Output(port_no=port_no),) if (dpid, port_no) in self.state.links:
+                        neighbour = self.state.links[dpid, port_no][0]
+                        hops.setdefault(block, {}).setdefault(dpid, {})[tree] = neighbour
+        self.labels.adopt(FoundBlock(ends.pop(), *block, hops.get(block, {}))
+                          for block, ends in sorted(destinations.items()) if len(ends) == 1)
+        self._left = {dpid: {key: entry for key, entry in tables.flows.items() if entry.table == Table.LABELS}
+                      for dpid, tables in installed.items()}
+
+    def _keep_left(self) -> None:
+        """Of an earlier controller's labels, keep those that are none of this one's."""
+        self._is_first = False
+        left = {block.base for block in self.labels.not_taken_over()}
+        self._left = {dpid: {key: entry for key, entry in flows.items()
+                             if entries.block_of_cookie(entry.cookie)[0] in left}
+                      for dpid, flows in self._left.items()}
+        for dpid, flows in self._left.items():
+            if dpid in self._tables:
+                for key, entry in flows.items():
+                    self._set(dpid, key, entry)
+
+    def forget_left(self, used: Iterable[int]) -> None:
+        """Entries of explicit paths use these labels: what an earlier controller left besides is wanted no more."""
+        labels = frozenset(used)
+        for found in self.labels.not_taken_over():
+            if labels.isdisjoint(range(found.base, found.base + (1 << found.bits))):
+                self.labels.forget(found)
+                for dpid, flows in self._left.items():
+                    for key in [key for key, entry in flows.items()
+                                if entries.block_of_cookie(entry.cookie)[0] == found.base]:
+                        del flows[key]
+                        if dpid in self._tables:
+                            self._set(dpid, key, None)
+
+    # --- explicit paths ---
+
+    def explicit_entry(
+        self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int, traffic_class: int = 0
+    ) -> FlowEntry:
+        """The one entry, at the path's first switch, that puts a flow on a path from host to host.
+
+        Raises NoSuchPath if a link of the path is not live or the path has no label.
+        """
+        network = self.state.network
+        dead = next((link for link in path.links if not network.has_link(link)), None)
+        if len(path.nodes) < 3 or dead is not None:
+            where = f" from {self.state.name_of(dead[0])} to {self.state.name_of(dead[1])}" if dead else ""
+            raise NoSuchPath(f"the path {' -> '.join(map(self.state.name_of, path.nodes))} has no live link{where}")
+        switches = path.nodes[1:-1]
+        actions: tuple[Action, ...]
+        if len(switches) == 1:
+            actions = (Output(self.state.port_toward(switches[0], path.nodes[-1])),)
+        else:
+            queue = (SetQueue(traffic_class),) if traffic_class in self.state.set_queue_classes.get(
+                switches[0], ()) else ()
+            label = self.label_of(Path(switches))
+            groups, port_no = self._groups.get(switches[0]), self._ports.get((switches[0], switches[1]))
+            group_id = groups.failover_group(switches[-1], port_no) if groups and port_no is not None else None
+            if group_id is None:
+                raise NoSuchPath(f"no group leads from {self.state.name_of(switches[0])} along the path yet")
+            actions = (LoadLabel(label, traffic_class), *queue, ToGroup(group_id))
+        return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
+
+    def default_entry(self, five_tuple: FiveTuple, dpid: str, cookie: int, idle_timeout_seconds: int) -> FlowEntry:
+        """A flow's own entry at its first switch, sending it where default traffic goes; nowhere if that is so."""
+        host = self.state.hosts.get(five_tuple.destination)
+        actions: tuple[Action, ...] = ()
+        if host is not None and host.dpid == dpid:
+            actions = (Output(host.port_no),)
+        elif host is not None and (way := self._way(dpid, host.dpid)):
+            actions = (LoadLabel(way[0]), ToGroup(way[1]))
+        return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
+
+    def label_of(self, switches: Path) -> int:
+        """The label of a path between edge switches. Raises NoSuchPath for one that is not a shortest path."""
+        first, last = switches.nodes[0], switches.nodes[-1]
+        block = self.labels.block_of(first, last) if first in self._edges else None
+        choice = block.trees.choice_of(switches.nodes) if block else None
+        if block is None or choice is None or not block.trees.choices(first) >> choice & 1:
+            raise NoSuchPath(f"no label for {' -> '.join(map(self.state.name_of, switches.nodes))}: it is not among "
+                             "the shortest paths between edge switches")
+        return block.base + choice
+
+    def leads_to(self, dpid: str, actions: tuple[Action, ...]) -> str | None:
+        """The edge switch where packets end that an entry at a switch labels; None if they go astray."""
+        match actions:
+            case (LoadLabel(label=label), *_, ToGroup(group_id=group_id)):
+                group = self.groups(dpid).get(group_id)
+                ports = [bucket.watch_port_no for bucket in group.buckets] if group else []
+                first = self.state.links.get((dpid, ports[0])) if ports else None
+                if group is None or not group.is_failover or first is None:
+                    return None
+                if self.labels.is_seen_by(first[0], label):
+                    return self.labels.destination(label)
+                return self._left_destination(first[0], label)
+        return None
+
+    def _left_destination(self, dpid: str, label: int) -> str | None:
+        if entries.label_key(label) not in self._left.get(dpid, {}):
+            return None
+        return next((found.destination for found in self.labels.not_taken_over()
+                     if label in range(found.base, found.base + (1 << found.bits))), None)
+
+    def edge_of(self, ip: str) -> str | None:
+        """The edge switch that an address is routed to, whether a host is known there or not."""
+        return longest_match(self._routes.routes, int(IPv4Address(ip)))

@@ -1,0 +1,143 @@
+"""Every table, priority and cookie that the controller uses in a switch, and the step in which entries are changed.
+
+The plan, the reconciliation, flow records and systems take theirs from here. A later system adds a table of its own
+by a declaration in its own room: an `OwnedTable`, handed to `Forwarding.own_table` with a function that says which
+entries each switch shall have there. docs/switch-tables.md is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from controller.errors import TableTaken
+from controller.switches.openflow import COOKIE_MASK, FlowEntry
+
+COOKIE_STATIC = 0x5701 << 48
+COOKIE_LABELS = 0x5702 << 48
+COOKIE_HOSTS = 0x5703 << 48
+COOKIE_ROUTES = 0x5704 << 48
+COOKIE_FLOWS = 0x5710 << 48
+"""Entries of single flows, one each whoever claims it (`controller.tables.flow_records`)."""
+EXPLICIT_COOKIES = frozenset({COOKIE_FLOWS})
+PLANNED_COOKIES = frozenset({COOKIE_STATIC, COOKIE_LABELS, COOKIE_HOSTS, COOKIE_ROUTES})
+FIRST_OWNED_COOKIE, LAST_OWNED_COOKIE = 0x5720 << 48, 0x57FF << 48
+"""Of tables that systems own."""
+
+
+class Table(IntEnum):
+    """The tables a packet may cross; it only ever goes to a higher one.
+
+    Those that systems own stand from `FIRST_OWNED_TABLE` to `LAST_OWNED_TABLE`: between `SOURCES` and `ROUTES`.
+    """
+
+    CLASSIFY = 0
+    LABELS = 10
+    UNLABEL = 15
+    SOURCES = 20
+    ROUTES = 40
+    NEIGHBOURS = 50
+    DELIVERY = 60
+
+
+FIRST_GROUP, LAST_GROUP = 0x57000000, 0x57FFFFFF
+"""Numbers of the controller's groups. All others are somebody else's."""
+FIRST_OWNED_TABLE, LAST_OWNED_TABLE = 21, 39
+
+
+class Priority(IntEnum):
+    """All priorities in use. Entries of one table and priority never overlap."""
+
+    MISS = 0
+    CLASS = 100
+    EDGE_PORT = 120
+    QUEUE = 150
+    ROUTE = 151
+    """Plus the length of the prefix: 151 to 183."""
+    HOST = 200
+    NO_UNICAST = 250
+    EXPLICIT_PATH = 300
+
+
+class Step(IntEnum):
+    """The steps of a change, in order: all switches take one before any takes the next."""
+
+    REACHED = 1
+    """Entries that packets on their way meet after the first switch."""
+    SENDING = 2
+    """Groups, entries that send packets on their way, and answers to ARP."""
+    ADMITTING = 3
+    """Entries that tell known senders; after them goes what is no longer wanted."""
+
+
+_STEPS = {Table.ROUTES: Step.SENDING, Table.NEIGHBOURS: Step.SENDING, Table.SOURCES: Step.ADMITTING}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTable:
+    """The declaration of a table that one system owns.
+
+    IPv4 packets of hosts cross it after `SOURCES` and before `ROUTES`; what it does not match goes on by itself, and
+    its entries may send to any higher table. `number` is from 21 to 39, `cookie` from 0x5720 to 0x57ff in the upper
+    16 bits; all its entries carry both.
+    """
+
+    name: str
+    number: int
+    cookie: int
+    step: Step = Step.SENDING
+
+
+EntriesOf = Callable[[str], Iterable[FlowEntry]]
+"""Which entries a switch (datapath id) shall have."""
+
+
+class TableRegistry:
+    """The tables that systems own beside those of `Table`."""
+
+    def __init__(self) -> None:
+        self._owned: dict[int, tuple[OwnedTable, EntriesOf]] = {}
+
+    def declare(self, table: OwnedTable, entries_of: EntriesOf) -> None:
+        """Add a table. Raises TableTaken if its number or cookie is another's or not for systems to take."""
+        if not FIRST_OWNED_TABLE <= table.number <= LAST_OWNED_TABLE:
+            raise TableTaken(f"table {table.number} ({table.name}) is not from {FIRST_OWNED_TABLE} "
+                             f"to {LAST_OWNED_TABLE}")
+        if table.cookie & ~COOKIE_MASK or not FIRST_OWNED_COOKIE <= table.cookie <= LAST_OWNED_COOKIE:
+            raise TableTaken(f"the cookie {table.cookie:#x} of table {table.name} is not one that a system may take")
+        for other, _ in self._owned.values():
+            if table.number == other.number or table.cookie == other.cookie:
+                raise TableTaken(f"number or cookie of table {table.name} is that of {other.name}")
+        self._owned[table.number] = table, entries_of
+
+    @property
+    def owned(self) -> list[OwnedTable]:
+        """The tables of systems, in the order in which packets cross them."""
+        return [self._owned[number][0] for number in sorted(self._owned)]
+
+    def after(self, table: int) -> int:
+        """The table to which packets go that `SOURCES`, or a table of a system, does not keep."""
+        return min((number for number in self._owned if number > table), default=Table.ROUTES)
+
+    def step_of(self, table: int) -> Step:
+        """The step in which entries of a table are added."""
+        if table in self._owned:
+            return self._owned[table][0].step
+        return _STEPS.get(table, Step.REACHED)  # type: ignore[call-overload,no-any-return]
+
+    def owned_entries(self, dpid: str) -> Iterable[FlowEntry]:
+        """What a switch shall hold in the tables of systems, the misses included. Raises TableTaken for an entry
+        that is not in its owner's table, or does not carry its cookie."""
+        for number, (table, entries_of) in self._owned.items():
+            yield FlowEntry(number, Priority.MISS, (), goto=self.after(number), cookie=table.cookie)
+            for entry in entries_of(dpid):
+                if entry.table != number or entry.cookie & COOKIE_MASK != table.cookie:
+                    raise TableTaken(f"an entry of {table.name} is not in its table, or has another cookie: {entry}")
+                yield entry
+
+
+def is_planned(cookie: int) -> bool:
+    """Whether an entry with this cookie is one that the plan, or a system's table, is to have."""
+    prefix = cookie & COOKIE_MASK
+    return prefix in PLANNED_COOKIES or FIRST_OWNED_COOKIE <= prefix <= LAST_OWNED_COOKIE

@@ -1,0 +1,452 @@
+"""What each switch holds of the plan, and how it is brought up to date.
+
+Tables are planned anew after something changed, and what differs from what a switch holds is sent. What it holds is
+read when it connects, when it did not confirm a change, and once in a while anyway.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from eventlet.semaphore import Semaphore
+from ryu.lib import hub
+
+from controller.errors import ControllerError, SwitchGone, SwitchRefused
+from controller.events import AffectedPath
+from controller.loops import Loops
+from controller.switches import openflow
+from controller.switches.entries import dpid_hex
+from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
+from controller.switches.read_back import ReadBack, read_back
+from controller.switches.transactions import confirmed, confirmed_on_all
+from controller.tables import packet_in_meters, reconcile
+from controller.tables.entries import STATIC_ENTRIES, SwitchTables, known_hosts
+from controller.tables.flow_records import FlowRecord, FlowRecords
+from controller.tables.plan import Planner, Touched
+from controller.tables.reconcile import Changes
+from controller.tables.settling import Settling
+from controller.tables.switch_meters import SwitchMeters
+from controller.topology.state import HostLocation, NetworkState
+
+MANY_ENTRIES = 300
+"""After comparing so many, others may run."""
+MANY_SWITCHES = 100
+"""The plan of so many is left out when Python looks for garbage."""
+COALESCE_SECONDS = 0.02
+"""Changes come in showers; this long they are gathered before tables are planned anew."""
+URGENT_COALESCE_SECONDS = 0.002
+SETTLE_CHECK_SECONDS = 0.1
+SYNC_TIMEOUT_SECONDS = 10.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
+TABLE_FULL = "OFPFMFC_TABLE_FULL"
+AUDIT_INTERVAL_SECONDS = 60.0
+"""How often the tables of every switch are read and compared with what they should hold."""
+IDLE_SECONDS = 10.0
+"""After so long without a change the loop comes round all the same."""
+SYNC_PATIENCE_SECONDS, AUDIT_PATIENCE_SECONDS = 60.0, 600.0
+
+log = logging.getLogger(__name__)
+
+
+def is_table_full(error: ControllerError) -> bool:
+    """Whether a switch refused an entry because it has no space for it."""
+    return isinstance(error, SwitchRefused) and error.extensions.get("openflow_code") == TABLE_FULL
+
+
+def labels_of(explicit: Iterable[FlowEntry]) -> frozenset[int]:
+    """The labels that entries of single flows load."""
+    return frozenset(action.label for entry in explicit for action in entry.actions if isinstance(action, LoadLabel))
+
+
+class Listener(Protocol):
+    """Who is told what comes of it."""
+
+    def host_found(self, host: HostLocation) -> None:
+        """A switch holds entries for this host from before."""
+
+    def synced(self, affected: tuple[AffectedPath, ...]) -> None:
+        """The switches carry everything that is known. `affected` lost a link of their path since the last call."""
+
+
+class TableSync:
+    """Keeps the tables of every switch as planned, and what single flows need beside the plan.
+
+    Tell it whatever changes; `is_busy` and the waits say how far it is, `holds` and `is_put_right` what is there.
+    """
+
+    def __init__(self, state: NetworkState, planner: Planner, records: FlowRecords, meters: SwitchMeters,
+                 listener: Listener, loops: Loops) -> None:
+        self._state = state
+        self._planner = planner
+        self._records = records
+        self._meters = meters
+        self._listener = listener
+        self._loops = loops
+        self._installed: dict[str, SwitchTables] = {}
+        """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
+        self._sent: dict[str, int] = {}
+        """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
+        self._found: dict[str, ReadBack] = {}
+        """What was read from switches: its explicit entries and meters have to be compared with what should be."""
+        self._reading: set[Any] = set()
+        self._retry_seconds: dict[str, float] = {}
+        self._settling = Settling(state)
+        self._dirty = hub.Event()
+        self._synced = hub.Event()
+        self._syncing = False
+        self._pruning = False
+        self._labels_in_use: dict[str, frozenset[int]] = {}
+        """The labels that entries of single flows had when a switch was last read."""
+        self._full_seconds: dict[str, float] = {}
+        """How long to wait before the next attempt at a switch whose tables were full."""
+        self._without_space: set[str] = set()
+        self._planning = Semaphore(1)
+        self._is_planned = False
+        self._left_over: set[str] = set()
+        """Switches with groups that nothing but single flows needed any more when last looked at."""
+        self._touched: dict[str, Touched | None] = {}
+        """What of each switch's tables is to be compared with the plan; None: all of it."""
+        self._moved: set[tuple[str, str]] = set()
+        self._affected: list[AffectedPath] = []
+
+    def start(self) -> None:
+        self._loops.run("table sync", self._sync_when_due, patience_seconds=SYNC_PATIENCE_SECONDS)
+        self._loops.run("table audit", self._audit_all, patience_seconds=AUDIT_PATIENCE_SECONDS)
+
+    # --- what happened ---
+
+    def switch_changed(self, dpid: str, connected: bool) -> None:
+        """A switch came or went: what it holds is to be found out."""
+        self._installed.pop(dpid, None)
+        self._labels_in_use.pop(dpid, None)
+        self._found.pop(dpid, None)
+        self._retry_seconds.pop(dpid, None)
+        self._full_seconds.pop(dpid, None)
+        self._without_space.discard(dpid)
+        self.fabric_changed()
+        if connected:
+            self._loops.spawn(self._read_back, dpid)
+
+    def link_gone(self) -> None:
+        """A link went, maybe one of several."""
+        self.fabric_changed()
+        if not self._pruning:
+            self._pruning = True
+            self._loops.spawn_after(URGENT_COALESCE_SECONDS, self._prune)
+
+    def fabric_changed(self) -> None:
+        """Something of the fabric is not as it was."""
+        self._settling.changed(time.monotonic())
+        self._dirty.set()
+
+    def plan_anew(self) -> None:
+        """Something else that plans depend on has changed, like hosts. From now on, `is_busy`."""
+        self._dirty.set()
+
+    # --- how far it is ---
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are changes that the switches do not carry yet."""
+        return self._dirty.is_set() or self._syncing
+
+    def wait_for_sync(self, deadline: float) -> bool:
+        """Wait until the switches were brought up to date once more; False if that is not before `deadline`, on
+        time's monotonic clock."""
+        return bool(self._synced.wait(max(deadline - time.monotonic(), 0.0)))
+
+    def holds(self, dpid: str, key: FlowKey) -> bool:
+        """Whether a switch is known to hold this planned entry."""
+        return dpid in self._installed and key in self._installed[dpid].flows
+
+    def holds_group(self, dpid: str, entry: FlowEntry) -> bool:
+        """Whether a switch is known to hold the group that an entry uses, if it uses one."""
+        used = {action.group_id for action in entry.actions if isinstance(action, ToGroup)}
+        return not used or (dpid in self._installed and used <= self._installed[dpid].groups.keys())
+
+    def is_put_right(self, dpid: str) -> bool:
+        """Whether it is known what a switch holds, explicit entries and meters included."""
+        return dpid in self._installed and dpid not in self._found
+
+    def is_being_read(self, dpid: str) -> bool:
+        """Whether a switch is being asked what it holds; it is brought up to date after that."""
+        return any(dpid_hex(datapath.id) == dpid for datapath in self._reading)
+
+    # --- planning ---
+
+    def _plan(self) -> None:
+        """Follow the state, and note what is to be compared."""
+        with self._planning:
+            if not self._is_planned:
+                self._planner.begin(self._installed)
+            self._is_planned = False    # whatever goes wrong, the next plan begins anew
+            for _ in self._planner.update():
+                hub.sleep(0)            # echo replies must not wait for all of it
+            self._is_planned = True
+            if self._planner.labels_exhausted:
+                log.error("no labels are left: no paths are given out to %s",
+                          ", ".join(sorted(map(self._state.name_of, self._planner.labels_exhausted))))
+            self._moved |= self._planner.take_moved()
+            for dpid, touched in self._planner.take_touched().items():
+                known = self._touched.setdefault(dpid, Touched())
+                if known is not None:
+                    known.flows |= touched.flows
+                    known.groups |= touched.groups
+
+    # --- links that go ---
+
+    def _prune(self) -> None:
+        """At once: nothing leads over a link that went, and flows that had it in their path take the default."""
+        self._pruning = False
+        if self._settling.is_over(time.monotonic()):
+            self._plan()
+        changes = {dpid: reconcile.changes(self._installed[dpid], self._planner.tables(dpid), self._planner.registry,
+                                           touched)
+                   for dpid, touched in self._touched.items() if dpid in self._installed and touched is not None}
+        is_anything_to_arrive = any(change.arrivals for change in changes.values())
+        messages: dict[Any, list[Any]] = {}
+        for dpid, change in changes.items():
+            first = reconcile.urgent(change, is_anything_to_arrive)
+            datapath = self._state.datapaths.get(dpid)
+            if datapath is not None and first:
+                messages[datapath] = reconcile.departure_messages(datapath, first)
+                reconcile.apply_departures(self._installed[dpid], first)
+                self._count_change(dpid)
+        diverted = self._records.divert_dead()
+        self._affected += [AffectedPath(record.five_tuple, path) for record, path in diverted]
+        self._add_modifies(messages, [record for record, _ in diverted])
+        self._send(messages)
+        self._dirty.set()
+
+    # --- bringing switches up to date ---
+
+    def _sync_when_due(self) -> None:
+        if not self._dirty.wait(IDLE_SECONDS):
+            return
+        hub.sleep(COALESCE_SECONDS)
+        if not self._settling.is_over(time.monotonic()):
+            hub.sleep(SETTLE_CHECK_SECONDS)
+            return
+        self._dirty.clear()
+        self._syncing = True
+        if is_first := not self._is_planned:
+            gc.disable()    # it would look at all that is made, again and again, for a tenth of a second each time
+        try:
+            self._sync()
+        except BaseException:
+            self._dirty.set()
+            raise
+        finally:
+            self._syncing = False
+            if is_first:
+                if len(self._installed) > MANY_SWITCHES:
+                    gc.freeze()
+                gc.enable()
+        if not self._dirty.is_set():
+            affected, self._affected = tuple(self._affected), []
+            self._listener.synced(affected)
+        # Everybody waits for the next one from now on.
+        done, self._synced = self._synced, hub.Event()
+        done.set()
+
+    def _sync(self) -> None:
+        """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
+        packet_in_meters.add_missing(self._state, list(self._installed))
+        self._plan()
+        moved, self._moved = self._moved, set()
+        todo, tried = {}, set[str]()
+        for dpid in list(self._touched):
+            if dpid in self._state.datapaths and dpid in self._installed:
+                touched = self._touched.pop(dpid)
+                change = reconcile.changes(self._installed[dpid], self._planner.tables(dpid),
+                                           self._planner.registry, touched)
+                if dpid in self._without_space:
+                    change = reconcile.without_additions(change, self._installed[dpid])
+                elif dpid in self._full_seconds:
+                    tried.add(dpid)
+                if change.stale_groups:
+                    self._keep_groups_in_use(dpid, change)
+                if change:
+                    todo[dpid] = change
+                if touched is None or len(touched.flows) > MANY_ENTRIES:
+                    hub.sleep(0)
+        self._take_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
+        self._take_step(todo, reconcile.departure_messages, reconcile.apply_departures)
+        messages: dict[Any, list[Any]] = {}
+        self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
+        self._send(messages)
+        self._take_step(todo, reconcile.closing_messages, reconcile.apply_closing)
+        for dpid in list(self._found):
+            self._check_explicit(dpid)
+        for dpid in tried - self._without_space:
+            self._full_seconds.pop(dpid, None)
+            log.info("the flow tables of %s hold everything again", self._state.name_of(dpid))
+
+    def _keep_groups_in_use(self, dpid: str, change: Changes) -> None:
+        """A group goes after the last single flow that goes through it: the switch would take its entry out with it.
+        The next audit looks at those that stay."""
+        entries = [record.placement.entry for record in self._records
+                   if record.placement is not None and record.placement.dpid == dpid]
+        if dpid in self._found:
+            entries += self._found[dpid].explicit
+        used = reconcile.groups_reached(self._installed[dpid], (entry.actions for entry in entries))
+        if not used.isdisjoint(change.stale_groups):
+            self._left_over.add(dpid)
+            change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]
+
+    def _relabelled(self, moved: set[tuple[str, str]]) -> list[FlowRecord]:
+        """Flows with a path between switches whose labels or groups are other ones now, so that their entries are."""
+        return [record for record in (self._records if moved else ()) if (path := record.path) is not None
+                and (path.nodes[1], path.nodes[-2]) in moved and self._records.redirect(record)]
+
+    def _take_step(self, todo: Mapping[str, Changes], make: Callable[[Any, Changes], list[Any]],
+                   note: Callable[[SwitchTables, Changes], None]) -> None:
+        sending = []
+        for dpid, change in todo.items():
+            datapath = self._state.datapaths.get(dpid)
+            if datapath is None or dpid not in self._installed:
+                continue
+            if batch := make(datapath, change):
+                # What is sent counts as there: a change that is sent meanwhile must build on it.
+                note(self._installed[dpid], change)
+                self._count_change(dpid)
+                sending.append(self._loops.spawn(self._send, {datapath: batch}))
+                if len(batch) > MANY_ENTRIES:
+                    hub.sleep(0)
+        hub.joinall(sending)
+
+    def _add_modifies(self, messages: dict[Any, list[Any]], records: Iterable[FlowRecord]) -> None:
+        for record in records:
+            placement = record.placement
+            datapath = self._state.datapaths.get(placement.dpid) if placement else None
+            if placement is not None and datapath is not None:
+                messages.setdefault(datapath, []).append(openflow.flow_modify(datapath, placement.entry))
+
+    def _send(self, messages: Mapping[Any, list[Any]]) -> bool:
+        """Send to switches, confirmed by all of them if True. Those that do not confirm are read again later."""
+        failures = confirmed_on_all(self._state, messages, SYNC_TIMEOUT_SECONDS)
+        for datapath, error in failures.items():
+            if self._state.is_current(datapath) and not isinstance(error, SwitchGone):
+                dpid = dpid_hex(datapath.id)
+                self._installed.pop(dpid, None)
+                if is_table_full(error):
+                    self._wait_for_space(dpid)
+                else:
+                    self._retry_later(dpid, error)
+        return not failures
+
+    @property
+    def full_switches(self) -> frozenset[str]:
+        """The switches that have no space for all entries that they should hold."""
+        return frozenset(self._full_seconds)
+
+    def _wait_for_space(self, dpid: str) -> None:
+        """A switch has no space for more entries. What it holds goes on working, and is changed as far as that takes
+        no more space; the rest is tried ever more rarely."""
+        delay_seconds = self._full_seconds.get(dpid, FIRST_RETRY_SECONDS)
+        self._full_seconds[dpid] = min(2 * delay_seconds, LAST_RETRY_SECONDS)
+        self._without_space.add(dpid)
+        log.error("the flow tables of %s are full: entries are missing there, which are tried again in %g s",
+                  self._state.name_of(dpid), delay_seconds)
+        self._loops.spawn(self._read_back, dpid)
+        self._loops.spawn_after(delay_seconds, self._try_for_space, dpid)
+
+    def _try_for_space(self, dpid: str) -> None:
+        self._without_space.discard(dpid)
+        if dpid in self._installed:
+            self._touched[dpid] = None
+            self._dirty.set()
+
+    def _count_change(self, dpid: str) -> None:
+        self._sent[dpid] = self._sent.get(dpid, 0) + 1
+
+    def _check_explicit(self, dpid: str) -> None:
+        """Put back what a switch lost of explicit paths and meters, and take out what would send packets astray."""
+        found, datapath = self._found.get(dpid), self._state.datapaths.get(dpid)
+        if found is not None and datapath is not None:
+            missing, astray = self._records.compare(dpid, found.explicit)
+            messages = self._meters.missing_meters(dpid, datapath, found)
+            messages += [openflow.flow_delete(datapath, key) for key in astray]
+            messages += [openflow.flow_add(datapath, entry) for entry in missing]
+            if self._send({datapath: messages}):
+                self._meters.restored(dpid)
+        if self._found.get(dpid) is found:      # not if the switch was read once more meanwhile
+            self._found.pop(dpid, None)
+
+    # --- finding out what switches hold ---
+
+    def _read_back(self, dpid: str) -> None:
+        """Find out what a switch holds: it may have restarted, or served an earlier controller."""
+        datapath = self._state.datapaths.get(dpid)
+        if datapath is None or datapath in self._reading:
+            return
+        self._reading.add(datapath)
+        try:
+            packet_in_meters.begin(self._state, datapath)
+            # Probes are of no use before the switch hands them up.
+            confirmed(self._state, datapath, [openflow.flow_add(datapath, entry) for entry in STATIC_ENTRIES],
+                      SYNC_TIMEOUT_SECONDS)
+            found = read_back(self._state, datapath, SYNC_TIMEOUT_SECONDS)
+        except ControllerError as error:
+            self._retry_later(dpid, error)
+            return
+        finally:
+            self._reading.discard(datapath)
+        if not self._state.is_current(datapath):
+            return
+        packet_in_meters.found(self._state, dpid, found.packet_meters)
+        self._installed[dpid] = found.tables
+        self._touched[dpid] = None
+        self._found[dpid] = found
+        self._meters.found(dpid, found)
+        self._settling.found(dpid, found.tables)
+        for port_no, mac, ip in known_hosts(found.tables):
+            self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
+        self._dirty.set()
+
+    def _retry_later(self, dpid: str, error: ControllerError) -> None:
+        """A switch is not as it should be, and it is not known how it is. Ever rarer, so as not to fill the log."""
+        delay_seconds = self._retry_seconds.get(dpid, FIRST_RETRY_SECONDS)
+        self._retry_seconds[dpid] = min(2 * delay_seconds, LAST_RETRY_SECONDS)
+        log.error("%s; the tables of %s are read and compared again in %g s",
+                  error, self._state.name_of(dpid), delay_seconds)
+        self._loops.spawn_after(delay_seconds, self._read_back, dpid)
+
+    def _audit_all(self) -> None:
+        """Compare what switches hold with what was sent, one after the other, all of them in one interval."""
+        for dpid in sorted(self._installed):
+            hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self._installed), 1))
+            self._audit(dpid)
+        if not self._installed:
+            hub.sleep(AUDIT_INTERVAL_SECONDS / 10)
+        elif self._installed.keys() <= self._labels_in_use.keys():
+            self._planner.forget_left(frozenset().union(*self._labels_in_use.values()))
+            self._dirty.set()
+
+    def _audit(self, dpid: str) -> None:
+        datapath, before = self._state.datapaths.get(dpid), self._sent.get(dpid)
+        if datapath is None or dpid not in self._installed or self.is_busy:
+            return
+        try:
+            found = read_back(self._state, datapath, SYNC_TIMEOUT_SECONDS)
+        except ControllerError as error:
+            log.warning("cannot read the tables of %s: %s", self._state.name_of(dpid), error)
+            return
+        if self._sent.get(dpid) != before or not self._state.is_current(datapath):
+            return
+        self._labels_in_use[dpid] = labels_of(found.explicit)
+        packet_in_meters.found(self._state, dpid, found.packet_meters)
+        if dpid in self._installed and found.tables != self._installed[dpid]:
+            log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
+            self._installed[dpid] = found.tables
+            self._touched[dpid] = None
+            self._dirty.set()
+        if dpid in self._left_over:
+            self._left_over.discard(dpid)
+            self._touched[dpid] = None
+            self._dirty.set()
+        self._meters.found(dpid, found)

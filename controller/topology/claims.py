@@ -1,0 +1,96 @@
+"""Whether a host is still where it is known to be, when something says otherwise. No clock, no sockets.
+
+A packet with a host's address that comes from elsewhere proves nothing: anybody can send one. So the known place is
+asked by ARP, a few times; only if nobody answers there is the claim believed. One question is open for each host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.topology.state import HostLocation
+
+QUESTIONS = 3
+QUESTION_SECONDS = 0.2
+"""How long the known place has for each answer: a move takes `QUESTIONS` times this."""
+PAUSE_SECONDS = 1.0
+"""How long after an answer the same host is not asked again, whatever is claimed."""
+AWAY_SECONDS = 10.0
+"""How long a claim waits for a switch that cannot be asked: a switch that lost its controller is back in less."""
+
+
+@dataclass(slots=True)
+class _Question:
+    known: HostLocation
+    claimed: HostLocation | None
+    """Where the host is said to be now; None if its place is just in doubt."""
+    due_at: float
+    believed_at: float
+    """When a claim is believed although the switch of the known place cannot be asked."""
+    asked: int = 0
+    claims: int = 0
+    """How many packets have said so and are not accounted for yet."""
+    is_answered: bool = False
+
+
+class Claims:
+    """The open questions. Every method takes the time in seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Question] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def doubt(self, known: HostLocation, claimed: HostLocation | None, now: float) -> None:
+        """A packet says that a host is elsewhere, or (None) that it cannot be where it is known to be."""
+        question = self._open.get(known.ip)
+        if question is None or question.known != known:
+            question = self._open[known.ip] = _Question(known, None, now, now + AWAY_SECONDS)
+        if claimed is not None:
+            question.claimed = claimed
+            question.claims += 1
+
+    def heard(self, host: HostLocation, now: float) -> int:
+        """A packet came from a host at its place. Returns how many claims that refutes."""
+        question = self._open.get(host.ip)
+        if question is None or question.known != host:
+            return 0
+        refuted, question.claims, question.claimed = question.claims, 0, None
+        if not question.is_answered:
+            question.is_answered, question.asked, question.due_at = True, 0, now + PAUSE_SECONDS
+        return refuted
+
+    def to_ask(self, now: float) -> list[HostLocation]:
+        """The places to ask now. Report each that was asked with `asked`."""
+        due = []
+        for ip, question in list(self._open.items()):
+            if question.due_at > now:
+                continue
+            if question.is_answered and not question.claims:
+                del self._open[ip]
+                continue
+            if question.is_answered:
+                question.is_answered, question.believed_at = False, now + AWAY_SECONDS
+            if question.asked < QUESTIONS:
+                due.append(question.known)
+        return due
+
+    def asked(self, ip: str, now: float) -> None:
+        """A question has left for the known place of a host."""
+        question = self._open.get(ip)
+        if question is not None:
+            question.asked += 1
+            question.due_at = now + QUESTION_SECONDS
+
+    def silent(self, now: float) -> list[tuple[HostLocation, HostLocation | None]]:
+        """Known and claimed places of hosts that did not answer; their questions are closed."""
+        closed = [question for question in self._open.values() if not question.is_answered and question.due_at <= now
+                  and (question.asked >= QUESTIONS or question.believed_at <= now)]
+        for question in closed:
+            del self._open[question.known.ip]
+        return [(question.known, question.claimed) for question in closed]
+
+    def close(self, ip: str) -> None:
+        """A host went, or its place is known otherwise."""
+        self._open.pop(ip, None)

@@ -1,0 +1,360 @@
+"""Which switches, ports and links there are: OpenFlow connections, port status and LLDP probes.
+
+Paced and patient (see `controller.topology.probing`): a port that goes down takes its link out at once, silence
+alone only after both switches confirmed that they would have told.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Any
+
+from ryu.controller import ofp_event
+from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
+from ryu.lib import hub
+from ryu.ofproto import ofproto_v1_3
+
+from controller.application import Application, lookup_service_brick
+from controller.errors import ControllerError
+from controller.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
+from controller.policy.network.graph import Link
+from controller.switches import openflow
+from controller.switches.entries import dpid_hex
+from controller.switches.ovsdb import DatabaseUnreachable, limit_packet_ins, read_capacities
+from controller.switches.packet_ins import PacketIn, PacketIns
+from controller.switches.transactions import asked, confirmed
+from controller.tables import packet_in_limits, packet_in_meters
+from controller.topology import lldp
+from controller.topology.admission import Admission, listed
+from controller.topology.away import Away
+from controller.topology.probing import Probing
+from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
+
+TICK_SECONDS = 0.05
+CAPACITY_TICK_SECONDS = 0.1
+LOOP_PATIENCE_SECONDS = 10.0
+CAPACITY_DELAY_SECONDS = 0.3
+"""A port that just came may get its capacity written a moment later."""
+LISTEN_TIMEOUT_SECONDS = 5.0
+LISTEN_RETRY_SECONDS = 1.0
+SILENCE_CHECK_SECONDS = 5.0
+"""How long both switches of a suspected link may take to confirm that they have nothing more to tell."""
+
+WHY_REFUSED = {
+    "forged": "it claims to be a probe and is not signed by this controller",
+    "replayed": "it is an old probe",
+    "host": "a host is at one of the two ports; it is asked whether it is still there",
+}
+
+
+class Discovery(Application):
+    """Writes switches, ports and links into the network state.
+
+    Sends EventSwitchChanged, EventPortChanged and EventLinkChanged.
+    """
+
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+    _CONTEXTS = {"state": NetworkState, "packet_ins": PacketIns}
+    _EVENTS = [EventSwitchChanged, EventPortChanged, EventLinkChanged]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.state: NetworkState = kwargs["state"]
+        kwargs["packet_ins"].on_probe = self.probe_arrived
+        settings = self.state.settings
+        self.probing = Probing(settings.probe_interval_seconds, settings.probes_per_second, settings.probe_misses)
+        self._secret = secrets.token_bytes(32)
+        self._probes: dict[PortKey, tuple[bytes, bytes]] = {}
+        """The message that sends a port's probe up to the frame, and the frame up to its epoch."""
+        self._capacities: dict[PortKey, float] = {}
+        self._listening: dict[str, Any] = {}
+        """The connections of switches that hand up probes."""
+        self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
+        self._away = Away(settings.switch_expiry_seconds, listed(settings.datapath_ids))
+        self._being_checked: set[PortKey] = set()
+        self._capacities_due: dict[str, float] = {}
+
+    def start(self) -> None:
+        super().start()
+        self.loops.run("link probes", self._probe, every_seconds=TICK_SECONDS, patience_seconds=LOOP_PATIENCE_SECONDS)
+        self.loops.run("port capacities", self._look_for_capacities, every_seconds=CAPACITY_TICK_SECONDS,
+                       patience_seconds=LOOP_PATIENCE_SECONDS)
+
+    # --- switches ---
+
+    @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
+    def switch_state_changed(self, event: Any) -> None:
+        datapath = event.datapath
+        if event.state == MAIN_DISPATCHER:
+            self._admission.shook_hands(datapath)
+        elif datapath.id is not None:
+            self.state.confirmations.connection_ended(datapath)
+            # Not if it was refused, or if another one has taken its place.
+            if self.state.is_current(datapath):
+                self._switch_gone(dpid_hex(datapath.id))
+
+    def _switch_connected(self, datapath: Any) -> None:
+        dpid = dpid_hex(datapath.id)
+        known = self.state.switches.get(dpid)
+        info = SwitchInfo(dpid, known.name if known else dpid, datapath.address[0], connected=True)
+        self.state.switch_connected(info, datapath)
+        self._away.returned(dpid)
+        self.logger.info("switch %s connected from %s", info.name, info.address)
+        for port in list(datapath.ports.values()):
+            if self.state.is_current(datapath):
+                self._set_port(dpid, port)
+        self.loops.spawn(self._listen, datapath, dpid)
+        self.loops.spawn(self._ask_name, datapath, dpid)
+        self._capacities_due[dpid] = time.monotonic()
+        self.send_event_to_observers(EventSwitchChanged(dpid, connected=True))
+
+    def _listen(self, datapath: Any, dpid: str) -> None:
+        """Let the switch hand probes up, and only then send any: what arrived before would be lost."""
+        while self.state.is_current(datapath):
+            try:
+                packet_in_meters.begin(self.state, datapath)
+                entry = packet_in_limits.probe_entry(self.state, dpid)
+                confirmed(self.state, datapath, [openflow.flow_add(datapath, entry)], LISTEN_TIMEOUT_SECONDS)
+            except ControllerError as error:
+                self.logger.warning("switch %s does not hand up probes: %s", self.state.name_of(dpid), error)
+                hub.sleep(LISTEN_RETRY_SECONDS)
+                continue
+            self._listening[dpid] = datapath
+            for key in [key for key, port in self.state.ports.items() if key[0] == dpid and port.up]:
+                self._start_probing(key)
+            return
+
+    def _ask_name(self, datapath: Any, dpid: str) -> None:
+        try:
+            description = asked(self.state, datapath, datapath.ofproto_parser.OFPDescStatsRequest(datapath, 0))[0]
+        except ControllerError as error:
+            self.logger.info("switch %s does not describe itself: %s", dpid, error)
+            return
+        name = description.dp_desc.rstrip(b"\0").decode("utf-8", "replace")
+        if name and dpid in self.state.switches:
+            self.state.set_switch_name(dpid, name)
+
+    def _forget_switches(self) -> None:
+        """Those that have been away for too long, or are too many, are no longer waited for."""
+        for dpid in self._away.given_up(time.monotonic()):
+            self.logger.warning("switch %s is forgotten: it has been away for too long", self.state.name_of(dpid))
+            lookup_service_brick("Hosts").forget_switch(dpid)
+            self.state.forget_switch(dpid)
+            self._capacities = {key: rate for key, rate in self._capacities.items() if key[0] != dpid}
+
+    def _switch_gone(self, dpid: str) -> None:
+        for key in [key for key in self.state.ports if key[0] == dpid]:
+            self._stop_probing(key)
+        self._listening.pop(dpid, None)
+        lost = self.state.switch_disconnected(dpid)
+        self._away.left(dpid, time.monotonic())
+        self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
+        self._tell_links(lost, live=False)
+        self.send_event_to_observers(EventSwitchChanged(dpid, connected=False))
+
+    # --- ports ---
+
+    @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
+    def port_status_changed(self, event: Any) -> None:
+        message = event.msg
+        if not self.state.is_current(message.datapath):
+            return
+        dpid = dpid_hex(message.datapath.id)
+        if message.reason == message.datapath.ofproto.OFPPR_DELETE:
+            self._remove_port((dpid, message.desc.port_no))
+        else:
+            self._set_port(dpid, message.desc)
+            self._capacities_due[dpid] = time.monotonic() + CAPACITY_DELAY_SECONDS
+
+    def _set_port(self, dpid: str, description: Any) -> None:
+        """Take in what OpenFlow says of a port: new, changed, up or down."""
+        key = dpid, description.port_no
+        if description.port_no > openflow.PORT_MAX:
+            return
+        ofproto = ofproto_v1_3
+        up = not (description.state & ofproto.OFPPS_LINK_DOWN or description.config & ofproto.OFPPC_PORT_DOWN)
+        known = self.state.ports.get(key)
+        port = PortInfo(
+            description.port_no, description.name.decode("utf-8", "replace"), description.hw_addr, up,
+            self._capacities.get(key) or description.curr_speed * 1000.0 or self.state.settings.default_capacity_bps,
+            known.kind if known and up else PortKind.UNDETERMINED,
+        )
+        if port == known:
+            return
+        lost = self.state.set_port(dpid, port)
+        if not up:
+            self._stop_probing(key)
+            self._tell_links(lost, live=False)
+        elif known is None or not known.up or known.hw_addr != port.hw_addr:
+            self._start_probing(key)
+        self.send_event_to_observers(EventPortChanged(*key))
+
+    def _remove_port(self, key: PortKey) -> None:
+        lost = self.state.remove_port(key)
+        self._stop_probing(key)
+        self._tell_links(lost, live=False)
+        self._capacities.pop(key, None)
+        self.send_event_to_observers(EventPortChanged(*key))
+
+    def _start_probing(self, key: PortKey) -> None:
+        if self._listening.get(key[0]) is self.state.datapaths.get(key[0]):
+            self._probes[key] = self._packet_out(key, self.state.ports[key].hw_addr)
+            self.probing.add_port(key, time.monotonic())
+
+    def _stop_probing(self, key: PortKey) -> None:
+        """Forget the port; the one at the other end no longer leads anywhere known."""
+        other = self.probing.remove_port(key)
+        self._probes.pop(key, None)
+        if other is not None:
+            self._set_kind(other, PortKind.UNDETERMINED)
+            self.probing.add_port(other, time.monotonic())
+
+    def _set_kind(self, key: PortKey, kind: PortKind) -> None:
+        port = self.state.ports.get(key)
+        if port is not None and port.kind is not kind:
+            self.state.set_port(key[0], replace(port, kind=kind))
+            self.send_event_to_observers(EventPortChanged(*key))
+
+    # --- probes and links ---
+
+    def _packet_out(self, key: PortKey, hw_addr: str) -> tuple[bytes, bytes]:
+        """What all of a port's probes have in common, made once: at 1,000 ports, making it each time costs."""
+        message = openflow.packet_out(self.state.datapath(key[0]), [key[1]], bytes(lldp.FRAME_BYTES))
+        message.serialize()
+        return bytes(message.buf[:-lldp.FRAME_BYTES]), lldp.unsigned(key, hw_addr)
+
+    def _probe(self) -> None:
+        now = time.monotonic()
+        for key in self.probing.tick(now):
+            if self._send_probe(key):
+                self.probing.sent(key, now)
+            else:
+                self.probing.not_sent(key, now)
+        for key in self.probing.turned_edge(now):
+            self._set_kind(key, PortKind.EDGE)
+        for key in self.probing.suspects():
+            if key not in self._being_checked:
+                self._being_checked.add(key)
+                self.loops.spawn(self._check_silence, key)
+
+    def _send_probe(self, key: PortKey) -> bool:
+        """Hand a probe to the switch's connection unless that is backed up: waiting here would delay all others."""
+        datapath, probe = self.state.datapaths.get(key[0]), self._probes.get(key)
+        if datapath is None or probe is None or datapath.is_backed_up:
+            return False
+        header, frame = probe
+        return bool(datapath.send(header + lldp.sign(frame, self.probing.begin_epoch(key), self._secret)))
+
+    def probe_arrived(self, packet: PacketIn) -> None:
+        """Take in an LLDP frame that a switch handed up."""
+        if not self.state.is_current(packet.datapath):
+            return
+        destination = dpid_hex(packet.datapath.id), packet.in_port
+        now = time.monotonic()
+        try:
+            probe = lldp.read(packet.data, self._secret)
+        except lldp.NotOurs:
+            return
+        except lldp.Forged:
+            self._refuse(destination, "forged", now)
+            return
+        heard = self.probing.received(probe.source, destination, probe.epoch, now,
+                                      lambda key: bool(self.state.hosts_behind(key)))
+        if heard.refused:
+            self._refuse(destination, heard.refused, now)
+        for key in heard.doubtful:
+            lookup_service_brick("Hosts").doubted(key)
+        for key in heard.parted:
+            self._tell_links(self.state.remove_link(key), live=False)
+        for a, b in heard.joined:
+            self._join(a, b)
+
+    def _join(self, a: PortKey, b: PortKey) -> None:
+        """The state changes in one step; who is told of it may already do something else meanwhile."""
+        lost = self.state.remove_link(a) + self.state.remove_link(b)
+        turned = [key for key in (a, b) if self.state.ports[key].kind is not PortKind.FABRIC]
+        for key in turned:
+            self.state.set_port(key[0], replace(self.state.ports[key], kind=PortKind.FABRIC))
+        live = self.state.add_link(a, b)
+        self._tell_links(lost, live=False)
+        for key in turned:
+            self.send_event_to_observers(EventPortChanged(*key))
+        self._tell_links(live, live=True)
+
+    def _refuse(self, key: PortKey, why: str, now: float) -> None:
+        if self.state.refusals.count("lldp", why, now):
+            self.logger.warning("an LLDP frame at port %d of %s is refused: %s", key[1], self.state.name_of(key[0]),
+                                WHY_REFUSED[why])
+
+    def _check_silence(self, key: PortKey) -> None:
+        """Take a suspected link out if it stays silent after both switches told all they had to tell.
+
+        Barrier replies come behind the probes that a switch reported, so a controller that is late reads the probes
+        first; a switch that does not answer at all is the echo requests' business.
+        """
+        try:
+            other = self.probing.far_end(key)
+            for end in (key, other, key, other):
+                if end is None:
+                    return
+                self._send_probe(key)
+                confirmed(self.state, self.state.datapath(end[0]), [], SILENCE_CHECK_SECONDS)
+                hub.sleep(TICK_SECONDS)
+            if not self.probing.is_suspect(key) or self.probing.far_end(key) != other:
+                return
+            self.logger.warning("link at port %d of %s is silent", key[1], self.state.name_of(key[0]))
+            self._tell_links(self.state.remove_link(key), live=False)
+            self.probing.begin_anew(key, time.monotonic())
+            for end in (key, other):
+                if end is not None:
+                    self._set_kind(end, PortKind.UNDETERMINED)
+        except ControllerError:
+            return
+        finally:
+            self._being_checked.discard(key)
+
+    def _tell_links(self, links: list[Link], live: bool) -> None:
+        for link in links:
+            self.logger.info("link %s -> %s %s", *map(self.state.name_of, link), "is live" if live else "is gone")
+            self.send_event_to_observers(EventLinkChanged(link, live))
+
+    # --- capacities ---
+
+    def _look_for_capacities(self) -> None:
+        self._forget_switches()
+        now = time.monotonic()
+        for dpid in [dpid for dpid, due in self._capacities_due.items() if due <= now]:
+            self._capacities_due[dpid] = now + self.state.settings.ovsdb_interval_seconds
+            self.loops.spawn(self._read_capacities, dpid)
+
+    def _limit_packet_ins(self, info: SwitchInfo) -> None:
+        """Raises DatabaseUnreachable."""
+        datapath, settings = self.state.datapaths.get(info.dpid), self.state.settings
+        if datapath is not None and limit_packet_ins(info.address, settings.ovsdb_port, info.dpid, datapath.target,
+                                                     settings.packet_ins_per_switch):
+            self.logger.info("switch %s hands up at most %d packets a second", info.name,
+                             settings.packet_ins_per_switch)
+
+    def _read_capacities(self, dpid: str) -> None:
+        info = self.state.switches.get(dpid)
+        if info is None or not info.connected:
+            self._capacities_due.pop(dpid, None)
+            return
+        try:
+            found = read_capacities(info.address, self.state.settings.ovsdb_port, dpid)
+            self._limit_packet_ins(info)
+        except DatabaseUnreachable as error:
+            self.logger.debug("switch %s: %s", info.name, error)
+            return
+        for port_no, capacity_bps in found.items():
+            key = dpid, port_no
+            self._capacities[key] = capacity_bps
+            port = self.state.ports.get(key)
+            if port is None or port.capacity_bps == capacity_bps:
+                continue
+            self.state.set_port(dpid, replace(port, capacity_bps=capacity_bps))
+            peer = self.state.links.get(key)
+            if peer is not None:
+                self.send_event_to_observers(EventLinkChanged((dpid, peer[0]), live=True))

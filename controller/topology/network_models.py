@@ -1,0 +1,119 @@
+"""What `/v1/network`, `/v1/switches`, `/v1/links`, `/v1/hosts` and `/v1/health` give."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from controller.rest.fields import Dpid, Ipv4, Node, NodeName, Output
+
+
+class SwitchPort(Output):
+    port: int = Field(description="OpenFlow port number.")
+    name: str
+    mac: str
+    up: bool
+    capacity_bps: float | None = Field(description="null if the switch does not say.")
+    neighbour: Node | None = Field(description="What is at the other end, as far as is known.")
+    neighbour_name: NodeName | None
+
+
+class Switch(Output):
+    dpid: Dpid
+    name: str
+    address: str | None = Field(description="Where its OpenFlow connection comes from.")
+    connected: bool
+    edge: bool = Field(description="Whether it has a port that is up and leads to hosts.")
+    ports: list[SwitchPort]
+
+
+class Switches(Output):
+    switches: list[Switch]
+
+
+class Link(Output):
+    """One direction of a link."""
+
+    source: Node
+    source_name: NodeName
+    source_port: int | None = Field(description="null at a host.")
+    destination: Node
+    destination_name: NodeName
+    destination_port: int | None = Field(description="null at a host.")
+    capacity_bps: float
+    rate_bps: float | None = Field(description="Measured rate in bits/s; null before two polls.")
+    utilisation: float | None = Field(description="Measured rate over capacity; null before two polls.")
+
+
+class Links(Output):
+    links: list[Link]
+
+
+class Host(Output):
+    ip: Ipv4
+    mac: str
+    dpid: Dpid
+    switch_name: NodeName
+    port: int = Field(description="OpenFlow port number at the switch.")
+
+
+class Hosts(Output):
+    hosts: list[Host]
+
+
+class Network(Output):
+    """The network as decisions see it: what is connected and up now."""
+
+    switches: list[Switch]
+    hosts: list[Host]
+    links: list[Link]
+
+
+class Policies(Output):
+    replica_policy: str
+    path_policy: str
+
+
+class Trouble(Output):
+    name: str = Field(description="The loop or task of the controller that is in trouble.")
+    problem: str
+    age_seconds: float = Field(description="Since it failed, or since it last came round.")
+
+
+class Health(Output):
+    status: Literal["ok", "degraded", "empty"] = Field(
+        description="degraded: a known switch is away, polls are late or something is in trouble; "
+                    "empty: no switch is connected.")
+    switches_connected: int
+    switches_known: int
+    links: int = Field(description="Directed links between switches.")
+    hosts: int
+    reads: int
+    last_poll_age_seconds: float | None = Field(description="Since every switch had answered a poll.")
+    uptime_seconds: float
+    troubles: list[Trouble] = Field(description="What failed within the last minute, or does not come round.")
+    version: str
+    policies: Policies
+
+
+class RyuPort(Output):
+    dpid: Dpid
+    port_no: str = Field(pattern="^[0-9a-f]{8}$")
+    hw_addr: str
+    name: str
+
+
+class RyuSwitch(Output):
+    dpid: Dpid
+    ports: list[RyuPort]
+
+
+class RyuLink(Output):
+    src: RyuPort
+    dst: RyuPort
+
+
+class RyuHost(Output):
+    mac: str
+    ipv4: list[str]
+    ipv6: list[str]
+    port: RyuPort

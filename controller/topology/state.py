@@ -1,0 +1,294 @@
+"""What the controller knows of the network: one object that all applications share.
+
+Each change is whole: it takes no time, so that no other green thread sees half of it, and one that is refused with an
+error changes nothing.
+
+Discovery writes switches, ports and links, the host application writes hosts, everybody else reads. `network`, the
+graph that policies see, holds connected switches, live links and attached hosts, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from controller.errors import InvalidPort, NoSuchPath, SwitchGone
+from controller.policy.network.graph import Link, Network
+from controller.settings import Settings
+from controller.switches.entries import dpid_hex
+from controller.switches.transactions import Confirmations
+from controller.topology.refusals import Refusals
+
+PortKey = tuple[str, int]
+"""(datapath id in 16 hex digits, port number)"""
+
+
+class PortKind(Enum):
+    """What a port leads to. It is undetermined until its first probes had the time to come back."""
+
+    UNDETERMINED = "undetermined"
+    EDGE = "edge"
+    FABRIC = "fabric"
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchInfo:
+    """A switch that connected at least once. `name` is its OpenFlow description, or the datapath id without one."""
+
+    dpid: str
+    name: str
+    address: str
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PortInfo:
+    """A port of a switch. `capacity_bps` is for each direction."""
+
+    port_no: int
+    name: str
+    hw_addr: str
+    up: bool
+    capacity_bps: float
+    kind: PortKind = PortKind.UNDETERMINED
+
+
+@dataclass(frozen=True, slots=True)
+class HostLocation:
+    """Where a host is attached."""
+
+    ip: str
+    mac: str
+    dpid: str
+    port_no: int
+
+    @property
+    def port_key(self) -> PortKey:
+        return self.dpid, self.port_no
+
+
+class NetworkState:
+    """The shared state. Look-ups raise nothing unless their docstring says so."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.confirmations = Confirmations()
+        self.network = Network()
+        self.datapaths: dict[str, Any] = {}
+        self.switches: dict[str, SwitchInfo] = {}
+        self.ports: dict[PortKey, PortInfo] = {}
+        self.links: dict[PortKey, PortKey] = {}
+        self._edge_ports: dict[str, set[int]] = {}
+        """Those that are up, by switch."""
+        self.hosts: dict[str, HostLocation] = {}
+        self._hosts_behind: dict[PortKey, dict[str, HostLocation]] = {}
+        self.refusals = Refusals()
+        self.set_queue_classes: dict[str, tuple[int, ...]] = {}
+        """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
+        self.packet_in_meters: dict[str, frozenset[int]] = {}
+        """The meters on packets handed up that a switch has, by `controller.tables.packet_in_limits`."""
+        self._port_toward: dict[Link, int] = {}
+
+    # --- look-ups ---
+
+    def datapath(self, dpid: str) -> Any:
+        """The connection of a switch. Raises SwitchGone."""
+        datapath = self.datapaths.get(dpid)
+        if datapath is None:
+            raise SwitchGone(dpid)
+        return datapath
+
+    def is_current(self, datapath: Any) -> bool:
+        """Whether a connection is its switch's: it has not ended, and no newer one has taken its place."""
+        return self.datapaths.get(dpid_hex(datapath.id)) is datapath
+
+    def name_of(self, node: str) -> str:
+        """What people call a node: a switch's name, or the node itself."""
+        switch = self.switches.get(node)
+        return switch.name if switch else node
+
+    def port_toward(self, dpid: str, neighbour: str) -> int:
+        """The port of a switch that leads to a neighbouring switch (datapath id) or host (IP). Raises NoSuchPath."""
+        host = self.hosts.get(neighbour)
+        if host is not None and host.dpid == dpid:
+            return host.port_no
+        port_no = self._port_toward.get((dpid, neighbour))
+        if port_no is None:
+            raise NoSuchPath(f"{self.name_of(dpid)} has no live link to {self.name_of(neighbour)}")
+        return port_no
+
+    def switch_ports(self) -> dict[Link, int]:
+        """The directed links between switches that are live, each with the port of its first switch."""
+        return dict(self._port_toward)
+
+    def is_edge_port(self, dpid: str, port_no: int) -> bool:
+        """Whether hosts may be behind this port."""
+        port = self.ports.get((dpid, port_no))
+        return port is not None and port.kind is PortKind.EDGE
+
+    def edge_ports(self, dpid: str) -> list[int]:
+        """The ports of a switch that are up and may have hosts behind them, sorted."""
+        return sorted(self._edge_ports.get(dpid, ()))
+
+    def edge_switches(self) -> list[str]:
+        """Connected switches with hosts, or with an edge port that is up and may lead to some, sorted."""
+        edges = set(self._edge_ports)
+        edges |= {host.dpid for host in self.hosts.values() if host.ip in self.network}
+        return sorted(edges)
+
+    def hosts_behind(self, key: PortKey) -> list[HostLocation]:
+        """The hosts that are believed to be at a port."""
+        return list(self._hosts_behind.get(key, {}).values())
+
+    def hosts_at(self, dpid: str) -> list[HostLocation]:
+        """The hosts attached to a switch, by address."""
+        return sorted((host for host in self.hosts.values() if host.dpid == dpid), key=lambda host: host.ip)
+
+    # --- changes: discovery ---
+
+    def switch_connected(self, info: SwitchInfo, datapath: Any) -> None:
+        """A switch connected, or connected anew; its ports are told one by one with `set_port`."""
+        self.switches[info.dpid] = info
+        self.datapaths[info.dpid] = datapath
+        self.packet_in_meters.pop(info.dpid, None)
+        self.network.add_switch(info.dpid)
+
+    def switch_disconnected(self, dpid: str) -> list[Link]:
+        """A switch's connection ended. Returns the directed links that went with it; its hosts are kept aside."""
+        self.datapaths.pop(dpid, None)
+        if dpid in self.switches:
+            self.switches[dpid] = replace(self.switches[dpid], connected=False)
+        lost = [link for key in [key for key in self.links if key[0] == dpid] for link in self.remove_link(key)]
+        for key in [key for key in self.ports if key[0] == dpid]:
+            del self.ports[key]
+        self._edge_ports.pop(dpid, None)
+        if dpid in self.network:
+            for host in self.hosts_at(dpid):
+                self._detach(host)
+            self.network.remove_node(dpid)
+        return lost
+
+    def set_switch_name(self, dpid: str, name: str) -> None:
+        self.switches[dpid] = replace(self.switches[dpid], name=name)
+
+    def forget_switch(self, dpid: str) -> None:
+        """A switch that is away is no longer waited for. Its hosts are to be forgotten before."""
+        if dpid not in self.datapaths:
+            self.switches.pop(dpid, None)
+            self.packet_in_meters.pop(dpid, None)
+            self.set_queue_classes.pop(dpid, None)
+
+    def set_port(self, dpid: str, port: PortInfo) -> list[Link]:
+        """Add or change a port, and the capacity of what hangs on it. Returns the directed links that are live no
+        more, if it is down. Raises SwitchGone for a switch that is not connected, InvalidPort for a capacity that
+        none can have."""
+        key = dpid, port.port_no
+        if dpid not in self.network:
+            raise SwitchGone(dpid)
+        if not (math.isfinite(port.capacity_bps) and port.capacity_bps > 0):
+            raise InvalidPort(f"port {port.port_no} of {self.name_of(dpid)} cannot have a capacity of "
+                              f"{port.capacity_bps} bits/s")
+        lost = [] if port.up else self.remove_link(key)
+        self.ports[key] = port
+        self._note_edge_port(key, port.up and port.kind is PortKind.EDGE)
+        peer = self.links.get(key)
+        if peer is not None and self._port_toward.get((dpid, peer[0])) == port.port_no:
+            self.network.set_capacity((dpid, peer[0]), port.capacity_bps)
+        for host in self.hosts_behind(key):
+            if port.up:
+                self._attach(host)
+            else:
+                self._detach(host)
+        return lost
+
+    def remove_port(self, key: PortKey) -> list[Link]:
+        """A port is gone. Returns the directed links that are live no more."""
+        lost = self.remove_link(key)
+        self.ports.pop(key, None)
+        self._note_edge_port(key, False)
+        for host in self.hosts_behind(key):
+            self._detach(host)
+        return lost
+
+    def _note_edge_port(self, key: PortKey, is_edge: bool) -> None:
+        dpid, port_no = key
+        if is_edge:
+            self._edge_ports.setdefault(dpid, set()).add(port_no)
+        elif port_no in self._edge_ports.get(dpid, ()):
+            self._edge_ports[dpid].remove(port_no)
+            if not self._edge_ports[dpid]:
+                del self._edge_ports[dpid]
+
+    def add_link(self, a: PortKey, b: PortKey) -> list[Link]:
+        """Join two ports, both directions; what they were joined to before, they are no more. Returns the directed
+        links that this made live. A cable between two ports of one switch is a link, but none that packets take.
+        Raises InvalidPort if one of them is not there or not up."""
+        for key in (a, b):
+            if a == b or key not in self.ports or not self.ports[key].up:
+                raise InvalidPort(f"port {key[1]} of {self.name_of(key[0])} cannot have a link")
+        for key in (a, b):
+            self.remove_link(key)
+        self.links[a], self.links[b] = b, a
+        return [link for near, far in ((a, b), (b, a)) for link in self._link_up(near, far)]
+
+    def remove_link(self, key: PortKey) -> list[Link]:
+        """Take out the link at a port, both directions. Returns the directed links that are live no more."""
+        other = self.links.pop(key, None)
+        if other is None:
+            return []
+        self.links.pop(other, None)
+        return [link for near, far in ((key, other), (other, key)) for link in self._link_down(near, far)]
+
+    def _link_up(self, near: PortKey, far: PortKey) -> list[Link]:
+        link = near[0], far[0]
+        if link in self._port_toward or link[0] == link[1]:
+            return []
+        self._port_toward[link] = near[1]
+        self.network.add_link(*link, self.ports[near].capacity_bps)
+        return [link]
+
+    def _link_down(self, near: PortKey, far: PortKey) -> list[Link]:
+        link = near[0], far[0]
+        if self._port_toward.get(link) != near[1]:
+            return []
+        del self._port_toward[link]
+        self.network.remove_link(*link)
+        # Of parallel links between two switches the graph uses one; another takes over.
+        spare = next((key for key in sorted(self.links)
+                      if key[0] == near[0] and self.links[key][0] == far[0]), None)
+        if spare is not None:
+            self._link_up(spare, self.links[spare])
+        return [link]
+
+    # --- changes: hosts ---
+
+    def set_host(self, host: HostLocation) -> None:
+        """Add or move a host."""
+        self.remove_host(host.ip)
+        self.hosts[host.ip] = host
+        self._hosts_behind.setdefault(host.port_key, {})[host.ip] = host
+        self._attach(host)
+
+    def remove_host(self, ip: str) -> None:
+        host = self.hosts.pop(ip, None)
+        if host is None:
+            return
+        self._detach(host)
+        behind = self._hosts_behind[host.port_key]
+        del behind[ip]
+        if not behind:
+            del self._hosts_behind[host.port_key]
+
+    def _attach(self, host: HostLocation) -> None:
+        port = self.ports.get(host.port_key)
+        if port is None or not port.up or host.dpid not in self.network:
+            return
+        self.network.add_host(host.ip)
+        self.network.add_link(host.ip, host.dpid, port.capacity_bps)
+        self.network.add_link(host.dpid, host.ip, port.capacity_bps)
+
+    def _detach(self, host: HostLocation) -> None:
+        if host.ip in self.network:
+            self.network.remove_node(host.ip)

@@ -1,0 +1,200 @@
+"""LLDP frames that hosts forge, record or relay, at the discovery application in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.switches.entries import dpid_hex
+from controller.switches.packet_ins import PacketIn
+from controller.tables.registry import Table
+from controller.topology import discovery as discovery_module
+from controller.topology import lldp
+from controller.topology.probing import FRESH_PROBES, Probing
+from controller.topology.state import HostLocation, PortKey, PortKind
+from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
+from tests.unit.controller.test_discovery_simulated import World
+
+EDGE, OTHER_EDGE = (dpid_hex(1), 2), (dpid_hex(2), 1)
+"""In a ring of two switches with two ports each, this cable is pulled; the other stays."""
+LINK = (dpid_hex(1), 1), (dpid_hex(2), 2)
+
+
+class Fabric(World):
+    """Two switches, joined once; what leaves by the two edge ports is recorded as a host there could."""
+
+    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(hub, patch, switches=2, ports=2)
+        self.wires = {LINK[0]: LINK[1], LINK[1]: LINK[0]}
+        self.recorded: dict[PortKey, list[bytes]] = {EDGE: [], OTHER_EDGE: []}
+        self.doubted: list[PortKey] = []
+        patch.setattr(discovery_module, "lookup_service_brick",
+                      lambda name: SimpleNamespace(doubted=self.doubted.append))
+        eventlet.sleep(30)
+        assert self.state.links == self.wires
+        assert all(self.state.is_edge_port(*key) for key in self.recorded)
+
+    def probe_left(self, source: PortKey, frame: bytes) -> None:
+        super().probe_left(source, frame)
+        if hasattr(self, "recorded") and source in self.recorded:
+            self.recorded[source].append(frame)
+
+    def arrive(self, frame: bytes, key: PortKey) -> None:
+        self.app.probe_arrived(PacketIn(self.datapaths[key[0]], key[1], Table.CLASSIFY, frame))
+
+    def relay(self, source: PortKey, destination: PortKey) -> None:
+        """From now on, what leaves by one port arrives at the other."""
+        self.wires[source] = destination
+
+    def refused(self, why: str) -> int:
+        return self.state.refusals.counts["lldp", why]
+
+    def assert_as_before(self) -> None:
+        assert self.state.links == {LINK[0]: LINK[1], LINK[1]: LINK[0]}
+        assert self.lost_links == []
+        assert all(self.state.is_edge_port(*key) for key in self.recorded)
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Fabric, SimulatedHub], None]], None]:
+    return lambda scenario: run_simulated(lambda hub: scenario(Fabric(hub, monkeypatch), hub))
+
+
+def forged(source: PortKey, epoch: int = 10**6) -> bytes:
+    return lldp.sign(lldp.unsigned(source, "02:00:00:00:00:66"), epoch, b"a host's guess")
+
+
+def test_a_forged_probe_neither_parts_a_link_nor_makes_one(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        for _ in range(50):
+            fabric.arrive(forged(LINK[0]), EDGE)
+            fabric.arrive(forged(EDGE), OTHER_EDGE)
+            fabric.arrive(forged(OTHER_EDGE), EDGE)
+            eventlet.sleep(0.5)
+        fabric.assert_as_before()
+        assert fabric.refused("forged") == 150
+
+    run(scenario)
+
+
+def test_an_altered_probe_is_refused(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        frame = fabric.recorded[EDGE][-1]
+        port_at = frame.index(b"\x07" + (2).to_bytes(4)) + 1
+        altered = frame[:port_at] + (1).to_bytes(4) + frame[port_at + 4:]
+        fabric.arrive(altered, OTHER_EDGE)
+        fabric.assert_as_before()
+        assert fabric.refused("forged") == 1
+
+    run(scenario)
+
+
+def test_probes_that_hosts_recorded_are_refused_later(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        old = {key: list(frames) for key, frames in fabric.recorded.items()}
+        eventlet.sleep(60)
+        for key, other in ((EDGE, OTHER_EDGE), (OTHER_EDGE, EDGE)):
+            for frame in old[key]:
+                fabric.arrive(frame, other)
+        fabric.assert_as_before()
+        assert fabric.refused("replayed") == sum(map(len, old.values())) > 0
+
+    run(scenario)
+
+
+def test_a_port_with_a_host_gets_no_link_by_relayed_probes_and_its_hosts_are_asked(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        fabric.state.set_host(HostLocation("10.0.0.1", "02:00:00:00:00:11", *EDGE))
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(60)
+        del fabric.wires[EDGE], fabric.wires[OTHER_EDGE]
+        fabric.assert_as_before()
+        assert fabric.refused("host") > 5
+        assert set(fabric.doubted) == {EDGE}
+
+    run(scenario)
+
+
+def test_a_switch_plugged_in_where_a_host_was_gets_its_link_once_the_host_is_forgotten(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        fabric.state.set_host(HostLocation("10.0.0.1", "02:00:00:00:00:11", *EDGE))
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(15)
+        assert EDGE not in fabric.state.links and fabric.doubted
+        fabric.state.remove_host("10.0.0.1")
+        eventlet.sleep(15)
+        assert fabric.state.links[EDGE] == OTHER_EDGE
+        assert fabric.state.ports[EDGE].kind is PortKind.FABRIC
+
+    run(scenario)
+
+
+A, B, C = ("a", 1), ("b", 1), ("c", 1)
+
+
+def joined() -> Probing:
+    probing = Probing(2.0, 400, 4)
+    for key in (A, B, C):
+        probing.add_port(key, 0.0)
+    probing.received(A, B, probing.begin_epoch(A), 0.0)
+    probing.received(B, A, probing.begin_epoch(B), 0.0)
+    assert probing.joined_to(A) == B
+    return probing
+
+
+def test_an_epoch_counts_once() -> None:
+    probing = joined()
+    epoch = probing.begin_epoch(A)
+    assert probing.received(A, B, epoch, 1.0).refused is None
+    assert probing.received(A, B, epoch, 1.0).refused == "replayed"
+    assert probing.received(A, C, epoch, 1.0).refused == "replayed"
+    assert probing.joined_to(A) == B
+
+
+def test_only_the_last_probes_of_a_port_may_tell_of_a_new_link() -> None:
+    probing = Probing(2.0, 400, 4)
+    for key in (A, B):
+        probing.add_port(key, 0.0)
+    epochs = [probing.begin_epoch(A) for _ in range(FRESH_PROBES + 1)]
+    assert probing.received(A, B, epochs[0], 1.0).refused == "replayed"
+    assert probing.received(A, B, epochs[1], 1.0).refused is None
+
+
+def test_probes_from_before_a_port_went_down_are_refused() -> None:
+    probing = joined()
+    epoch = probing.begin_epoch(A)
+    probing.add_port(A, 1.0)
+    assert probing.received(A, B, epoch, 2.0).refused == "replayed"
+
+
+def test_late_probes_keep_a_known_link_alive_however_many_left_since() -> None:
+    probing = joined()
+    epochs = [probing.begin_epoch(A) for _ in range(100)]
+    for _ in epochs:
+        probing.sent(A, 1.0)
+    assert probing.is_suspect(A)
+    assert probing.received(A, B, epochs[0], 2.0).refused is None
+    assert not probing.is_suspect(A)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from([A, B, C]), st.integers(-5, 60)), max_size=60),
+       st.sets(st.sampled_from([A, B, C])))
+def test_whatever_is_heard_no_port_with_a_host_becomes_part_of_a_link(
+        frames: list[tuple[PortKey, PortKey, int]], with_hosts: set[PortKey]) -> None:
+    probing = Probing(2.0, 400, 4)
+    for key in (A, B, C):
+        probing.add_port(key, 0.0)
+    for source, destination, epoch in frames:
+        probing.begin_epoch(source)
+        probing.received(source, destination, epoch, 1.0, with_hosts.__contains__)
+        for key in with_hosts:
+            assert probing.far_end(key) is None and probing.joined_to(key) is None
