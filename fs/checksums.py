@@ -44,6 +44,11 @@ def unpack(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f">{count}I", packed[:count * SUM_BYTES])
 
 
+def digest(packed: bytes, before: int = 0) -> int:
+    """One number for many packed sums; `before` is that of the sums in front of them."""
+    return int(crc32c(packed, before))
+
+
 def blocks_of(length: int) -> int:
     """How many blocks a file of `length` bytes has."""
     return -(-length // BLOCK_BYTES)

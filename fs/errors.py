@@ -128,6 +128,10 @@ class TooManyLocks(SpeedwellError):
     errno = errno.ENOLCK
 
 
+class LocksLost(SpeedwellError):
+    """The mount was silent for longer than its session's lease: the locks of its programs may be others' now."""
+
+
 class StaleEpoch(SpeedwellError):
     """The file's set of replicas has changed since the sender learnt of it."""
 
@@ -196,12 +200,22 @@ class WrongNamespace(SpeedwellError):
     """A dataserver belongs to another namespace than the nameserver keeps."""
 
 
+class NamespaceRolledBack(SpeedwellError):
+    """The nameserver's store is an old copy of the namespace: it is only read."""
+
+    errno = errno.EROFS
+
+
 class NoReplicaAvailable(SpeedwellError):
     """No live dataserver can hold or serve the file."""
 
 
 class ReadFailed(SpeedwellError):
     """Every replica was tried and none delivered the bytes."""
+
+
+class TooFewReplicas(SpeedwellError):
+    """A change would be acknowledged with fewer replicas than `--min-replicas` of the nameserver asks for."""
 
 
 class AppendFailed(SpeedwellError):

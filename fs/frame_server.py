@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import os
+import resource
 import socket
 import threading
 import time
@@ -14,7 +16,19 @@ from fs.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 512
+CONNECTION_BYTES = 256 << 10
+"""What a connection with its thread takes of the memory, at most."""
+
+MEMORY_PART = 8
+"""So small a part of the machine's memory is for connections."""
+
+LEAST_CONNECTIONS = 512
+OTHER_FILES = 512
+"""Descriptors that are for other things than connections."""
+
+RESTED_SECONDS = 1.0
+"""A connection without a request for so long is closed when another one needs its place."""
+
 IDLE_SECONDS = 60.0
 """A connection without a request for this long is closed."""
 
@@ -25,17 +39,32 @@ LINGER_SECONDS = 1.0
 _LINGER_BYTES = 4 << 20
 
 
+def most_connections() -> int:
+    """As many as memory and descriptors allow. Raises the process's limit of descriptors as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_CONNECTIONS, min(memory_bytes // MEMORY_PART // CONNECTION_BYTES, soft - OTHER_FILES))
+
+
 class FrameServer(ABC):
-    """Serves a listening socket until `stop`. A subclass says what a request is."""
+    """Serves a listening socket until `stop`. A subclass says what a request is.
+
+    A connection too many takes the place of the one that has rested for the longest time. As long as all are at work
+    it waits to be accepted.
+    """
 
     def __init__(self, listener: socket.socket, *, local_listener: socket.socket | None = None,
-                 idle_seconds: float = IDLE_SECONDS, max_connections: int = MAX_CONNECTIONS) -> None:
-        """`local_listener` is for clients on this host (`fs.local`)."""
+                 idle_seconds: float = IDLE_SECONDS, max_connections: int = 0) -> None:
+        """`local_listener` is for clients on this host (`fs.local`); 0 connections: `most_connections`."""
         self._listener = listener
         self._local_listener = local_listener
         self._idle_seconds = idle_seconds
-        self._max_connections = max_connections
+        self._max_connections = max_connections or most_connections()
         self._open: dict[Channel, bool] = {}  # whether a request is being served
+        self._rests_since: dict[Channel, float] = {}
         self._changed = threading.Condition()
         self._stopping = False
 
@@ -50,10 +79,6 @@ class FrameServer(ABC):
     @abstractmethod
     def refusal(self, message: str) -> Message:
         """The answer to a malformed request."""
-
-    @abstractmethod
-    def too_many(self) -> Message:
-        """The answer to a connection too many."""
 
     def serve(self) -> None:
         """Accept connections until `stop`."""
@@ -100,17 +125,24 @@ class FrameServer(ABC):
             connection.close()
             return
         with self._changed:
-            full = len(self._open) >= self._max_connections
-            if not full:
-                self._open[channel] = False
-        if full:
-            log.warning("%s turned away: %d connections are open", channel.peer, self._max_connections)
-            channel.set_timeout(LINGER_SECONDS)
-            with contextlib.suppress(ConnectionLost):
-                channel.send(self.too_many())
-            channel.close()
-            return
+            self._make_room()
+            self._open[channel] = False
+            self._rests_since[channel] = time.monotonic()
         threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+
+    def _make_room(self) -> None:
+        """Wait until there is a place for another connection; the lock is held."""
+        told = False
+        while len(self._open) >= self._max_connections and not self._stopping:
+            resting = [channel for channel, busy in self._open.items() if not busy]
+            oldest = min(resting, key=self._rests_since.__getitem__, default=None)
+            if oldest is not None and time.monotonic() - self._rests_since[oldest] >= RESTED_SECONDS:
+                with contextlib.suppress(OSError):
+                    oldest.socket.shutdown(socket.SHUT_RDWR)
+            elif not told:
+                log.warning("%d connections are at work: others wait", len(self._open))
+                told = True
+            self._changed.wait(0.1)
 
     def _converse(self, channel: Channel) -> None:
         try:
@@ -125,7 +157,7 @@ class FrameServer(ABC):
             log.exception("a request of %s failed", channel.peer)
         finally:
             with self._changed:
-                del self._open[channel]
+                del self._open[channel], self._rests_since[channel]
                 self._changed.notify_all()
             channel.close()
 
@@ -140,6 +172,7 @@ class FrameServer(ABC):
         return True
 
     def _set_busy(self, channel: Channel, busy: bool) -> None:
+        self._rests_since[channel] = time.monotonic()
         self._open[channel] = busy
         if self._stopping:
             with self._changed:

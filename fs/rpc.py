@@ -31,16 +31,19 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.Locked: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WouldDeadlock: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TooManyLocks: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.LocksLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidName: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NameTooLong: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.NoSpace: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooFewReplicas: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
     errors.NotLeader: grpc.StatusCode.UNAVAILABLE,
     errors.NamespaceRebuilding: grpc.StatusCode.UNAVAILABLE,
     errors.WrongNamespace: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NamespaceRolledBack: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _BY_NAME: dict[str, type[SpeedwellError]] = {

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from fs.ending import run_to_the_end
+
 READY = b"R"
 FAILED = b"F"
 
@@ -80,13 +82,7 @@ def start_daemon(serve: Callable[[Report], int], log: Path) -> int:
 
 
 def _serve_and_exit(serve: Callable[[Report], int], sending: int, log: Path) -> NoReturn:
-    status = 1
-    try:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        status = serve(Report(sending, log))
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    run_to_the_end(lambda: serve(Report(sending, log)))

@@ -87,9 +87,11 @@ class FileOperations(LockOperations):
 
     def _opened(self, path: bytes, attributes: Attributes, info: FileInfo) -> int:
         """Hand out a handle for writing (and reading, if the flags say so)."""
+        self._note_mode(attributes.inode, attributes.mode)
         append = bool(info.flags & os.O_APPEND)
         info.fh = self._files.add(attributes, path, writable=True, append=append)
         handle = self._files.handle(info.fh)
+        handle.synchronous = bool(info.flags & os.O_DSYNC)     # O_SYNC has that bit too
         size_bytes = handle.file.size
         if append or (info.flags & os.O_ACCMODE == os.O_WRONLY and not size_bytes):
             # The kernel would put the bytes of an append into pages at the offset it believes in, which is wrong
@@ -129,12 +131,16 @@ class FileOperations(LockOperations):
 
     def _read_into(self, buffer: memoryview, offset: int, info: FileInfo) -> int:
         handle = self._files.handle(info.fh)
+        self._require_locks(handle)
         return handle.file.read_into(handle, offset, buffer)
 
     @answers_errno
     def write(self, path: Path | None, data: bytes | memoryview, offset: int, info: FileInfo) -> int:
         handle = self._writing(info)
-        return handle.file.write(handle.path if path is None else os.fsencode(path), offset, data, handle.append)
+        written = handle.file.write(handle.path if path is None else os.fsencode(path), offset, data, handle.append)
+        if handle.synchronous:
+            self._fsync(path, info)
+        return written
 
     @answers_errno
     def truncate(self, path: Path | None, length: int, info: FileInfo | None = None) -> int:
@@ -195,6 +201,7 @@ class FileOperations(LockOperations):
         handle = self._files.handle(info.fh)
         if handle.failure is not None:
             handle.raise_failure()
+        self._require_locks(handle)
         handle.wrote = True
         inode = handle.file.attributes.inode
         if self._set_id:
@@ -208,7 +215,17 @@ class FileOperations(LockOperations):
 
     @answers_errno
     def fsync(self, path: Path | None, datasync: int, info: FileInfo) -> int:
-        return self._flush(path, info)
+        return self._fsync(path, info)
+
+    def _fsync(self, path: Path | None, info: FileInfo) -> int:
+        self._flush(path, info)
+        self._client.sync(self._files.handle(info.fh).file.attributes)
+        return 0
+
+    @answers_errno
+    def fsyncdir(self, path: Path | None, datasync: int, info: FileInfo | int) -> int:
+        self._metadata.sync()
+        return 0
 
     @answers_errno
     def release(self, path: Path | None, info: FileInfo) -> int:

@@ -22,6 +22,11 @@ class HeldLocks:
     def is_held(self, inode: int, owner: int, whole: bool) -> bool:
         return (inode, owner, whole) in self._handles
 
+    def is_locked(self, inode: int) -> bool:
+        """Whether anybody here holds a lock on the file, or has asked for one."""
+        with self._lock:
+            return any(key[0] == inode for key in self._handles)
+
     def drop(self, inode: int, owner: int, whole: bool) -> None:
         with self._lock:
             self._handles.pop((inode, owner, whole), None)

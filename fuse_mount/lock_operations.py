@@ -8,9 +8,10 @@ import ctypes
 import errno
 import fcntl
 import os
+from functools import partial
 from typing import Any
 
-from fs.errors import Locked, SpeedwellError, TooManyLocks
+from fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from fs.proto import speedwell_pb2 as pb
 from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.held_locks import MAX_WAITERS
@@ -96,24 +97,40 @@ class LockOperations(Sharing):
         request.action, request.session = pb.LockRequest.ACQUIRE, self._session.number
         # Noted before it is asked for: whatever becomes of the answer, closing the file gives it up.
         self._locks.add(request.inode, request.owner, request.whole, info.fh)
-        if self._metadata.lock(request).granted:
-            return
+        reply = self._metadata.lock(request)
+        if reply.granted:
+            return self._granted(request.inode, info, reply.generation)
         if not waits:
             raise Locked("somebody else holds a lock there")
         if not self._lock_waiters.acquire(blocking=False):
             raise TooManyLocks(f"{MAX_WAITERS} programs of this mount wait for locks already")
         try:
-            self._wait_for(request)
+            generation = self._wait_for(request)
         finally:
             self._lock_waiters.release()
+        self._granted(request.inode, info, generation)
 
-    def _wait_for(self, request: pb.LockRequest) -> None:
+    def _wait_for(self, request: pb.LockRequest) -> int:
+        """The session's generation that has the lock then."""
         request.waits = True
-        while not self._metadata.lock(request).granted:
+        while not (reply := self._metadata.lock(request)).granted:
             if self._interrupted():
                 request.action = pb.LockRequest.STOP_WAITING
                 self._metadata.lock(request)
                 raise OSError(errno.EINTR, "interrupted while waiting for a lock")
+        return reply.generation
+
+    def _granted(self, inode: int, info: FileInfo, generation: int) -> None:
+        """From now on the file is changed under a lock, which may be lost."""
+        handle = self._files.handle(info.fh)
+        lost = [other for other in handle.file.handles if other.lock_generation not in (None, generation)]
+        if lost:    # what they wrote must not be published under the new lock
+            error = LocksLost("this mount has lost the lock under which the file was written")
+            handle.file.give_up(error)
+            for other in lost:
+                other.failure = error
+        handle.lock_generation = generation
+        self._metadata.fences[inode] = partial(self._session.require, generation)
 
     def _unlock(self, request: pb.LockRequest) -> None:
         if not self._locks.is_held(request.inode, request.owner, request.whole):
@@ -122,6 +139,16 @@ class LockOperations(Sharing):
         self._metadata.lock(request)
         if request.first == 0 and request.last == END_OF_FILE:
             self._locks.drop(request.inode, request.owner, request.whole)
+            if not self._locks.is_locked(request.inode):
+                self._unfence(request.inode)
+
+    def _unfence(self, inode: int) -> None:
+        """Nobody here has a lock on the file any more."""
+        self._metadata.fences.pop(inode, None)
+        file = self._files.by_inode(inode)
+        for handle in () if file is None else list(file.handles):
+            if handle.failure is None:
+                handle.lock_generation = None
 
     def _unlock_all_of(self, handle: int) -> None:
         """A handle is gone: with it the locks that were taken through it."""

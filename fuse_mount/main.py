@@ -12,6 +12,7 @@ from types import ModuleType
 
 import click
 
+from fs.ending import run_to_the_end
 from fuse_mount import binding, mountpoint
 from fuse_mount.daemon import Report, start_daemon
 from fuse_mount.errors import MountError
@@ -86,7 +87,7 @@ def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host:
         settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
                             mountpoint.require_writable(staging_directory), log_file)
         if foreground:
-            sys.exit(_serve(settings, library, Report(None)))
+            run_to_the_end(lambda: _serve(settings, library, Report(None)))
         assert log_file is not None
         sys.exit(start_daemon(lambda report: _serve(settings, library, report), log_file))
     except MountError as error:

@@ -10,7 +10,7 @@ import threading
 import time
 
 from fs.client import Appender, Client, Reader
-from fs.errors import NoSuchFile, ReadFailed, SpeedwellError, StaleFile
+from fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.staging import Source, Staging
@@ -141,6 +141,15 @@ class OpenFile:
             self._drop_staging()
             self.dirty = False
 
+    def give_up(self, error: SpeedwellError) -> None:
+        """Publish nothing of what was written here: its handles fail with `error` until they are closed."""
+        with self.lock:
+            for handle in self.handles:
+                if handle.wrote:
+                    handle.failure = error
+            self.discard()
+            self.size = self.attributes.size
+
     def close(self) -> None:
         """Release what is held; the handles have flushed before."""
         with self.lock:
@@ -233,6 +242,9 @@ class OpenFile:
             return
         try:
             attributes, alone = self._client.change_from(path, self._staging.changes(), self.attributes)
+        except LocksLost as error:
+            self.give_up(error)
+            raise
         except NoSuchFile:
             # The name is gone, and nobody else can open the file: its content lives on in who has it open.
             self._gone, self.dirty = True, False
@@ -303,7 +315,8 @@ class OpenFile:
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "path", "writable", "wrote")
+    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "lock_generation", "path",
+                 "synchronous", "writable", "wrote")
 
     def __init__(self, file: OpenFile, path: bytes, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -313,8 +326,10 @@ class Handle:
         self.append = append
         self._reader = reader
         self.executes = False   # it is a running program
+        self.synchronous = False    # each write is to be on the disks before it returns
         self.is_direct = False  # the kernel keeps no pages of what is read and written through it
         self.wrote = False
+        self.lock_generation: int | None = None     # of the session when a lock was taken through it
         self.failure: SpeedwellError | None = None
 
     @property

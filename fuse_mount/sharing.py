@@ -2,9 +2,9 @@
 
 import os
 
-from fs.errors import NoSuchFile
+from fs.errors import LocksLost, NoSuchFile
 from fuse_mount.door import FileInfo, Path
-from fuse_mount.open_file import OpenFile
+from fuse_mount.open_file import Handle, OpenFile
 from fuse_mount.shared import SharedState
 
 
@@ -13,6 +13,7 @@ class Sharing(SharedState):
 
     def _flush(self, path: Path | None, info: FileInfo) -> int:
         handle = self._files.handle(info.fh)
+        self._require_locks(handle)
         if handle.wrote:
             handle.raise_failure()
             before = handle.file.attributes
@@ -27,6 +28,19 @@ class Sharing(SharedState):
                     handle.is_direct and self._told.is_told(after.inode))):
                 self._after_flush(name, handle.file)
         return 0
+
+    def _require_locks(self, handle: Handle) -> None:
+        """A program that had a lock must not go on when others may have it: its handle fails from then on. Raises
+        LocksLost."""
+        if handle.lock_generation is None:
+            return
+        handle.raise_failure()
+        try:
+            self._session.require(handle.lock_generation)
+        except LocksLost as error:
+            handle.file.give_up(error)
+            handle.failure = error
+            raise
 
     def _after_flush(self, path: bytes, file: OpenFile) -> None:
         """Have the kernel ask again: what it knows may be older than what was published."""

@@ -35,6 +35,7 @@ class Holder:
         self.directory = directory
         self.server = pb.Replica(dataserver_id=name, host="127.0.0.1", port=7000 + number, rack=f"r{number}")
         self.lengths: list[pb.FileLength] = []
+        self.reports: list[pb.FileReport] = []
         self.refused = ""
         directory.mkdir(exist_ok=True)
         self.mirror = Mirror(directory / "mirror")
@@ -47,7 +48,8 @@ class Holder:
         """One heartbeat, and what its answer asks for; at most `parts` parts of the copy are sent."""
         request = pb.HeartbeatRequest(server=self.server, capacity_bytes=1 << 40, available_bytes=1 << 39,
                                       holders=self.mirror.holders.message(), mirror=self.mirror.position,
-                                      mirror_damage=self.mirror.damage, lengths=self.lengths)
+                                      mirror_damage=self.mirror.damage, lengths=self.lengths,
+                                      reports=self.reports)
         self.refused = ""
         try:
             reply = pb.HeartbeatReply.FromString(requests.answer("Heartbeat", request.SerializeToString()))

@@ -1,17 +1,13 @@
 """Wall clocks of single processes that tests may set while they run."""
 
-import functools
 import os
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from tests.preloaded import library, requires_compiler
 
-requires_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+__all__ = ["WallClock", "requires_compiler"]
 
 
 class WallClock:
@@ -24,7 +20,7 @@ class WallClock:
 
     @property
     def prefix(self) -> Sequence[str]:
-        return ["env", f"LD_PRELOAD={_library()}", f"WALL_CLOCK_FILE={self._file}"]
+        return ["env", f"LD_PRELOAD={library('wall_clock')}", f"WALL_CLOCK_FILE={self._file}"]
 
     def jump(self, seconds: float) -> None:
         """Set it forward, or back."""
@@ -34,17 +30,3 @@ class WallClock:
             os.pwrite(descriptor, struct.pack("=q", int(self.off_seconds * 1e9)), 0)   # the same file: it is mapped
         finally:
             os.close(descriptor)
-
-
-@functools.cache
-def _library() -> Path:
-    """Compiled once; it stays until this process ends."""
-    directory = tempfile.TemporaryDirectory(prefix="wall-clock-")
-    _kept.append(directory)
-    library = Path(directory.name) / "wall_clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library,
-                    Path(__file__).with_suffix(".c"), "-ldl"], check=True)
-    return library
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []

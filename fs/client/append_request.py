@@ -17,6 +17,7 @@ from fs.errors import (
     QuotaExceeded,
     SpeedwellError,
     StaleFile,
+    TooFewReplicas,
 )
 from fs.proto.speedwell_pb2 import (
     BUSY,
@@ -28,6 +29,7 @@ from fs.proto.speedwell_pb2 import (
     OUT_OF_DATE,
     STALE,
     STALE_EPOCH,
+    TOO_FEW_REPLICAS,
     AppendOperation,
     AppendRecord,
     Attributes,
@@ -53,8 +55,7 @@ ROOM_BYTES = 64 << 20
 """After so much, or when the room below a quota is used up, the length is published to learn what room there is."""
 
 CONFIRM_SECONDS = 2.0
-"""After so long the nameserver is asked whether the file has a new version. A primary takes no append to an old
-one for longer than that after it was replaced, so none is acknowledged that the new version lacks."""
+"""After so long the nameserver is asked whether the file has a new content: one that was truncated has."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ class AppendRequests:
 
     def _send(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> Begun:
         primary, relay = self._targets()
+        self._context.metadata.fence(self.attributes.inode)
         channel: Channel | None = None
         account: Account | None = None
         try:
@@ -169,7 +171,8 @@ class AppendRequests:
                 file_id=self.attributes.file_id, inode=self.attributes.inode, path=self._path,
                 chunk_size=self.attributes.chunk_size, length=length, relay=relay, epoch=self.attributes.epoch,
                 records=[AppendRecord(writer=writer.id, sequence=writer.sequence)], retry=retry,
-                known_size=max(self.attributes.size, self.end))), more=True)
+                known_size=max(self.attributes.size, self.end),
+                min_replicas=self.attributes.min_replicas)), more=True)
             if self._context.coflows is not None and not channel.is_local:
                 account = self._context.coflows.append(self.attributes.file_id, writer.id, writer.sequence,
                                                        channel.socket, length)
@@ -294,7 +297,7 @@ def _room(attributes: Attributes) -> int:
 
 class _Again(Exception):
     """The append failed for now. `may_be_done`: it may have been carried out. `final`: unless the replicas
-    have changed, trying again is of no use. `sealed`: somebody makes a new version of the file."""
+    have changed, trying again is of no use. `sealed`: the file has a new version."""
 
     def __init__(self, error: SpeedwellError, *, may_be_done: bool = False, final: bool = False,
                  sealed: bool = False) -> None:
@@ -323,6 +326,8 @@ def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError
     error = AppendFailed(reason)
     if reply.status == FENCED:  # what others hold of it by now is not taken back
         return _Again(error, may_be_done=True)
+    if reply.status == TOO_FEW_REPLICAS:
+        return _Again(TooFewReplicas(reason), may_be_done=True)
     if reply.status in (BUSY, STALE_EPOCH):
         return _Again(error, may_be_done=reply.status == STALE_EPOCH)
     if reply.status == STALE:

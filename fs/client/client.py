@@ -9,6 +9,7 @@ from fs import paths
 from fs.client.appender import Appender
 from fs.client.bulk import receive_file, send_file
 from fs.client.context import DEFAULT_PARTS, ClientContext
+from fs.client.durability import force_to_disk
 from fs.client.links import follow
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
@@ -201,6 +202,15 @@ class Client:
         has what others changed meanwhile too."""
         self._require_open()
         return publish_changes(self._context, attributes, paths.normalise(path), changes)
+
+    def sync(self, attributes: Attributes) -> None:
+        """As fsync(2) does: have what was acknowledged of a file, and all changes of names, forced to the disks of
+        its replicas and of the nameserver, unless the policy is never. `attributes` as of the last flush.
+
+        Raises StorageFailed, NameserverUnavailable.
+        """
+        self._require_open()
+        force_to_disk(self._context, attributes)
 
     def fetch(self, path: str | bytes, destination_fd: int, progress: Progress | None = None) -> int:
         """Write the whole file to a descriptor (file, pipe or socket) and return its size in bytes.

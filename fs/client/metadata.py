@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -51,6 +51,7 @@ class MetadataClient(PosixMetadata):
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._stat_ahead = StatAhead()
+        self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
         self._requesters: list[Requester] = []
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host)
 
@@ -199,9 +200,16 @@ class MetadataClient(PosixMetadata):
         reply: pb.ContentsReply = self._call("Contents", pb.ContentsRequest(limit=1))
         return {(finding.file_id, finding.dataserver_id) for finding in reply.surplus}
 
-    def repair(self, bad_replicas: Sequence[pb.Finding], orphans: Sequence[pb.Finding]) -> None:
-        """Have what a check found put right, without waiting for dataservers that are away."""
-        self._call("Repair", pb.RepairRequest(bad_replicas=bad_replicas, orphans=orphans))
+    def repair(self, bad_replicas: Sequence[pb.Finding], orphans: Sequence[pb.Finding], *,
+               lost_tails: Sequence[pb.LostTail] = (), accept_roll_back: bool = False) -> None:
+        """Have what a check found put right, without waiting for dataservers that are away. Raises
+        NamespaceRolledBack, unless the old copy is accepted."""
+        self._call("Repair", pb.RepairRequest(bad_replicas=bad_replicas, orphans=orphans, lost_tails=lost_tails,
+                                              accept_roll_back=accept_roll_back))
+
+    def adopt(self, dataserver_id: str) -> None:
+        """Have a dataserver that is refused belong to this namespace from its next heartbeat on."""
+        self._call("Adopt", pb.AdoptRequest(dataserver_id=dataserver_id))
 
     # -------------------------------------------------------------- making
 
@@ -286,7 +294,10 @@ class MetadataClient(PosixMetadata):
         request = message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
                            atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=atime_now, mtime_now=mtime_now)
         attributes: Attributes = self._change("SetAttributes", request, path).attributes
-        self._changed(path, attributes)
+        if paths.is_inode(path) and self._caching:
+            self._cache.changed_inode(attributes, time.monotonic())
+        else:
+            self._changed(path, attributes)
         return attributes
 
     def truncate(self, path: str | bytes, client_host: str = "") -> Attributes:
@@ -305,25 +316,26 @@ class MetadataClient(PosixMetadata):
 
         Raises NoSuchFile (removed meanwhile), StaleFile (truncated meanwhile).
         """
-        request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes, mtime_ns=mtime_ns)
+        session, generation = self.fence(inode)
+        request = message(pb.CommitRequest, inode=inode, file_id=file_id, size=size_bytes, mtime_ns=mtime_ns,
+                           session=session, generation=generation)
         attributes: Attributes = self._call("Commit", request).attributes
-        if self._caching:
-            self._cache.changed_inode(attributes, time.monotonic())
+        self.learn(attributes)
         return attributes
 
-    def publish(self, inode: int, base: str, base_size: int, file_id: str, size_bytes: int, *, epoch: int,
-                mtime_ns: int = 0, failed_replicas: Sequence[str] = ()) -> Attributes:
-        """Make `file_id`, a new version made from `base` when that had `base_size` bytes and its replicas were
-        at `epoch`, the file's content.
-
-        Raises NoSuchFile (removed meanwhile), Superseded (another version is the newest).
-        """
-        request = message(pb.PublishRequest, inode=inode, base=base, base_size=base_size, file_id=file_id,
-                           size=size_bytes, epoch=epoch, mtime_ns=mtime_ns, failed_replicas=failed_replicas)
-        attributes: Attributes = self._once("Publish", request).attributes
+    def learn(self, attributes: Attributes) -> None:
+        """Take over attributes that a dataserver has from the nameserver: of a version just published."""
         if self._caching:
             self._cache.changed_inode(attributes, time.monotonic())
-        return attributes
+
+    def fence(self, inode: int) -> tuple[int, int]:
+        """The session and generation under whose locks a file is changed, zeros without. Raises LocksLost."""
+        fence = self.fences.get(inode)
+        return (0, 0) if fence is None else fence()
+
+    def sync(self) -> None:
+        """Have the nameserver force all that it has answered to its disk. Raises StorageFailed."""
+        self._call("Sync", pb.SyncRequest())
 
     def forget(self, path: str | bytes) -> None:
         """Drop what is cached about `path`."""

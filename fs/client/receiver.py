@@ -78,7 +78,8 @@ class RangeReceiver(Receiver):
     The controller places the range if `steer` and it is worth it. When a replica fails, the rest comes from
     another; once all have failed, the replicas are looked up again and each gets one more chance.
     With `short` the range may end early, at the end that the replica knows; otherwise a replica that holds
-    less is out of date, and another one is taken.
+    less is out of date, and what it lacks comes from another one. So bytes that no replica has are missed only when
+    their turn comes: all before them are delivered.
 
     `source` serves the range if its place is decided already.
     """
@@ -90,6 +91,7 @@ class RangeReceiver(Receiver):
         self._extents = _cut(offset, stop)
         self._pending: deque[tuple[int, int]] = deque()
         self._asked = 0  # how many of `_pending` this connection was asked for
+        self._ends_at: int | None = None   # what this replica has of the first of them, if that is less
         self._answered = False  # whether the bytes of the first of them are next on the connection
         self._blocks = NO_BLOCKS   # what the answer under way delivers
         self._verified = memoryview(b"")   # bytes from `position` on that did not fit where they were wanted
@@ -152,7 +154,10 @@ class RangeReceiver(Receiver):
     @property
     def _available(self) -> int:
         """How many bytes are wanted of the answer under way."""
-        return self._pending[0][1] - self.position if self._pending else 0
+        if not self._pending:
+            return 0
+        end = self._pending[0][1]
+        return (end if self._ends_at is None else min(end, self._ends_at)) - self.position
 
     def _receive_blocks(self, channel: Channel, view: memoryview) -> int:
         """Receive whole blocks into `view` and return their bytes; 0: one block more is in `_verified`.
@@ -201,6 +206,8 @@ class RangeReceiver(Receiver):
         self._choice.delivered()
         if self._left <= 0:
             self._end()
+        elif self.position == self._ends_at:
+            self._failed(f"has only {self._ends_at} bytes of the file")
         elif self.position >= self._pending[0][1]:
             self._next_extent()
 
@@ -265,9 +272,12 @@ class RangeReceiver(Receiver):
         self._blocks = Blocks(reply)
         delivered = reply.offset + reply.length - self.position if reply.length else 0
         if delivered < self._available:
-            if not self._short or reply.file_size < self._attributes.size:
+            if self._short and reply.file_size >= self._attributes.size:
+                self._end_after(max(0, delivered))
+            elif delivered > 0:
+                self._ends_at = self.position + delivered   # another one may have the rest
+            else:
                 raise ConnectionLost(f"has only {reply.file_size} bytes of the file")
-            self._end_after(max(0, delivered))
 
     def _end_after(self, count: int) -> None:
         self.stop = self.position + count
@@ -304,7 +314,7 @@ class RangeReceiver(Receiver):
             source.ended()
 
     def _drop(self) -> None:
-        self._asked, self._answered = 0, False
+        self._asked, self._answered, self._ends_at = 0, False, None
         self._verified = memoryview(b"")
         channel, self._channel = self._channel, None
         sources, self._source, self._planned = (self._source, self._planned), None, None

@@ -1,7 +1,7 @@
-"""Changing a file anywhere: a new version made from the newest one, and its publication.
+"""Changing a file anywhere: a new version, which the primary makes from the newest one and has published.
 
-Only what changes is sent. If another client publishes first, the same changes are made on its version: the last
-writer wins where both wrote, and nothing else is lost.
+Only what changes is sent. The primary orders the versions of all clients: the last writer wins where two wrote, and
+nothing else is lost.
 """
 
 import time
@@ -12,13 +12,22 @@ from dataclasses import dataclass, field
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
-from fs.errors import NoReplicaAvailable, NoSpace, SpeedwellError, StaleFile, Superseded, WriteFailed
+from fs.errors import (
+    LocksLost,
+    NoReplicaAvailable,
+    NoSpace,
+    QuotaExceeded,
+    SpeedwellError,
+    TooFewReplicas,
+    WriteFailed,
+)
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import (
-    BUSY,
+    LOCKS_LOST,
     NO_SPACE,
-    NOT_FOUND,
     OK,
+    QUOTA_EXCEEDED,
+    TOO_FEW_REPLICAS,
     Attributes,
     DataReply,
     DataRequest,
@@ -50,78 +59,64 @@ class Changes:
 
 def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
                     changes: Changes) -> tuple[Attributes, bool]:
-    """Make the changes on the newest version of the file and publish it.
+    """Have the primary make the changes on the newest version of the file and publish it.
 
     Returns the file's attributes then, and whether `attributes` were of that newest version: if not, the content
     has changes of others too.
 
-    Raises FileTooLarge, WriteFailed, NoSpace, NoReplicaAvailable, NoSuchFile (removed): nothing of it is visible
-    then.
+    Raises FileTooLarge, WriteFailed, NoSpace, QuotaExceeded, NoReplicaAvailable, NoSuchFile (removed): nothing of it
+    is visible then, unless WriteFailed says that it may be.
     """
     require_possible_length(max(changes.size or 0, changes.reach, *(end for _, end in changes.ranges)))
     deadline = time.monotonic() + PATIENCE_SECONDS
-    excluded: dict[str, None] = {}
     known = attributes.file_id, attributes.size
+    base_size_of: dict[str, tuple[str, int]] = {}   # by file id of the versions that may be published
     while True:
+        attempt = _Attempt(context, attributes, path, changes)
         try:
-            published, base_size = _Attempt(context, attributes, path, changes, list(excluded)).run()
+            published, base_size = attempt.run()
             return published, (attributes.file_id, base_size) == known
-        except (Superseded, StaleFile) as error:
-            newest = context.metadata.lookup_inode(attributes.inode)
-            if newest.file_id == attributes.file_id and newest.size <= attributes.size:
-                if time.monotonic() > deadline:
-                    raise WriteFailed(f"{_shown(path)}: {error}") from None
-                time.sleep(PAUSE_SECONDS)
-            elif newest.file_id != attributes.file_id:
-                excluded.clear()
-            attributes = newest
-        except _PrimaryFailed as failure:
+        except _Again as failure:
+            base_size_of[attempt.file_id] = attributes.file_id, attributes.size
+            newest = context.metadata.lookup_inode(attributes.inode, to_append=True)
+            if newest.file_id in base_size_of:
+                return newest, base_size_of[newest.file_id] == known
+            unchanged = newest.file_id == attributes.file_id and newest.epoch == attributes.epoch
             if time.monotonic() > deadline:
                 raise failure.error from None
-            excluded[failure.replica.dataserver_id] = None
-            newest = context.metadata.lookup_inode(attributes.inode)
-            if newest.file_id != attributes.file_id or not any(
-                    replica.dataserver_id not in excluded for replica in newest.replicas):
-                excluded.clear()
+            if unchanged:
                 time.sleep(PAUSE_SECONDS)
             attributes = newest
 
 
-class _PrimaryFailed(Exception):
-    """The replica that was asked did not make the version."""
+class _Again(Exception):
+    """The primary did not make the version, or the file changed meanwhile, or there was no answer."""
 
-    def __init__(self, replica: Replica, error: SpeedwellError) -> None:
+    def __init__(self, error: SpeedwellError) -> None:
         super().__init__(str(error))
-        self.replica = replica
         self.error = error
 
 
 class _Attempt:
-    """One version, made and published; an attempt that fails is not seen by anybody."""
+    """One version, made and published by the primary."""
 
-    def __init__(self, context: ClientContext, attributes: Attributes, path: bytes, changes: Changes,
-                 excluded: list[str]) -> None:
+    def __init__(self, context: ClientContext, attributes: Attributes, path: bytes, changes: Changes) -> None:
+        self.file_id = str(uuid.uuid4())
         self._context = context
         self._attributes = attributes
         self._path = path
         self._changes = changes
-        self._excluded = excluded
-        self._file_id = str(uuid.uuid4())
 
     def run(self) -> tuple[Attributes, int]:
-        """The file's attributes with the new version, and how long the old one was."""
-        replicas = [replica for replica in self._attributes.replicas
-                    if replica.dataserver_id not in self._excluded]
+        """The file's attributes with the new version, and how long the old one was. Raises _Again."""
+        replicas = list(self._attributes.replicas)
         if not replicas:
-            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica left to write to")
+            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica to write to")
         reply = self._make(replicas[0], replicas[1:])
-        failed = [*self._excluded, *reply.failed_replicas]
-        attributes = self._context.metadata.publish(
-            self._attributes.inode, self._attributes.file_id, reply.offset, self._file_id, reply.file_size,
-            epoch=self._attributes.epoch, failed_replicas=failed)
-        self._context.metrics.add(versions_written=1, replicas_dropped=len(failed),
+        self._context.metadata.learn(reply.attributes)
+        self._context.metrics.add(versions_written=1, replicas_dropped=len(reply.failed_replicas),
                                   bytes_written=sum(end - begin for begin, end in self._changes.ranges))
-        return attributes, reply.offset
+        return reply.attributes, reply.offset
 
     def _make(self, primary: Replica, relay: list[Replica]) -> DataReply:
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
@@ -138,8 +133,8 @@ class _Attempt:
                 channel.close()
             self._context.note_failure(primary)
             self._context.metrics.add(replica_failures=1)
-            failed = WriteFailed(f"{where} did not write {_shown(self._path)}: {error}")
-            raise _PrimaryFailed(primary, failed) from None
+            raise _Again(WriteFailed(f"{where} did not acknowledge a change of {_shown(self._path)}, which it may "
+                                     f"have carried out: {error}")) from None
         except BaseException:
             if channel is not None:
                 channel.close()  # in the middle of the bytes: the dataserver forgets them
@@ -150,18 +145,20 @@ class _Attempt:
         reason = f"{_shown(self._path)}: dataserver {primary.dataserver_id}: {reply.message}"
         if reply.status == NO_SPACE:
             raise NoSpace(reason)
-        if reply.status == BUSY:
-            raise Superseded(reason)
-        if reply.status == NOT_FOUND:
-            raise _PrimaryFailed(primary, StaleFile(reason))
-        raise _PrimaryFailed(primary, WriteFailed(reason))
+        if reply.status == LOCKS_LOST:
+            raise LocksLost(reason)
+        if reply.status == QUOTA_EXCEEDED:
+            raise QuotaExceeded(reason)
+        raise _Again(TooFewReplicas(reason) if reply.status == TOO_FEW_REPLICAS else WriteFailed(reason))
 
     def _operation(self, relay: list[Replica]) -> WriteOperation:
         changes, attributes = self._changes, self._attributes
+        session, generation = self._context.metadata.fence(attributes.inode)
         return WriteOperation(
-            file_id=self._file_id, base=attributes.file_id, inode=attributes.inode, path=self._path,
+            file_id=self.file_id, base=attributes.file_id, inode=attributes.inode, path=self._path,
             chunk_size=attributes.chunk_size, base_size=attributes.size, size=changes.size, keep=changes.keep,
-            reach=changes.reach,
+            reach=changes.reach, epoch=attributes.epoch, min_replicas=attributes.min_replicas,
+            session=session, generation=generation,
             ranges=[Range(offset=begin, length=end - begin) for begin, end in changes.ranges],
             zeros=[Range(offset=begin, length=end - begin) for begin, end in changes.zeros], relay=relay)
 

@@ -28,10 +28,11 @@ _SLOT = struct.Struct(">QQQQ")
 _SLOT_BYTES = 40
 LOG_BYTES = _HEAD_BYTES + MAX_WRITERS * _SLOT_BYTES
 _FORGOT = 1
+_CLOSED = 2
 
 
-Write = Callable[[Iterable[tuple[int, bytes]], bool], None]
-"""Writes bytes at offsets from where the appends begin, and with True forces them to the disk. Raises OSError."""
+Write = Callable[[Iterable[tuple[int, bytes]]], None]
+"""Writes bytes at offsets from where the appends begin. Raises OSError."""
 
 
 class Record(NamedTuple):
@@ -62,6 +63,7 @@ class AppendLog:
         writes into that; `length` is that of the file with the appended bytes, None: there is nothing to read."""
         self.epoch = 0
         self.forgot = False     # whether the append of some writer had to make room
+        self.closed = False     # whether a version made from the file may have been published: it takes no append
         self._place = place
         self._write_parts = write
         self._slots: list[Record | None] = []
@@ -84,7 +86,7 @@ class AppendLog:
         wanted = list(records)
         return bool(wanted) and all(self.last(record.writer) == record for record in wanted)
 
-    def note(self, records: Iterable[Record], epoch: int, sync: bool = False) -> None:
+    def note(self, records: Iterable[Record], epoch: int) -> None:
         """Write down appends that are about to become part of the file; `cut` takes it back.
 
         Raises OSError.
@@ -96,13 +98,18 @@ class AppendLog:
             forgot = self.forgot
             writes.append((self._slot_for(record), record))
             new_head = new_head or forgot != self.forgot
-        self._write(writes, new_head, sync)
+        self._write(writes, new_head)
 
     def raise_epoch(self, epoch: int) -> None:
         """From now on older epochs are refused. Raises OSError."""
         if epoch > self.epoch:
             self.epoch = epoch
-            self._write([], True, False)
+            self._write([], True)
+
+    def close(self, closed: bool = True) -> None:
+        """From now on the file is closed to appends, or open again. Raises OSError."""
+        self.closed = closed
+        self._write([], True)
 
     def cut(self, length: int) -> None:
         """Forget appends that did not become part of the file after all."""
@@ -112,7 +119,7 @@ class AppendLog:
             self._slots[slot] = None
             del self._slot_of[record.writer]
         if gone:
-            self._write([(slot, None) for slot, _ in gone], False, False)
+            self._write([(slot, None) for slot, _ in gone], False)
 
     # ------------------------------------------------------------------ private
 
@@ -136,16 +143,17 @@ class AppendLog:
         self.forgot = True
         return slot
 
-    def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool, sync: bool) -> None:
+    def _write(self, slots: Iterable[tuple[int, Record | None]], head: bool) -> None:
         parts = [(_HEAD_BYTES + slot * _SLOT_BYTES, _sealed(_SLOT.pack(*(record or (0, 0, 0, 0))), _SLOT_BYTES))
                  for slot, record in slots]
         if head:
-            first = _sealed(_HEAD.pack(_MAGIC, _FORGOT if self.forgot else 0, self.epoch), _HEAD_BYTES)
+            flags = _FORGOT * self.forgot | _CLOSED * self.closed
+            first = _sealed(_HEAD.pack(_MAGIC, flags, self.epoch), _HEAD_BYTES)
             if parts and parts[0][0] == _HEAD_BYTES:
                 parts[0] = 0, first + parts[0][1]
             else:
                 parts.insert(0, (0, first))
-        self._write_parts(parts, sync)
+        self._write_parts(parts)
 
     def _load(self, length: int) -> None:
         path, start = self._place()
@@ -167,7 +175,7 @@ class AppendLog:
         if magic != _MAGIC or not _is_sealed(data[:_HEAD_BYTES], _HEAD.size):
             raise StorageFailed(f"{path} is damaged")
         self.epoch = epoch
-        self.forgot = bool(flags & _FORGOT)
+        self.forgot, self.closed = bool(flags & _FORGOT), bool(flags & _CLOSED)
         for start in range(_HEAD_BYTES, len(data) - _SLOT_BYTES + 1, _SLOT_BYTES):
             slot, record = len(self._slots), Record(*_SLOT.unpack_from(data, start))
             if not _is_sealed(data[start:start + _SLOT_BYTES], _SLOT.size):

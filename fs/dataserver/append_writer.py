@@ -4,8 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, extended, pack
-from fs.dataserver.disk import disk_error, sync_directory, write_at
+from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, digest, extended, pack
+from fs.dataserver.disk import disk_error, write_at
 from fs.dataserver.record import SMALL_BYTES, SMALL_DATA_AT
 from fs.dataserver.small_file import enlarge
 from fs.dataserver.stored_file import StoredFile
@@ -21,12 +21,11 @@ class AppendWriter:
     of the commit can fail.
     """
 
-    def __init__(self, file: StoredFile, sync: bool = False, *, holes: bool = False) -> None:
+    def __init__(self, file: StoredFile, *, holes: bool = False) -> None:
         self.file = file
         self._holes = holes
         self.offset, tail = file.committed
         self.end = self.offset
-        self._sync = sync
         self._descriptor = -1
         self._chunk = -1
         self._touched: list[int] = []
@@ -55,6 +54,12 @@ class AppendWriter:
         except OSError as error:
             raise disk_error(error, f"cannot write to {self.file.file_id}") from None
 
+    @property
+    def digest(self) -> int:
+        """Of the sums of the blocks from the one on in which the append begins (`StoredFile.digest`)."""
+        whole_before = bool(self.offset) and self.offset % BLOCK_BYTES == 0
+        return digest(pack(self._sums[whole_before:]))
+
     def segments(self) -> Iterator[tuple[int, int, int]]:
         """Where the bytes of this append are, as `StoredFile.segments`."""
         return self.file.segments(self.offset, self.end - self.offset)
@@ -66,13 +71,11 @@ class AppendWriter:
         """
         self._prepared = True
         try:
-            if self._sync and self._descriptor >= 0:
-                os.fsync(self._descriptor)
             self._close()
             if len(self._sums) > 1:
                 first = (self.offset - 1) // BLOCK_BYTES if self.offset else 0
                 path, begin = self.file.sums_place()
-                write_at(path, begin + first * SUM_BYTES, pack(self._sums[:-1]), sync=self._sync)
+                write_at(path, begin + first * SUM_BYTES, pack(self._sums[:-1]), sync=False)
         except OSError as error:
             raise disk_error(error, f"cannot write to {self.file.file_id}") from None
 
@@ -82,11 +85,7 @@ class AppendWriter:
             self.prepare()
         try:
             # Length and sum of the last block in one write: they agree whenever this process dies.
-            self.file.write_head(self.end, self._sums[-1], self._sync)
-            if self._sync:
-                sync_directory(os.path.dirname(self.file.record))  # noqa: PTH120
-                if not self.offset:
-                    sync_directory(os.path.dirname(self.file.directory))  # noqa: PTH120
+            self.file.write_head(self.end, self._sums[-1])
         except OSError as error:
             raise disk_error(error, f"cannot commit to {self.file.file_id}") from None
         self.file.committed = self.end, self._sums[-1]
@@ -113,7 +112,7 @@ class AppendWriter:
             self._close()
             if self.end:
                 self._touched.append(0)
-            enlarge(self.file, self.end, self._sync)
+            enlarge(self.file, self.end)
             return False
         if self._descriptor < 0:
             kept = self.file.descriptor
@@ -141,8 +140,6 @@ class AppendWriter:
             data = data[len(part):]
 
     def _next_chunk(self, chunk: int) -> None:
-        if self._sync and self._descriptor >= 0:
-            os.fsync(self._descriptor)
         self._close()
         self._descriptor = os.open(self.file.chunk(chunk), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._chunk = chunk

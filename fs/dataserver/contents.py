@@ -5,6 +5,8 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
+from fs.checksums import blocks_of
+from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
@@ -13,6 +15,9 @@ from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 log = logging.getLogger(__name__)
 
 FILES_PER_SCAN = 100
+FILES_PER_FIRST_SCAN = 1000
+"""As long as a nameserver does not know all that is here: it deletes nothing before."""
+
 PAUSE_SECONDS = 10.0
 """Between two reports of everything."""
 
@@ -25,23 +30,40 @@ VERIFY_SECONDS = 2.0
 class Contents:
     """The part of the heartbeats that speaks of single files. Used by one thread."""
 
-    def __init__(self, store: FileStore) -> None:
+    def __init__(self, store: FileStore, quarantine: Quarantine) -> None:
         self.reports: list[FileReport] = []
         self.lost: list[FileReport] = []
+        self.highest_inode = 0      # of all that was looked at
+        self.is_complete = False    # everything was reported since `begin_again`, with the present reports
         self._store = store
+        self._quarantine = quarantine
         self._unscanned: Iterator[str] = store.ids()
         self._next_scan = 0.0
         self._first = True
 
+    def begin_again(self) -> None:
+        """Have everything reported from the first file on, and soon: another nameserver asks."""
+        self.is_complete = False
+        self.reports = []
+        self._unscanned = self._store.ids()
+        self._next_scan = 0.0
+
+    def reported(self) -> None:
+        """The nameserver has the reports."""
+        self.reports = []
+
     def scan(self) -> None:
         """Have the next files reported. After a start their lengths too: a crash may have cut off that report."""
-        self.reports = []
-        if time.monotonic() < self._next_scan:
+        if self.reports or time.monotonic() < self._next_scan:
             return
-        ids = list(islice(self._unscanned, FILES_PER_SCAN))
+        limit = FILES_PER_SCAN if self.is_complete else FILES_PER_FIRST_SCAN
+        ids = list(islice(self._unscanned, limit))
         for file_id in ids:
+            if self._quarantine.is_spared(file_id):
+                continue
             try:
                 with self._store.opened(file_id) as file:
+                    self.highest_inode = max(self.highest_inode, file.inode)
                     self.reports.append(FileReport(file_id=file_id, inode=file.inode, size=file.length,
                                                    epoch=file.ordering.log(file.length).epoch))
                     if self._first:
@@ -51,25 +73,32 @@ class Contents:
                 self.reports.append(FileReport(file_id=file_id, damage=str(error)))
             except SpeedwellError as error:
                 log.warning("%s", error)
-        if len(ids) < FILES_PER_SCAN:
+        if len(ids) < limit:
             self._unscanned = self._store.ids()
             self._next_scan = time.monotonic() + PAUSE_SECONDS
             self._first = False
+            self.is_complete = True
 
     def compare(self, expected: Iterable[FileReport], copying: Container[str]) -> None:
-        """Have those of `expected` reported as lost that are not here or cannot be read."""
+        """Have those of `expected` reported as lost that are not here or cannot be read. One in quarantine is put
+        back: the namespace is another copy of itself again."""
         self.lost = [report for report in expected if report.file_id not in copying and not self._holds(report)]
 
     def drop(self, reports: Iterable[FileReport], copying: Container[str]) -> None:
-        """Delete contents that are no replicas, unless this server has come to know a newer epoch since."""
+        """Delete contents that are no replicas, unless this server has come to know a newer epoch since. What no file
+        has (no epoch) goes to quarantine."""
         for report in reports:
             if report.file_id in copying:
                 continue
             try:
-                newer = self._is_newer(report)
-                if not newer:
-                    log.info("%s is dropped: it is no replica of a file", report.file_id)
+                if self._is_newer(report):
+                    continue
+                if report.epoch:
+                    log.info("%s is dropped: other dataservers hold the file", report.file_id)
                     self._store.begin_anew(report.file_id)
+                else:
+                    log.warning("%s goes to quarantine: no file has it", report.file_id)
+                    self._quarantine.put(report.file_id)
             except NoSuchFile:
                 continue
             except SpeedwellError as error:
@@ -85,6 +114,7 @@ class Contents:
 
     def _holds(self, report: FileReport) -> bool:
         try:
+            self._quarantine.restore(report.file_id)
             with self._store.opened(report.file_id) as file:
                 file.ordering.log(file.length)
                 return True
@@ -115,9 +145,10 @@ def verify(store: FileStore, scrubber: Scrubber, operation: VerifyOperation) -> 
     return found, ""
 
 
-def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, str] | None = None) -> list[FileReport]:
-    """The next contents in the order of their ids; `damaged` says what is known to be wrong with some. Raises
-    OSError."""
+def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, str] | None = None, *,
+              digests: bool = False) -> list[FileReport]:
+    """The next contents in the order of their ids, with digests of their sums if wanted; `damaged` says what is known
+    to be wrong with some. Raises OSError."""
     found: list[FileReport] = []
     for prefix in (f"{number:02x}" for number in range(256)):
         if prefix < after[:2] or not (store.directory / prefix).is_dir():
@@ -127,9 +158,13 @@ def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, st
                 continue
             try:
                 with store.opened(file_id) as file:
-                    found.append(FileReport(file_id=file_id, inode=file.inode, size=file.length,
-                                            epoch=file.ordering.log(file.length).epoch,
-                                            damage=(damaged or {}).get(file_id, "")))
+                    committed = file.committed
+                    report = FileReport(file_id=file_id, inode=file.inode, size=committed[0],
+                                        epoch=file.ordering.log(committed[0]).epoch,
+                                        damage=(damaged or {}).get(file_id, ""))
+                    if digests:
+                        report.digest = file.digest(0, blocks_of(committed[0]), committed)
+                    found.append(report)
             except NoSuchFile as error:
                 log.warning("%s", error)
             except SpeedwellError as error:

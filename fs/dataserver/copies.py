@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from fs.channel import ConnectionLost, MalformedFrame
+from fs.checksums import BLOCK_BYTES
 from fs.client.context import ClientContext
 from fs.client.metadata import MetadataClient
 from fs.client.receiver import RangeReceiver
@@ -48,11 +49,10 @@ class Copies:
     """
 
     def __init__(self, store: FileStore, own: Replica, nameserver: str, *, controller: str | None,
-                 local_host: str, bytes_per_second: float, sync: bool) -> None:
+                 local_host: str, bytes_per_second: float) -> None:
         """Raises InvalidArgument for a malformed controller URL."""
         self._store = store
         self._own = own
-        self._sync = sync
         self._context = ClientContext(
             MetadataClient(nameserver, 0), controller=controller, local_host=local_host, replica_policy=None,
             path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1)
@@ -137,7 +137,8 @@ class Copies:
                 self._pull(copy, file, known.file_size)
                 self._note(copy, file, known)
                 reply = self._ask(primary, DataRequest(join=JoinOperation(
-                    copy=copy, candidate=self._own, length=file.length)))
+                    copy=copy, candidate=self._own, length=file.length,
+                    digest=file.digest(0, file.length // BLOCK_BYTES, file.committed))))
                 if reply.status == OK:
                     file.ordering.log(file.length).raise_epoch(reply.epoch)
                     return
@@ -161,7 +162,7 @@ class Copies:
         try:
             while receiver.position < length:
                 with file.turn:
-                    writer = AppendWriter(file, self._sync, holes=True)
+                    writer = AppendWriter(file, holes=True)
                     try:
                         while writer.end - writer.offset < COMMITTED_BYTES and receiver.position < length:
                             received = receiver.receive_into(buffer)
@@ -181,7 +182,7 @@ class Copies:
         try:
             with file.turn:
                 file.ordering.log(file.length).note(
-                    [record for record in records if record.end <= file.length], copy.epoch, self._sync)
+                    [record for record in records if record.end <= file.length], copy.epoch)
         except OSError as error:
             raise disk_error(error, f"cannot copy {copy.file_id}") from None
 

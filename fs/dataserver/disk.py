@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 from fs.errors import NoSpace, StorageFailed
 
@@ -60,3 +61,11 @@ def sync_directory(directory: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def boot_id() -> bytes:
+    """Another one each time the machine starts; empty if the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    except OSError:
+        return b""

@@ -5,13 +5,17 @@ import threading
 
 import grpc
 
+from fs import rpc
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
+from fs.dataserver.durability import Policy
+from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
 from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
+from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.store import FileStore
-from fs.errors import InvalidArgument, SpeedwellError
+from fs.errors import InvalidArgument, SpeedwellError, WrongNamespace
 from fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
 
 log = logging.getLogger(__name__)
@@ -24,17 +28,22 @@ class Heartbeats:
     """Sends heartbeats in a thread of its own between `start` and `stop`."""
 
     def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
-                 copies: Copies, mirroring: Mirroring) -> None:
+                 copies: Copies, mirroring: Mirroring, identity: Identity, quarantine: Quarantine,
+                 policy: Policy) -> None:
+        self._identity = identity
+        self._quarantine = quarantine
+        self._term = 0
         self._copies = copies
+        self._policy = policy
         self._mirroring = mirroring
         self._rebuilding = False
-        self._contents = Contents(store)
+        self._contents = Contents(store, quarantine)
         self._link = link
         self._lease = lease
         self._server = server
         self._store = store
         self._deleted: list[str] = []
-        self._reachable = True
+        self._trouble = ""      # why the last heartbeat was not answered
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run_forever, name="heartbeat", daemon=True)
 
@@ -54,14 +63,16 @@ class Heartbeats:
         while not self._stop.is_set():
             try:
                 self.run_once()
-                if not self._reachable:
+                if self._trouble:
                     log.info("the nameserver at %s answers again", self._link.address)
-                self._reachable = True
+                self._trouble = ""
             except grpc.RpcError as error:
                 self._rebuilding = False
-                if self._reachable and not self._stop.is_set():
+                if isinstance(rpc.error_from(error, ""), WrongNamespace):
+                    self._identity.refused()
+                if self._trouble != _reason(error) and not self._stop.is_set():
                     log.warning("no heartbeat at the nameserver %s: %s", self._link.address, _reason(error))
-                self._reachable = False
+                self._trouble = _reason(error)
             except ValueError:
                 return  # the channel was closed by `stop`
             except SpeedwellError as error:
@@ -69,7 +80,8 @@ class Heartbeats:
             self._stop.wait(INTERVAL_SECONDS)
 
     def run_once(self) -> None:
-        """Send one heartbeat and delete what its answer names. Raises grpc.RpcError, StorageFailed."""
+        """Send one heartbeat and delete what its answer names. Raises grpc.RpcError, StorageFailed,
+        WrongNamespace."""
         self._contents.scan()
         capacity_bytes, available_bytes = self._store.capacity()
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
@@ -77,14 +89,21 @@ class Heartbeats:
         request = HeartbeatRequest(
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
             deleted=deleted, reports=self._contents.reports, lost=self._contents.lost, copying=self._copies.under_way,
-            failed_copies=self._copies.take_failed())
+            failed_copies=self._copies.take_failed(), term=self._term,
+            inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode)
         self._mirroring.report(request)
+        self._identity.introduce(request)
         sent_at = self._lease.now()
         try:
             reply = self._link.heartbeat(request)
         except BaseException:
             self._store.put_back(lengths)
             raise
+        self._identity.check(reply)
+        self._contents.reported()
+        self._policy.value = reply.fsync or self._policy.value
+        if not reply.rebuilding and not reply.lease_seconds:
+            return   # it has just been adopted, or the namespace is an old copy: no orders
         self._lease.renew(sent_at, reply.lease_seconds)
         self._mirroring.ordered(reply)
         if reply.rebuilding:
@@ -93,6 +112,9 @@ class Heartbeats:
             self._rebuilding = True
             return
         self._rebuilding = False
+        if reply.term != self._term:
+            self._term = reply.term
+            self._contents.begin_again()
         self._deleted = []
         for file_id in reply.delete:
             try:
@@ -105,6 +127,7 @@ class Heartbeats:
         self._contents.drop(reply.drop, self._copies.under_way)
         for copy in reply.copies:
             self._copies.order(copy)
+        self._quarantine.expire()
 
 
 def _reason(error: grpc.RpcError) -> str:

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 from fs import local
 from fs.addresses import parse_address
@@ -14,14 +15,17 @@ from fs.coflows import configured
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.heartbeat import Heartbeats
+from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
 from fs.dataserver.mirror import Mirror
 from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.primary import Authority
+from fs.dataserver.office import Authority
+from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, MAX_KEEP_SECONDS, Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
+from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, SpeedwellError
 from fs.proto.speedwell_pb2 import Replica
 
@@ -52,14 +56,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
                         help="SDN controller that chooses where the copies of lost replicas are read from")
     parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
                         help="at most so many bytes a second for copies of lost replicas (default: 64 MiB)")
-    parser.add_argument("--sync", action="store_true", help="fsync every append before it is acknowledged")
     parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
                         "its checksums per second; 0: only what clients report (default: %(default)s)")
+    parser.add_argument("--quarantine", type=float, default=DEFAULT_KEEP_SECONDS, metavar="SECONDS", help="for how "
+                        "long contents that no file has are kept aside (default: 7 days)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def status_of(arguments: list[str] | None = None) -> int:
     """Run a dataserver until SIGTERM or SIGINT; returns the exit status."""
     flags = parse_arguments(arguments)
     logging.basicConfig(stream=sys.stderr, level=flags.log_level.upper(),
@@ -78,6 +83,8 @@ def run(flags: argparse.Namespace) -> int:
         parse_address(nameserver, "--nameserver")
     if not 0 <= flags.scrub_rate <= 1 << 20:
         raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
+    if not 0 <= flags.quarantine <= MAX_KEEP_SECONDS:
+        raise InvalidArgument(f"--quarantine: {flags.quarantine:g} s is not between 0 and ten years")
     if not flags.recovery_rate > 0:
         raise InvalidArgument(f"--recovery-rate: {flags.recovery_rate:g} is not positive")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
@@ -90,6 +97,7 @@ def run(flags: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
     store = FileStore(flags.directory, flags.id)
+    quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
     port = listener.getsockname()[1]
     threading.stack_size(STACK_BYTES)
@@ -97,13 +105,18 @@ def run(flags: argparse.Namespace) -> int:
     lease = Lease()
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
-    server = DataServer(store, listener, Authority(flags.id, lease, link), sync=flags.sync, scrubber=scrubber,
-                        local_listener=local.listen(advertised, port))
+    authority = Authority(flags.id, lease, link)
+    server = DataServer(store, listener, authority, scrubber=scrubber,
+                        local_listener=local.listen(advertised, port), quarantine=quarantine)
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
-                    bytes_per_second=flags.recovery_rate, sync=flags.sync)
-    mirroring = Mirroring(Mirror(flags.directory / "mirror"), link, flags.id)
-    heartbeats = Heartbeats(link, lease, own, store, copies, mirroring)
+                    bytes_per_second=flags.recovery_rate)
+    mirror = Mirror(flags.directory / "mirror")
+    mirroring = Mirroring(mirror, link, flags.id)
+    identity = Identity(flags.directory,
+                        lambda: bool(quarantine) or not mirror.is_empty or next(store.ids(), None) is not None,
+                        mirror.holders.namespace)
+    heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
@@ -121,6 +134,11 @@ def run(flags: argparse.Namespace) -> int:
     return 0
 
 
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: status_of(arguments))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
 

@@ -71,6 +71,8 @@ class Mirror:
         """Remember the list. Raises StorageFailed."""
         if holders == self.holders and self._remembered:
             return
+        if self.holders.namespace not in (b"", holders.namespace):
+            self._set_aside()
         text = json.dumps({"namespace": holders.namespace.hex(), "version": holders.version,
                            "members": holders.members}).encode()
         line, new = text + b" %08x\n" % crc32c(text), self._directory / ".holders"
@@ -169,6 +171,14 @@ class Mirror:
                 store.close()
 
     # ------------------------------------------------------------------ private
+
+    def _set_aside(self) -> None:
+        """Keep the copies of another namespace, to which this server belonged before, without using them."""
+        self.close()
+        for path in self._directory.iterdir():
+            if path.name.isdigit():
+                path.rename(path.with_name(f"of-{self.holders.namespace.hex()}-{path.name}"))
+        self._making = self._complete = self.position = None
 
     def _path(self, number: int) -> Path:
         return self._directory / str(number)

@@ -15,6 +15,8 @@ from fs.proto.speedwell_pb2 import (
     HeartbeatReply,
     HeartbeatRequest,
     LookupRequest,
+    PublishReply,
+    PublishRequest,
     UploadMirrorReply,
     UploadMirrorRequest,
 )
@@ -22,6 +24,8 @@ from fs.proto.speedwell_pb2_grpc import NameserverStub
 
 CALL_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSE_SECONDS = 0.2
+PATIENCE_SECONDS = 3.0
+"""How long a change is asked for while no nameserver answers."""
 
 
 class NameserverLink:
@@ -67,18 +71,36 @@ class NameserverLink:
         raise AssertionError("there is always one nameserver")
 
     def change_replicas(self, inode: int, file_id: str, epoch: int, *, remove: Sequence[str] = (),
-                        add: Sequence[str] = (), patience_seconds: float = 3.0) -> ChangeReplicasReply:
-        """The set after the change. The request is sent until it is answered.
+                        add: Sequence[str] = (), new_epoch: bool = False) -> ChangeReplicasReply:
+        """The set after the change; with `new_epoch` its epoch grows though the set stays.
 
         Raises StaleEpoch, StaleFile, NoSuchFile, NoReplicaAvailable, NameserverUnavailable.
         """
-        request = ChangeReplicasRequest(inode=inode, file_id=file_id, epoch=epoch,
-                                        dataserver_id=self._dataserver_id, remove=remove, add=add)
-        deadline = time.monotonic() + patience_seconds
+        reply: ChangeReplicasReply = self._insist("ChangeReplicas", ChangeReplicasRequest(
+            inode=inode, file_id=file_id, epoch=epoch, dataserver_id=self._dataserver_id, remove=remove, add=add,
+            new_epoch=new_epoch))
+        return reply
+
+    def publish(self, inode: int, base: str, base_size: int, file_id: str, size: int, epoch: int, *,
+                session: int, generation: int) -> Attributes:
+        """The file's attributes with the new version `file_id`, `size` bytes long, made from `base` when that had
+        `base_size` bytes, for a client that holds locks by that session, 0 for none.
+
+        Raises Superseded, StaleEpoch, NoSuchFile, QuotaExceeded, LocksLost; NameserverUnavailable: it may be
+        published, or be so later.
+        """
+        reply: PublishReply = self._insist("Publish", PublishRequest(
+            inode=inode, base=base, base_size=base_size, file_id=file_id, size=size, epoch=epoch,
+            dataserver_id=self._dataserver_id, session=session, generation=generation))
+        return reply.attributes
+
+    def _insist(self, method: str, request: Any) -> Any:
+        """The answer to a request that is sent until it is answered. Raises what the nameserver reports, and
+        NameserverUnavailable."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                reply: ChangeReplicasReply = self._ask("ChangeReplicas", request)
-                return reply
+                return self._ask(method, request)
             except grpc.RpcError as error:
                 known = rpc.error_from(error, self.address)
                 if not isinstance(known, NotLeader | NameserverUnavailable):

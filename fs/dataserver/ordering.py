@@ -26,6 +26,7 @@ class Ordering:
         self.level_epoch = 0        # all replicas of that epoch held all bytes when last looked at
         self.under_way: tuple[int, Channel] | None = None   # epoch and sender of the append that has the turn
         self.confirmed = (0, 0)     # term of the lease and epoch in which this server was found to be the primary
+        self.replaced = False       # a version made from the file was published
         self.pinned = False         # kept though empty: the epoch must not be forgotten
         self._place = place
         self._write = write

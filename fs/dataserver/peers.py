@@ -1,33 +1,38 @@
 """The other replicas of a file as its primary sees them: how far they are, and catching them up."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fs.channel import ConnectionLost, MalformedFrame
+from fs.channel import Channel, ConnectionLost, MalformedFrame
+from fs.checksums import BLOCK_BYTES, blocks_of, digest
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
 from fs.dataserver.payload import Payload
 from fs.dataserver.relay import Relay
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.turns import Refused
-from fs.errors import NoSpace, StaleEpoch
+from fs.errors import NoSpace, StaleEpoch, StorageFailed
 from fs.proto.speedwell_pb2 import (
     BUSY,
+    IO_ERROR,
     NOT_FOUND,
     OK,
+    STALE_EPOCH,
     AppendOperation,
     DataReply,
     DataRequest,
     HistoryOperation,
     ReadOperation,
     Replica,
+    SyncOperation,
 )
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
+SYNC_SECONDS = 30.0
 PIECE_BYTES = 64 << 20
 
 
@@ -70,22 +75,25 @@ class Peers:
     def push(self, peer: Peer, file: StoredFile, epoch: int) -> bool:
         """Give a replica what it lacks, at most `file.length` bytes; whether it has it all then.
 
-        Raises StaleEpoch.
+        Raises StaleEpoch, and Refused if the bytes here are not what was written.
         """
         appends = file.ordering.log(file.length)
         offset = peer.length
         while offset < file.length:
-            length = min(PIECE_BYTES, file.length - offset)
+            # Up to the end of a block: only whole blocks, and the last one, have a sum.
+            length = min(PIECE_BYTES - offset % BLOCK_BYTES, file.length - offset)
+            first, end = offset // BLOCK_BYTES, blocks_of(offset + length)
+            _require_undamaged(file, first, end)
             records = [record.message() for record in appends.beyond(offset) if record.end <= offset + length]
             relay = Relay(
                 AppendOperation(file_id=file.file_id, inode=file.inode, path=file.path, chunk_size=file.chunk_size,
-                                length=length, epoch=epoch, records=records),
-                offset, [peer.replica], self._connections,
+                                offset=offset, length=length, epoch=epoch, records=records),
+                [peer.replica], self._connections,
                 lambda offset=offset, length=length: file.segments(offset, length))  # type: ignore[misc]
             try:
                 relay.send_segments()
                 relay.prepare()
-                relay.commit()
+                relay.commit(file.digest(first, end, file.committed))
             except NoSpace as error:
                 log.warning("%s: %s", file.file_id, error)
                 return False
@@ -96,21 +104,66 @@ class Peers:
             offset += length
         return True
 
+    def force(self, replicas: Iterable[Replica], file: StoredFile, epoch: int,
+              own: Callable[[], None] = lambda: None) -> list[str]:
+        """Have replicas force the file to their disks while `own` runs here; returns the ids of those that did not.
+        Raises StaleEpoch, and what `own` raises."""
+        asked: list[tuple[Replica, Channel]] = []
+        failed = []
+        request = DataRequest(sync=SyncOperation(file_id=file.file_id, epoch=epoch, length=file.length, relayed=True))
+        try:
+            for replica in replicas:
+                try:
+                    channel = self._connections.take(replica.host, replica.port)
+                    asked.append((replica, channel))
+                    channel.set_timeout(SYNC_SECONDS)
+                    channel.send(request)
+                except ConnectionLost as error:
+                    failed.append(_not_forced(file, replica, str(error)))
+            own()
+            for replica, channel in asked:
+                if replica.dataserver_id in failed:
+                    continue
+                try:
+                    reply = channel.expect(DataReply)
+                except (ConnectionLost, MalformedFrame) as error:
+                    failed.append(_not_forced(file, replica, str(error)))
+                    continue
+                if reply.status == STALE_EPOCH:
+                    raise StaleEpoch(reply.message)
+                if reply.status != OK:
+                    failed.append(_not_forced(file, replica, reply.message))
+        except BaseException:
+            for _, channel in asked:
+                channel.close()
+            raise
+        for replica, channel in asked:
+            if replica.dataserver_id in failed:
+                channel.close()
+            else:
+                self._connections.give_back(replica.host, replica.port, channel)
+        return failed
+
     @contextmanager
-    def reading(self, peer: Peer, file: StoredFile, length: int) -> Iterator[Payload]:
-        """`length` bytes beyond the end of `file` as `peer` has them. Raises Refused if it does not answer."""
+    def reading(self, peer: Peer, file: StoredFile) -> Iterator[tuple[Payload, int]]:
+        """The bytes that `peer` has beyond the end of `file`, and the digest of the sums that it knows of the blocks
+        from the one on in which `file` ends. Raises Refused if it does not answer."""
+        length = peer.length - file.length
+        skipped = file.length % BLOCK_BYTES
         replica = peer.replica
         try:
             channel = self._connections.take(replica.host, replica.port)
             channel.set_timeout(ANSWER_SECONDS)
-            channel.send(DataRequest(read=ReadOperation(file_id=file.file_id, offset=file.length, length=length)))
+            channel.send(DataRequest(read=ReadOperation(file_id=file.file_id, offset=file.length, length=length,
+                                                        sums=True)))
             reply = channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
             raise Refused(BUSY, f"dataserver {peer.id}: {error}", file.length) from None
         try:
-            if reply.status != OK or reply.length != length:
+            if reply.status != OK or reply.length != skipped + length:
                 raise Refused(BUSY, f"dataserver {peer.id} does not deliver: {reply.message}", file.length)
-            yield Payload(channel, length)
+            channel.discard(skipped)
+            yield Payload(channel, length), digest(reply.sums)
         except ConnectionLost as error:
             raise Refused(BUSY, f"dataserver {peer.id}: {error}", file.length) from None
         finally:
@@ -127,3 +180,17 @@ class Peers:
             raise
         self._connections.give_back(replica.host, replica.port, channel)
         return reply
+
+
+def _not_forced(file: StoredFile, replica: Replica, reason: str) -> str:
+    log.warning("%s: dataserver %s does not force it to its disk: %s", file.file_id, replica.dataserver_id, reason)
+    return replica.dataserver_id
+
+
+def _require_undamaged(file: StoredFile, first: int, end: int) -> None:
+    """Raises Refused. A primary that is damaged does not leave the set: nobody else may have its bytes."""
+    try:
+        for block in range(first, end):
+            file.verified_block(block, file.committed)
+    except StorageFailed as error:
+        raise Refused(IO_ERROR, str(error), file.length) from None

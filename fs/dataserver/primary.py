@@ -1,4 +1,4 @@
-"""Ordering the appends of a file, as its primary.
+"""Ordering the changes of a file, its appends and its new versions, as its primary.
 
 An append is acknowledged when every replica of the set holds it. Replicas that do not are taken out of the set
 by the nameserver first, at an epoch that it counts up: a primary that was deposed meanwhile is told so there or
@@ -7,44 +7,38 @@ After PacificA (Lin et al., 2008): the primary commits last, so a reader never s
 """
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 
 from fs.channel import Channel
+from fs.checksums import BLOCK_BYTES
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.disk import disk_error
-from fs.dataserver.lease import Lease
-from fs.dataserver.nameserver_link import NameserverLink
+from fs.dataserver.durability import sync
+from fs.dataserver.exchange import Writer, require_epoch
+from fs.dataserver.office import Authority, Office
 from fs.dataserver.ordering import ReplicaSet
 from fs.dataserver.payload import Payload
 from fs.dataserver.peers import Peer, Peers
 from fs.dataserver.relay import Relay
 from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile
-from fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, require_unsealed, turn
+from fs.dataserver.turns import TURN_SECONDS, Refused, cut, note, turn
 from fs.errors import (
-    NameserverUnavailable,
-    NoReplicaAvailable,
-    NoSuchFile,
-    SpeedwellError,
-    StaleFile,
     StorageFailed,
 )
 from fs.proto.speedwell_pb2 import (
     BUSY,
     FENCED,
-    NOT_FOUND,
+    IO_ERROR,
     OK,
     OUT_OF_DATE,
-    STALE_EPOCH,
     UNKNOWN,
     AppendOperation,
-    ChangeReplicasReply,
     DataReply,
     JoinOperation,
     LengthOperation,
+    SyncOperation,
 )
 
 log = logging.getLogger(__name__)
@@ -55,51 +49,35 @@ LEVEL_BYTES = 256 << 20
 PUSHED_BYTES = 32 << 20
 """What a dataserver that joins may lack; appends wait while it gets it."""
 
-SUSPECT_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Authority:
-    """What makes this dataserver a primary: its name, its lease, and who decides on the sets."""
-
-    dataserver_id: str
-    lease: Lease
-    link: NameserverLink
-
-
 class Primary:
     """Orders the appends of the files whose primary this dataserver is. Thread-safe."""
 
-    def __init__(self, store: FileStore, connections: ConnectionPool, authority: Authority, sync: bool) -> None:
+    def __init__(self, store: FileStore, connections: ConnectionPool, authority: Authority) -> None:
         self._store = store
         self._connections = connections
-        self._authority = authority
-        self._sync = sync
         self._peers = Peers(connections)
+        self.office = Office(authority, self._peers)
 
     def order(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
         """Carry out a client's append. Raises Refused, NoSpace, NoSuchFile, StorageFailed, StaleEpoch."""
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
                                            operation.chunk_size, operation.length) as file, \
                 turn(file, operation.epoch, channel, TURN_SECONDS):
-            self._require_lease(file)
-            require_unsealed(file)
-            replicas = self._replica_set(file, operation)
+            replicas = self.office.take_charge(file, operation.epoch, operation.relay,
+                                               min_replicas=operation.min_replicas)
             wanted = operation.records[0]
             done = self._done_before(file, replicas, operation)
             if done is not None:
                 payload.discard()
                 return self._reply(file, operation, done.offset, ())
-            if file.length < operation.known_size:
-                replicas = self.level(file, replicas)
-            if file.length < operation.known_size:
-                raise Refused(OUT_OF_DATE, f"{operation.known_size} bytes are committed, this replica has only "
-                              f"{file.length}", file.length)
+            replicas = self.require_length(file, replicas, operation.known_size)
             record = Record(wanted.writer, wanted.sequence, file.length, operation.length)
             try:
                 failed = self._append(file, replicas, operation, [record], payload)
+                if self.office.authority.policy.value == "always":
+                    failed += self.force(file, file.ordering.replicas or replicas, file)[1]
             except StorageFailed as error:
-                self._step_down(file, replicas, error)
+                self.office.step_down(file, replicas, error)
             self._store.note_growth(file)
             return self._reply(file, operation, record.offset, failed)
 
@@ -108,30 +86,37 @@ class Primary:
 
         Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
         """
-        copy, own = operation.copy, self._authority.dataserver_id
+        copy, own = operation.copy, self.office.authority.dataserver_id
         with self._store.opened_for_append(copy.file_id, copy.inode, b"", copy.chunk_size,
                                            operation.length) as file, \
                 turn(file, copy.epoch, channel, TURN_SECONDS):
-            self._require_lease(file)
-            require_unsealed(file)
-            replicas = self._replica_set(file, AppendOperation(epoch=copy.epoch, relay=copy.replicas[1:]))
+            replicas = self.office.take_charge(file, copy.epoch, copy.replicas[1:], leaving=copy.replaces)
             file.ordering.pinned = True
             peer = Peer(operation.candidate, True, operation.length)
             if not operation.length <= file.length <= operation.length + PUSHED_BYTES:
                 raise Refused(OUT_OF_DATE, f"the file has {file.length} bytes", file.length)
-            replicas = self.level(file, replicas)
+            if operation.digest != file.digest(0, operation.length // BLOCK_BYTES, file.committed):
+                raise Refused(IO_ERROR, "the copy's sums differ from those of the primary", file.length)
+            replicas = self.level(file, replicas, leaving=copy.replaces)
             if not self._peers.push(peer, file, replicas.epoch):
                 raise Refused(OUT_OF_DATE, "the last bytes could not be passed on", file.length)
+            if self.office.authority.policy.value != "never" \
+                    and self._peers.force([peer.replica], file, replicas.epoch):
+                raise Refused(IO_ERROR, f"dataserver {peer.id} cannot force its copy to the disk", file.length)
             if own not in copy.replaces:
-                replicas = self.change(file, replicas, remove=copy.replaces, add=[peer.id])
+                replicas = self.office.change(file, replicas, remove=copy.replaces, add=[peer.id])
             else:
-                self._hand_over(file, replicas, peer.id)
+                self.office.leave(file, replicas, peer.id)
             return DataReply(status=OK, file_size=file.length, epoch=replicas.epoch)
 
-    def _hand_over(self, file: StoredFile, replicas: ReplicaSet, successor: str) -> None:
-        """Leave the set in favour of another dataserver. Raises Refused."""
-        self._ask_for(file, replicas, remove=[self._authority.dataserver_id], add=[successor])
-        file.ordering.replicas = None
+    def require_length(self, file: StoredFile, replicas: ReplicaSet, known_size: int) -> ReplicaSet:
+        """Have `file` hold at least `known_size` bytes, which others know of. Raises Refused."""
+        if file.length < known_size:
+            replicas = self.level(file, replicas)
+        if file.length < known_size:
+            raise Refused(OUT_OF_DATE, f"{known_size} bytes are committed, this replica has only {file.length}",
+                          file.length)
+        return replicas
 
     def current_length(self, channel: Channel, operation: LengthOperation) -> int:
         """The length that has every append acknowledged so far: nobody else is the primary.
@@ -139,111 +124,75 @@ class Primary:
         Raises Refused, NoSuchFile, StaleEpoch, StorageFailed.
         """
         with self._store.opened(operation.file_id) as file:
-            self._require_lease(file)
-            term, ordering = self._authority.lease.term, file.ordering
+            self.office.require_lease(file)
+            term, ordering = self.office.authority.lease.term, file.ordering
             if ordering.replicas is None or ordering.confirmed != (term, ordering.replicas.epoch) \
                     or ordering.replicas.epoch < operation.epoch:
                 with turn(file, operation.epoch, channel, TURN_SECONDS):
-                    replicas = self._replica_set(file, AppendOperation(epoch=operation.epoch,
-                                                                       relay=operation.others))
-                    replicas = self.change(file, replicas)  # no change: the nameserver confirms the epoch
+                    replicas = self.office.replica_set(file, operation.epoch, operation.others)
+                    replicas = self.office.change(file, replicas)  # no change: the nameserver confirms the epoch
                     if ordering.level_epoch != replicas.epoch:
                         replicas = self.level(file, replicas)
                     ordering.confirmed = term, replicas.epoch
             length = file.length
-            self._require_lease(file)
-            if self._authority.lease.term != term:
+            self.office.require_lease(file)
+            if self.office.authority.lease.term != term:
                 raise Refused(FENCED, "the lease was lost and got again", file.length)
             return length
 
-    def level(self, file: StoredFile, replicas: ReplicaSet) -> ReplicaSet:
+    def sync(self, channel: Channel, operation: SyncOperation) -> DataReply:
+        """Force what is committed of a file to the disks of all its replicas, or, if that is relayed, to this one.
+
+        Raises Refused, NoSuchFile, NoSpace, StaleEpoch, StorageFailed.
+        """
+        with self._store.opened(operation.file_id) as file:
+            if file.length < operation.length:
+                raise Refused(OUT_OF_DATE, f"{operation.length} bytes are committed, this replica has only "
+                              f"{file.length}", file.length)
+            if operation.relayed:
+                require_epoch(file, operation.epoch)
+                sync(file)
+            elif self.office.authority.policy.value != "never":
+                replicas = file.ordering.replicas
+                if replicas is None or replicas.epoch < operation.epoch:
+                    with turn(file, operation.epoch, channel, TURN_SECONDS):
+                        replicas = self.office.replica_set(file, operation.epoch, operation.others)
+                failed = self._peers.force(replicas.others, file, replicas.epoch, lambda: sync(file))
+                if failed:
+                    with turn(file, operation.epoch, channel, TURN_SECONDS):
+                        self._drop_present(file, file.ordering.replicas or replicas, failed)
+            return DataReply(status=OK, file_size=file.length)
+
+    def force(self, file: StoredFile, replicas: ReplicaSet, content: StoredFile) -> tuple[ReplicaSet, list[str]]:
+        """Force `content`, which is `file` or a version made from it, to the disks of all replicas. Returns the set
+        that has done so and who had to leave for that. The caller has the turn of `file`.
+
+        Raises Refused, StaleEpoch, StorageFailed, NoSpace.
+        """
+        failed = self._peers.force(replicas.others, content, replicas.epoch, lambda: sync(content))
+        return self._drop_present(file, replicas, failed), failed
+
+    def _drop_present(self, file: StoredFile, replicas: ReplicaSet, failed: list[str]) -> ReplicaSet:
+        present = {replica.dataserver_id for replica in replicas.others}.intersection(failed)
+        return self.office.drop(file, replicas, present) if present else replicas
+
+    def level(self, file: StoredFile, replicas: ReplicaSet, leaving: Collection[str] = ()) -> ReplicaSet:
         """Have all replicas hold the same bytes, the most that any has; who cannot be reached leaves the set.
+        Those `leaving` need not.
 
         The caller has the file's turn. Raises Refused, StaleEpoch.
         """
         while True:
-            peers = [self._peers.ask(replica, file, replicas.epoch) for replica in replicas.others]
+            peers = [self._peers.ask(replica, file, replicas.epoch) for replica in replicas.others
+                     if replica.dataserver_id not in leaving]
             failed = [peer.id for peer in peers if not peer.reached or not self._catch_up(file, replicas, peer)]
             if failed:
-                replicas = self.drop(file, replicas, failed)
+                replicas = self.office.drop(file, replicas, failed)
             ahead = [peer for peer in peers if peer.length > file.length and peer.id not in failed]
             if not ahead:
                 file.ordering.level_epoch = replicas.epoch
                 return replicas
             replicas = self._adopt(file, replicas, ahead)
-
-    def drop(self, file: StoredFile, replicas: ReplicaSet, failed: Iterable[str]) -> ReplicaSet:
-        """Have the nameserver take replicas out of the set. Raises Refused."""
-        return self.change(file, replicas, remove=list(dict.fromkeys(failed)))
-
-    def change(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str] = (),
-               add: Iterable[str] = ()) -> ReplicaSet:
-        """Have the nameserver change the set; the epoch grows here too. Raises Refused."""
-        return self._take_office(file, self._ask_for(file, replicas, remove=remove, add=add))
-
-    def _ask_for(self, file: StoredFile, replicas: ReplicaSet, *, remove: Iterable[str],
-                 add: Iterable[str]) -> ChangeReplicasReply:
-        ordering = file.ordering
-        try:
-            reply = self._authority.link.change_replicas(file.inode, file.file_id, replicas.epoch,
-                                                         remove=list(remove), add=list(add))
-            ordering.log(file.length).raise_epoch(reply.epoch)
-        except NameserverUnavailable as error:
-            raise Refused(FENCED, f"the file's replicas cannot be changed now: {error}", file.length) from None
-        except (NoSuchFile, StaleFile) as error:
-            raise Refused(NOT_FOUND, str(error), file.length) from None
-        except OSError as error:
-            raise disk_error(error, f"cannot append to {file.file_id}") from None
-        except SpeedwellError as error:
-            ordering.replicas = None
-            raise Refused(STALE_EPOCH, str(error), file.length) from None
-        return reply
-
-    # ------------------------------------------------------------------ who may
-
-    def _require_lease(self, file: StoredFile) -> None:
-        if not self._authority.lease.held:
-            raise Refused(FENCED, f"dataserver {self._authority.dataserver_id} has not heard from the nameserver "
-                          "lately and orders no appends", file.length)
-
-    def _replica_set(self, file: StoredFile, operation: AppendOperation) -> ReplicaSet:
-        """The newest set that this server knows. Raises Refused if it is newer than the client's and another's."""
-        ordering = file.ordering
-        newest = ordering.log(file.length).epoch
-        known = ordering.replicas
-        if known is not None and known.epoch >= max(newest, operation.epoch):
-            return known
-        if operation.epoch < newest:
-            raise Refused(STALE_EPOCH, f"the file's replicas are at epoch {newest}, the append has "
-                          f"{operation.epoch}", file.length)
-        replicas = ordering.replicas = ReplicaSet(operation.epoch, tuple(operation.relay))
-        # Those that the nameserver took for dead get a second to show that they are not: an append would wait longer.
-        dead = [replica.dataserver_id for replica in replicas.others
-                if not replica.alive and not self._peers.ask(replica, file, replicas.epoch, SUSPECT_SECONDS).reached]
-        return self.drop(file, replicas, dead) if dead else replicas
-
-    def _take_office(self, file: StoredFile, reply: ChangeReplicasReply) -> ReplicaSet:
-        own = self._authority.dataserver_id
-        if not reply.replicas or reply.replicas[0].dataserver_id != own:
-            file.ordering.replicas = None
-            raise Refused(STALE_EPOCH, f"dataserver {own} is not the file's primary any more", file.length)
-        replicas = file.ordering.replicas = ReplicaSet(reply.epoch, tuple(reply.replicas[1:]))
-        return replicas
-
-    def _step_down(self, file: StoredFile, replicas: ReplicaSet, error: StorageFailed) -> None:
-        """Leave the set because the own disk failed; if nobody else holds the file, say so. Always raises."""
-        log.error("append to %s failed: %s", file.file_id, error)
-        if replicas.others:
-            try:
-                self._authority.link.change_replicas(file.inode, file.file_id, replicas.epoch,
-                                                     remove=[self._authority.dataserver_id])
-            except NoReplicaAvailable:
-                raise error from None
-            except SpeedwellError as failure:
-                log.warning("%s: cannot step down as the primary: %s", file.file_id, failure)
-            file.ordering.replicas = None
-            raise Refused(STALE_EPOCH, str(error), file.length)
-        raise error
 
     # ------------------------------------------------------------------ what was done before
 
@@ -270,56 +219,68 @@ class Primary:
     # ------------------------------------------------------------------ the append itself
 
     def _append(self, file: StoredFile, replicas: ReplicaSet, operation: AppendOperation, records: list[Record],
-                payload: Payload, without: frozenset[str] = frozenset()) -> list[str]:
-        """Append the payload here and on the others, save `without`; returns who had to leave the set.
+                payload: Payload, without: frozenset[str] = frozenset(), known: int | None = None) -> list[str]:
+        """Append the payload here and on the others, save `without`; returns who had to leave the set. The digest of
+        its sums is to be `known`, if that is given.
 
         Raises Refused (nothing is visible here), NoSpace, StorageFailed, StaleEpoch, ConnectionLost.
         """
-        writer = AppendWriter(file, self._sync)
+        writer = AppendWriter(file)
         targets = [replica for replica in replicas.others if replica.dataserver_id not in without]
-        relayed = self._relayed(operation, replicas, records) if targets else operation
-        relay = Relay(relayed, writer.offset, targets, self._connections, writer.segments)
+        relayed = AppendOperation(
+            file_id=operation.file_id, inode=operation.inode, path=operation.path, chunk_size=operation.chunk_size,
+            offset=writer.offset, length=operation.length, epoch=replicas.epoch,
+            records=[record.message() for record in records])
+        relay = Relay(relayed, targets, self._connections, writer.segments)
+        replicas, failed = self.replicate(
+            file, replicas, payload, writer, relay, known=known,
+            note=lambda epoch: note(file, records, epoch), call_off=lambda: cut(file))
+        if not without:
+            file.ordering.level_epoch = replicas.epoch
+        return failed
+
+    def replicate(self, file: StoredFile, replicas: ReplicaSet, payload: Payload, writer: Writer, relay: Relay, *,
+                  note: Callable[[int], None] = lambda epoch: None, call_off: Callable[[], None] = lambda: None,
+                  known: int | None = None) -> tuple[ReplicaSet, list[str]]:
+        """Carry out a change of `file` here and on the replicas that `relay` leads to. Returns the set that has it,
+        and who had to leave for that. `note` is done before any of them commits, `call_off` takes that back.
+
+        Raises as `follow`.
+        """
         committed = False
         try:
             for piece in payload.pieces():
                 relay.send(piece)
                 writer.write(piece)
             writer.prepare()
+            if known not in (None, writer.digest):
+                raise Refused(IO_ERROR, "bytes taken over from another replica differ from the sums it has of them, "
+                              "or begin otherwise there", file.length)
             relay.prepare()
             if relay.behind:
-                self._call_off(file, relay, writer)
+                relay.abort()
+                writer.abort()
+                call_off()
                 self.level(file, replicas)
-                raise Refused(BUSY, "the replicas had to be made level: send the append again", file.length)
+                raise Refused(BUSY, "the replicas had to be made level: send the change again", file.length)
             failed = list(relay.failed)
             if failed:
-                replicas = self.drop(file, replicas, failed)
-            note(file, records, replicas.epoch, self._sync)
+                replicas = self.office.drop(file, replicas, failed)
+            note(replicas.epoch)
             relay.failed = []
-            self._require_lease(file)
-            relay.commit()
+            self.office.require_lease(file)
+            relay.commit(writer.digest)
             if relay.failed:
                 failed += relay.failed
-                replicas = self.drop(file, replicas, relay.failed)
+                replicas = self.office.drop(file, replicas, relay.failed)
             writer.commit()
             committed = True
         finally:
             if not committed:
-                self._call_off(file, relay, writer)
-        if not without:
-            file.ordering.level_epoch = replicas.epoch
-        return list(dict.fromkeys(failed))
-
-    @staticmethod
-    def _call_off(file: StoredFile, relay: Relay, writer: AppendWriter) -> None:
-        relay.abort()
-        writer.abort()
-        cut(file)
-
-    @staticmethod
-    def _relayed(operation: AppendOperation, replicas: ReplicaSet, records: list[Record]) -> AppendOperation:
-        return AppendOperation(
-            file_id=operation.file_id, inode=operation.inode, path=operation.path, chunk_size=operation.chunk_size,
-            length=operation.length, epoch=replicas.epoch, records=[record.message() for record in records])
+                relay.abort()
+                writer.abort()
+                call_off()
+        return replicas, list(dict.fromkeys(failed))
 
     def _reply(self, file: StoredFile, operation: AppendOperation, offset: int, failed: Iterable[str]) -> DataReply:
         reply = DataReply(status=OK, file_size=file.length, offset=offset, failed_replicas=failed)
@@ -339,11 +300,22 @@ class Primary:
         return self._peers.push(peer, file, replicas.epoch)
 
     def _adopt(self, file: StoredFile, replicas: ReplicaSet, ahead: list[Peer]) -> ReplicaSet:
-        """Append what the first of `ahead` has beyond this replica: an append whose primary died before it
-        committed here."""
-        source = min(ahead, key=lambda peer: peer.length)
+        """Append what one of `ahead` has beyond this replica: an append whose primary died before it committed here.
+        Raises Refused, also if none of them has it undamaged."""
+        without = frozenset(peer.id for peer in ahead)
+        for left, source in reversed([*enumerate(sorted(ahead, key=lambda peer: -peer.length))]):
+            try:
+                return self._take_over(file, replicas, source, without)
+            except Refused as refusal:
+                if refusal.status != IO_ERROR or not left:
+                    raise
+                log.error("%s: dataserver %s: %s", file.file_id, source.id, refusal)
+        return replicas
+
+    def _take_over(self, file: StoredFile, replicas: ReplicaSet, source: Peer,
+                   without: frozenset[str]) -> ReplicaSet:
         if source.length - file.length > LEVEL_BYTES:
-            self._step_down(file, replicas, StorageFailed(
+            self.office.step_down(file, replicas, StorageFailed(
                 f"{file.file_id}: this replica has {file.length} bytes, {source.id} has {source.length}"))
         log.info("%s: taking over bytes %d to %d from dataserver %s", file.file_id, file.length, source.length,
                  source.id)
@@ -352,11 +324,10 @@ class Primary:
                    and record.end > file.length]
         operation = AppendOperation(file_id=file.file_id, inode=file.inode, path=file.path,
                                     chunk_size=file.chunk_size, length=length)
-        with self._peers.reading(source, file, length) as payload:
+        with self._peers.reading(source, file) as (payload, known):
             try:
-                self._append(file, replicas, operation, records, payload,
-                             without=frozenset(peer.id for peer in ahead))
+                self._append(file, replicas, operation, records, payload, without, known)
             except StorageFailed as error:
-                self._step_down(file, replicas, error)
+                self.office.step_down(file, replicas, error)
         self._store.note_growth(file)
         return file.ordering.replicas or replicas

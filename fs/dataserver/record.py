@@ -23,7 +23,7 @@ SMALL_APPENDS_AT = 4096
 SMALL_DATA_AT = 48 * 1024
 
 
-def write_meta(path: str, description: bytes, appends: bytes, runs: Runs, sync: bool) -> None:
+def write_meta(path: str, description: bytes, appends: bytes, runs: Runs) -> None:
     """Make the `meta` of a directory that is not in its place yet. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -32,7 +32,5 @@ def write_meta(path: str, description: bytes, appends: bytes, runs: Runs, sync: 
             put(descriptor, appends, APPENDS_AT)
         if runs:
             put(descriptor, layout.encode(runs), MAP_AT)
-        if sync:
-            os.fsync(descriptor)
     finally:
         os.close(descriptor)

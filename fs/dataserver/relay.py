@@ -1,4 +1,4 @@
-"""Passing an append on to the other replicas, piece by piece while it arrives.
+"""Passing an append or a new version on to the other replicas, piece by piece while it arrives.
 
 The replicas form a chain: each sends to the next. When the next one fails, the data that this server has
 on disk by then goes to the one after it, so one dead replica costs the set no other. The commit takes effect at
@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.coflows import Account, configured
 from fs.connections import ConnectionPool
-from fs.errors import NoSpace, StaleEpoch, StaleFile
+from fs.errors import NoSpace, StaleEpoch
 from fs.proto.speedwell_pb2 import (
     NO_SPACE,
     OK,
     OUT_OF_DATE,
-    STALE,
     STALE_EPOCH,
     AppendOperation,
     CommitAppend,
     DataReply,
     DataRequest,
     Replica,
+    WriteOperation,
 )
 
 log = logging.getLogger(__name__)
@@ -33,19 +33,21 @@ Segments = Callable[[], Iterator[tuple[int, int, int]]]
 ANSWER_SECONDS = 10.0
 """How long the last replica of a chain may be silent; each one before it waits longer for its answer."""
 
+VERSION_SECONDS = 15.0
+"""The same for a new version, for which blocks may have to be copied."""
+
 MORE_SECONDS_PER_REPLICA = 5.0
 
 
 class Relay:
-    """One append on its way to `targets`. Afterwards `failed` has the dataserver ids that do not hold it, and
-    `behind` those of them whose file has another length than the append's offset."""
+    """One change on its way to `targets`, as the primary has ordered it. Afterwards `failed` has the dataserver ids
+    that do not hold it, and `behind` those of them whose file has another length than it is made for."""
 
-    def __init__(self, operation: AppendOperation, offset: int, targets: Sequence[Replica],
+    def __init__(self, operation: AppendOperation | WriteOperation, targets: Sequence[Replica],
                  connections: ConnectionPool, segments: Segments) -> None:
         self.failed: list[str] = []
         self.behind: list[str] = []
         self._operation = operation
-        self._offset = offset
         self._connections = connections
         self._segments = segments
         self._chain: list[Replica] = []       # the replica we send to, then those it sends to
@@ -77,8 +79,7 @@ class Relay:
     def prepare(self) -> None:
         """Wait until every live target holds all the bytes.
 
-        Raises NoSpace if one has a full disk, StaleEpoch if one knows a newer epoch, StaleFile if one makes a
-        new version.
+        Raises NoSpace if one has a full disk, StaleEpoch if one knows a newer epoch.
         """
         while self._channel is not None or self._waiting:
             if self._channel is None and not self._send_again():
@@ -92,11 +93,12 @@ class Relay:
                 return
             self._refused(reply)
 
-    def commit(self) -> None:
-        """Make the bytes visible on every target that holds them, and wait for it. Raises StaleEpoch."""
+    def commit(self, digest: int) -> None:
+        """Make the bytes visible on every target that holds them with sums of that digest, and wait for it. Raises
+        StaleEpoch."""
         while self._channel is not None:
             try:
-                self._channel.send(CommitAppend(commit=True))
+                self._channel.send(CommitAppend(commit=True, digest=digest))
             except ConnectionLost as error:
                 self._lose_head(str(error))
             else:
@@ -129,17 +131,14 @@ class Relay:
         while self._waiting:
             self._chain, self._waiting = self._waiting, []
             head = self._chain[0]
-            operation = AppendOperation()
-            operation.CopyFrom(self._operation)
-            operation.offset = self._offset
-            del operation.relay[:]
-            operation.relay.extend(self._chain[1:])
+            request = _request(self._operation, self._chain[1:])
             channel = None
             try:
                 channel = self._connections.take(head.host, head.port)
-                wait_seconds = ANSWER_SECONDS + MORE_SECONDS_PER_REPLICA * (len(self._chain) - 1)
+                first = ANSWER_SECONDS if isinstance(self._operation, AppendOperation) else VERSION_SECONDS
+                wait_seconds = first + MORE_SECONDS_PER_REPLICA * (len(self._chain) - 1)
                 channel.set_timeout(wait_seconds, ANSWER_SECONDS)
-                channel.send(DataRequest(append=operation), more=True)
+                channel.send(request, more=request.HasField("append") or bool(request.write.ranges))
                 self._tell(channel)
                 return channel
             except ConnectionLost as error:
@@ -151,10 +150,11 @@ class Relay:
     def _tell(self, channel: Channel) -> None:
         """Report the flow to the head of the chain as part of the append's coflow."""
         self._end_account()
-        if self._coflows is not None and self._operation.records:
-            record = self._operation.records[0]
-            self._account = self._coflows.append(self._operation.file_id, record.writer, record.sequence,
-                                                 channel.socket, self._operation.length)
+        append = self._operation
+        if self._coflows is not None and isinstance(append, AppendOperation) and append.records:
+            record = append.records[0]
+            self._account = self._coflows.append(append.file_id, record.writer, record.sequence, channel.socket,
+                                                 append.length)
 
     def _end_account(self) -> None:
         account, self._account = self._account, None
@@ -184,9 +184,6 @@ class Relay:
         if reply.status == STALE_EPOCH:
             self.abort()
             raise StaleEpoch(reply.message)
-        if reply.status == STALE:
-            self.abort()
-            raise StaleFile(reply.message)
         if reply.status == OUT_OF_DATE:
             self.behind.append(head.dataserver_id)
         self._drop(reply.message)
@@ -206,7 +203,7 @@ class Relay:
         self._end_account()
         self._finish()
         head = self._chain[0]
-        log.warning("%s: dataserver %s does not take the append: %s", self._operation.file_id,
+        log.warning("%s: dataserver %s does not take the change: %s", self._operation.file_id,
                     head.dataserver_id, reason)
         self.failed.append(head.dataserver_id)
         self._waiting = self._chain[1:]
@@ -216,3 +213,12 @@ class Relay:
             head = self._chain[0]
             self._connections.give_back(head.host, head.port, self._channel)
             self._channel = None
+
+
+def _request(change: AppendOperation | WriteOperation, relay: Sequence[Replica]) -> DataRequest:
+    request = DataRequest()
+    operation = request.append if isinstance(change, AppendOperation) else request.write
+    operation.MergeFrom(change)  # type: ignore[arg-type]
+    del operation.relay[:]
+    operation.relay.extend(relay)
+    return request

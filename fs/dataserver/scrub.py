@@ -4,6 +4,7 @@ A pass reads every block of every file at a bounded rate and compares it with it
 found damaged come first.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -171,28 +172,24 @@ class Scrubber:
             return False
         if attributes.file_id != file.file_id:
             return False  # an old version, which is on its way out
-        for replica in attributes.replicas:
-            if replica.dataserver_id == self._dataserver_id or not replica.alive:
-                continue
-            try:
-                self._take_over(file, block, replica)
-            except (SpeedwellError, OSError) as error:
-                log.warning("scrub: block %d of %s from %s: %s", block, file.file_id, replica.dataserver_id, error)
-                continue
-            self.repaired += 1
-            log.warning("scrub: block %d of %s is repaired from %s", block, file.file_id, replica.dataserver_id)
-            return True
-        log.error("scrub: no replica has a good block %d of %s", block, file.file_id)
-        return False
+        try:
+            self._take_over(file, block, [replica for replica in attributes.replicas
+                                          if replica.alive and replica.dataserver_id != self._dataserver_id])
+        except (SpeedwellError, OSError) as error:
+            log.error("scrub: block %d of %s stays damaged: %s", block, file.file_id, error)
+            return False
+        self.repaired += 1
+        log.warning("scrub: block %d of %s is repaired", block, file.file_id)
+        return True
 
-    def _take_over(self, file: StoredFile, block: int, replica: Replica) -> None:
+    def _take_over(self, file: StoredFile, block: int, replicas: list[Replica]) -> None:
         """Replace a block and its sum. Raises SpeedwellError, OSError."""
         if not file.turn.acquire(timeout=TURN_SECONDS):
             raise StorageFailed("appends to the file take too long")
         try:
             length, tail = file.committed
             start = block * BLOCK_BYTES
-            data, total = self._fetch(replica, file.file_id, start, min(BLOCK_BYTES, length - start))
+            data, total = self._good_block(file, block, replicas)
             for name, offset, count in file.pieces(start, len(data)):
                 if name:
                     write_at(*file.located(name, offset), data[:count], sync=True)
@@ -206,6 +203,30 @@ class Scrubber:
             file.verified_block(block, file.committed)
         finally:
             file.turn.release()
+
+    def _good_block(self, file: StoredFile, block: int, replicas: list[Replica]) -> tuple[bytes, int]:
+        """The block as another replica has it, and its sum, which somebody else knows too: this replica, whose own
+        bytes or whose own sum are damaged, or a third one. What only one knows may be damage that got a new sum.
+
+        Raises StorageFailed.
+        """
+        start = block * BLOCK_BYTES
+        length = min(BLOCK_BYTES, file.length - start)
+        known: set[int] = set()
+        with contextlib.suppress(StorageFailed):
+            known.update(unpack(file.sums(block, block + 1, file.committed)))
+        with contextlib.suppress(StorageFailed):
+            known.add(block_sum(file.read(start, length)))
+        for replica in replicas:
+            try:
+                data, total = self._fetch(replica, file.file_id, start, length)
+            except SpeedwellError as error:
+                log.warning("scrub: block %d of %s from %s: %s", block, file.file_id, replica.dataserver_id, error)
+                continue
+            if total in known:
+                return data, total
+            known.add(total)
+        raise StorageFailed("no replica has it with a sum that another one knows")
 
     def _fetch(self, replica: Replica, file_id: str, start: int, length: int) -> tuple[bytes, int]:
         """A block of another replica and its sum, which agree. Raises SpeedwellError."""

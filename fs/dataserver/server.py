@@ -11,16 +11,17 @@ from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
-from fs.dataserver.primary import Authority
+from fs.dataserver.office import Authority
+from fs.dataserver.primary import Primary
+from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
-from fs.frame_server import IDLE_SECONDS, MAX_CONNECTIONS, SEND_STALL_SECONDS, FrameServer
+from fs.frame_server import IDLE_SECONDS, SEND_STALL_SECONDS, FrameServer
 from fs.local import MAX_DESCRIPTORS, send_descriptors
 from fs.proto.speedwell_pb2 import (
-    BUSY,
     INVALID,
     IO_ERROR,
     NOT_FOUND,
@@ -31,6 +32,7 @@ from fs.proto.speedwell_pb2 import (
     HistoryOperation,
     InventoryOperation,
     LengthOperation,
+    QuarantineOperation,
     ReadOperation,
     VerifyOperation,
 )
@@ -43,16 +45,19 @@ PAYLOAD_STALL_SECONDS = 10.0
 class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
-    def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *, sync: bool = False,
+    def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *,
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
-                 max_connections: int = MAX_CONNECTIONS, scrubber: Scrubber | None = None) -> None:
+                 max_connections: int = 0, scrubber: Scrubber | None = None,
+                 quarantine: Quarantine | None = None) -> None:
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
                          max_connections=max_connections)
         self._store = store
         self._relays = ConnectionPool()
-        self._appends = Appends(store, self._relays, authority, sync)
+        primary = Primary(store, self._relays, authority)
+        self._appends = Appends(store, self._relays, primary)
         self._scrubber = scrubber
-        self._versions = Versions(store, self._relays, sync)
+        self._quarantine = quarantine
+        self._versions = Versions(store, self._relays, primary)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """As FrameServer.stop; connections to other dataservers are closed too."""
@@ -81,18 +86,19 @@ class DataServer(FrameServer):
             channel.send(self._history(request.history))
         elif operation == "join":
             channel.send(self._appends.join(channel, request.join))
+        elif operation == "sync":
+            channel.send(self._appends.sync(channel, request.sync))
         elif operation == "inventory":
             channel.send(self._inventory(request.inventory))
         elif operation == "verify":
             channel.send(self._verify(request.verify))
+        elif operation == "quarantine":
+            channel.send(self._from_quarantine(request.quarantine))
         else:
             raise InvalidArgument("operation: the request has none")
 
     def refusal(self, message: str) -> DataReply:
         return DataReply(status=INVALID, message=message)
-
-    def too_many(self) -> DataReply:
-        return DataReply(status=BUSY, message="too many connections")
 
     # ------------------------------------------------------------------ operations
 
@@ -155,9 +161,25 @@ class DataServer(FrameServer):
     def _inventory(self, operation: InventoryOperation) -> DataReply:
         limit = min(operation.limit or MAX_INVENTORY, MAX_INVENTORY)
         try:
+            if operation.quarantined:
+                aside = self._quarantine.reports(operation.after, limit) if self._quarantine is not None else ()
+                return DataReply(status=OK, contents=aside)
             damaged = self._scrubber.damaged if self._scrubber is not None else None
-            return DataReply(status=OK, contents=inventory(self._store, operation.after, limit, damaged))
+            return DataReply(status=OK, contents=inventory(self._store, operation.after, limit, damaged,
+                                                           digests=operation.digests))
         except OSError as error:
+            return DataReply(status=IO_ERROR, message=str(error))
+
+    def _from_quarantine(self, operation: QuarantineOperation) -> DataReply:
+        if self._quarantine is None:
+            return DataReply(status=IO_ERROR, message="this dataserver has no quarantine")
+        try:
+            if operation.empty:
+                self._quarantine.empty()
+            elif not self._quarantine.restore(operation.restore):
+                return DataReply(status=NOT_FOUND, message=f"{operation.restore[:60]!r} is not in quarantine here")
+            return DataReply(status=OK)
+        except StorageFailed as error:
             return DataReply(status=IO_ERROR, message=str(error))
 
     def _verify(self, operation: VerifyOperation) -> DataReply:

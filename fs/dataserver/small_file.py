@@ -11,17 +11,17 @@ import shutil
 import threading
 
 from fs.checksums import SUM_BYTES, blocks_of
-from fs.dataserver.disk import sync_directory, write_file
+from fs.dataserver.disk import write_file
 from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUMS_AT, write_meta
 from fs.dataserver.stored_file import StoredFile
 
 _enlarging = threading.Lock()
 
 
-def enlarge(file: StoredFile, end: int, sync: bool) -> None:
+def enlarge(file: StoredFile, end: int) -> None:
     """Give a small file its directory, with its bytes up to `end`, uncommitted ones too.
 
-    The caller has the file's turn, or has sealed it. Raises OSError, StorageFailed: then it is a small file still.
+    The caller has the file's turn. Raises OSError, StorageFailed: then it is a small file still.
     """
     with _enlarging:
         if not file.small:
@@ -32,19 +32,18 @@ def enlarge(file: StoredFile, end: int, sync: bool) -> None:
         shutil.rmtree(made_in, ignore_errors=True)
         try:
             os.mkdir(made_in)  # noqa: PTH102
-            _fill(file, made_in, end, sync)
+            _fill(file, made_in, end)
             os.rename(made_in, file.directory)  # noqa: PTH104
         except OSError:
             shutil.rmtree(made_in, ignore_errors=True)
             raise
-        if sync:
-            sync_directory(parent)
         small, file.small = file.record, False
+        file.synced_length, file.names_synced = 0, False
         with contextlib.suppress(FileNotFoundError):
             os.unlink(small)  # noqa: PTH108
 
 
-def _fill(file: StoredFile, directory: str, end: int, sync: bool) -> None:
+def _fill(file: StoredFile, directory: str, end: int) -> None:
     whole_blocks = max(0, blocks_of(file.length) - 1)
     source = os.open(file.record, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -54,7 +53,5 @@ def _fill(file: StoredFile, directory: str, end: int, sync: bool) -> None:
         os.close(source)
     for name, content in parts.items():
         if content:
-            write_file(f"{directory}/{name}", content, sync)
-    write_meta(f"{directory}/meta", file.description(), file.stored_appends(), file.runs, sync)
-    if sync:
-        sync_directory(directory)
+            write_file(f"{directory}/{name}", content)
+    write_meta(f"{directory}/meta", file.description(), file.stored_appends(), file.runs)

@@ -2,7 +2,24 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
+
+ZEROS_BYTES = 1 << 20
+
+_zeros = -1
+_zeros_lock = threading.Lock()
+
+
+def zeros() -> int:
+    """A descriptor of ZEROS_BYTES zeros that take no space, never closed."""
+    global _zeros
+    with _zeros_lock:
+        if _zeros < 0:
+            descriptor = os.memfd_create("zeros", os.MFD_CLOEXEC)
+            os.truncate(descriptor, ZEROS_BYTES)
+            _zeros = descriptor
+        return _zeros
 
 
 def data_in(descriptor: int, offset: int, end: int) -> Iterator[tuple[int, int]]:

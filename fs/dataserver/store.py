@@ -20,10 +20,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from fs.dataserver.disk import begin_file, disk_error
+from fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
+from fs.dataserver.durability import recover
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
-from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
+from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ KEPT_FILES = 4096
 
 _FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TOMBSTONES = 65536
+WRITTEN_BACK_SECONDS = 300.0
+"""After so long the kernel has everything on the disk by itself (30 s unless configured otherwise)."""
 REPORTED_AGAIN_SECONDS = 60.0
 
 
@@ -65,6 +68,7 @@ class FileStore:
             raise StorageFailed(f"cannot use the directory {directory}: {error.strerror}") from None
         self._claim(dataserver_id)
         self._remove_half_made()
+        self._recover_from_power_failure()
 
     def close(self) -> None:
         """Let another process use the directory. Safe to call again."""
@@ -148,6 +152,37 @@ class FileStore:
         """Forget what is left of a file, and that it was deleted: a new replica of it is being made."""
         self.delete(file_id)
         with self._lock:
+            self._deleted.pop(file_id, None)
+
+    def move_out(self, file_id: str, target: str) -> str:
+        """Move a file to `target`, a small one with its suffix; returns its name there. Raises NoSuchFile,
+        StorageFailed."""
+        check_file_id(file_id)
+        place = self._place(file_id)
+        with self._lock:
+            self._files.pop(file_id, None)
+            self._grown.pop(file_id, None)
+            self._reported.pop(file_id, None)
+            suffix = "" if os.path.isdir(place) else SMALL_SUFFIX  # noqa: PTH112
+            try:
+                os.rename(place + suffix, target + suffix)  # noqa: PTH104
+            except FileNotFoundError:
+                raise NoSuchFile(f"this dataserver has no file {file_id}") from None
+            except OSError as error:
+                raise disk_error(error, f"cannot move {file_id}") from None
+        return os.path.basename(target) + suffix  # noqa: PTH119
+
+    def move_in(self, file_id: str, source: str) -> None:
+        """The way back: `source` is what `move_out` made. Raises StorageFailed."""
+        place = self._place(file_id) + (SMALL_SUFFIX if source.endswith(SMALL_SUFFIX) else "")
+        with self._lock:
+            try:
+                if os.path.exists(place):  # noqa: PTH110
+                    raise StorageFailed(f"{file_id} is here already")
+                os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+                os.rename(source, place)  # noqa: PTH104
+            except OSError as error:
+                raise disk_error(error, f"cannot move {file_id}") from None
             self._deleted.pop(file_id, None)
 
     def ids(self) -> Iterator[str]:
@@ -285,6 +320,33 @@ class FileStore:
             os.close(descriptor)
         file.ordering.begin_log()
         return file
+
+    def _recover_from_power_failure(self) -> None:
+        """Cut what was being written when the machine stopped to what of it is whole."""
+        path, boot = f"{self._root}/boot", boot_id()
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if Path(path).read_bytes() != boot:
+                    self._recover_all()
+            write_file(path, boot, sync=True)
+        except OSError as error:
+            raise disk_error(error, f"cannot use the directory {self.directory}") from None
+
+    def _recover_all(self) -> None:
+        changed_at = {}
+        for file_id in self.ids():
+            for record in (self._place(file_id) + SMALL_SUFFIX, f"{self._place(file_id)}/meta"):
+                with contextlib.suppress(FileNotFoundError):
+                    changed_at[file_id] = os.stat(record).st_mtime  # noqa: PTH116
+        newest = max(changed_at.values(), default=0.0)
+        for file_id in [one for one, changed in changed_at.items() if changed > newest - WRITTEN_BACK_SECONDS]:
+            try:
+                with self.opened(file_id) as file:
+                    if lost := recover(file):
+                        log.warning("%s: its last %d bytes were not on the disk when the machine stopped", file_id,
+                                    lost)
+            except SpeedwellError as error:
+                log.error("%s", error)
 
     def _remove_half_made(self) -> None:
         making = self.directory / "making"

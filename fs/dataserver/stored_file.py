@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
+from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, digest, pack, unpack
 from fs.dataserver import layout
 from fs.dataserver.append_log import LOG_BYTES
 from fs.dataserver.disk import put
@@ -33,21 +33,19 @@ from fs.dataserver.record import (
     SMALL_SUFFIX,
     SMALL_SUMS_AT,
 )
-from fs.dataserver.sparse import data_in
+from fs.dataserver.sparse import ZEROS_BYTES, data_in, zeros
 from fs.errors import NoSuchFile, StorageFailed
+from fs.group_commit import GroupCommit
 
 LENGTH_DIGITS = 20
 SEALED_BYTES = LENGTH_DIGITS + 10    # of the head, before its CRC
 HEAD_BYTES = SEALED_BYTES + 9
-ZEROS_BYTES = 1 << 20
 SUMS_AT_ONCE = 32768
 
 Piece = tuple[str, int, int]
 """(name of a file in the version's directory, offset in it, bytes); no name: zeros."""
 
 _PAGE = bytes(4096)
-_zeros = -1
-_zeros_lock = threading.Lock()
 
 
 @dataclass
@@ -73,8 +71,10 @@ class StoredFile:
     """Of a small file that has just been made, for those who made it; -1: it has to be opened."""
     users: int = 0
     turn: threading.Lock = field(default_factory=threading.Lock)
-    sealers: int = 0
-    sealed_until: float = 0.0
+    synced_length: int = 0
+    """So many bytes are on the disk for sure."""
+    names_synced: bool = False
+    syncing: GroupCommit = field(default_factory=GroupCommit)
     ordering: Ordering = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,46 +90,32 @@ class StoredFile:
         """The first block that lies in chunk files of this version alone."""
         return self.runs[-1].end if self.runs else 0
 
-    # ------------------------------------------------------------------ sealing
-
-    def seal(self) -> None:
-        """Take no append until `unseal`: a new version is being made. The caller holds the turn."""
-        self.sealers += 1
-
-    def unseal(self, until: float) -> None:
-        """The inverse of `seal`, which takes effect at the monotonic second `until`."""
-        with self.turn:
-            self.sealers -= 1
-            self.sealed_until = max(until, self.sealed_until)
-
-    def is_sealed(self, now: float) -> bool:
-        """Whether appends are to be refused at the monotonic second `now`."""
-        return self.sealers > 0 or now < self.sealed_until
-
     # ------------------------------------------------------------------ where bytes are
 
     @property
     def record(self) -> str:
         """The path of the file that begins with the description."""
-        return self._small_record if self.small else f"{self.directory}/meta"
+        return self.record_of(self.small)
 
-    def write_head(self, length: int, tail: int, sync: bool) -> None:
+    def record_of(self, small: bool) -> str:
+        """The same if the file is a small one, or is not."""
+        return self._small_record if small else f"{self.directory}/meta"
+
+    def write_head(self, length: int, tail: int) -> None:
         """Write the committed length and the sum of the last block. Raises OSError, also if the file was deleted."""
-        self._write(self.record, 0, [(0, head(length, tail))], sync)
+        self._write(self.record, 0, [(0, head(length, tail))])
 
-    def write_appends(self, parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+    def write_appends(self, parts: Iterable[tuple[int, bytes]]) -> None:
         """Write (offset, bytes) where the appends are written down. Raises OSError, also if the file was deleted."""
         path, start = self.appends_place()
-        self._write(path, start, parts, sync)
+        self._write(path, start, parts)
 
-    def _write(self, path: str, start: int, parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+    def _write(self, path: str, start: int, parts: Iterable[tuple[int, bytes]]) -> None:
         kept = self.descriptor if path.endswith(SMALL_SUFFIX) else -1
         descriptor = kept if kept >= 0 else os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             for offset, data in parts:
                 put(descriptor, data, start + offset)
-            if sync:
-                os.fsync(descriptor)
         finally:
             if kept < 0:
                 os.close(descriptor)
@@ -243,6 +229,14 @@ class StoredFile:
         last = blocks_of(length) - 1
         stored = self._stored_sums(first, min(end, last)) if first < min(end, last) else b""
         return stored + pack([tail]) if first <= last < end else stored
+
+    def digest(self, first: int, end: int, committed: tuple[int, int]) -> int:
+        """One number for the sums of the blocks from `first` up to `end`: replicas that hold the same have the same.
+        Raises StorageFailed."""
+        total = 0
+        for start in range(first, end, SUMS_AT_ONCE):
+            total = digest(self.sums(start, min(end, start + SUMS_AT_ONCE), committed), total)
+        return total
 
     def verified_block(self, number: int, committed: tuple[int, int]) -> bytes:
         """A block's bytes up to the committed length. Raises StorageFailed if they are not what was written."""
@@ -378,17 +372,6 @@ def chunk_name(number: int, generation: int) -> str:
 
 def patch_name(generation: int) -> str:
     return f"p{generation}"
-
-
-def zeros() -> int:
-    """A descriptor of ZEROS_BYTES zeros that take no space, never closed."""
-    global _zeros
-    with _zeros_lock:
-        if _zeros < 0:
-            descriptor = os.memfd_create("zeros", os.MFD_CLOEXEC)
-            os.truncate(descriptor, ZEROS_BYTES)
-            _zeros = descriptor
-        return _zeros
 
 
 def _content(path: str, limit: int, start: int = 0) -> bytes:

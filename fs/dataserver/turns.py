@@ -1,7 +1,6 @@
-"""One append to a file after the other, and how one is refused."""
+"""One change of a file after the other, an append or a new version, and how one is refused."""
 
 import logging
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -10,7 +9,7 @@ from fs.dataserver.append_log import Record
 from fs.dataserver.disk import disk_error
 from fs.dataserver.stored_file import StoredFile
 from fs.errors import SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import BUSY, STALE, Status
+from fs.proto.speedwell_pb2 import BUSY, Status
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +20,7 @@ RELAYED_TURN_SECONDS = 5.0
 
 
 class Refused(SpeedwellError):
-    """The append is answered with this status; nothing of it stays."""
+    """The change is answered with this status; nothing of it stays."""
 
     def __init__(self, status: Status, message: str, file_size: int = 0) -> None:
         super().__init__(message)
@@ -31,14 +30,14 @@ class Refused(SpeedwellError):
 
 @contextmanager
 def turn(file: StoredFile, epoch: int, sender: Channel, timeout_seconds: float) -> Iterator[None]:
-    """The right to change `file`. An append of an older epoch that only waits has to give way.
+    """The right to change `file`. One of an older epoch that only waits has to give way.
 
     Raises Refused.
     """
     ordering = file.ordering
     ordering.interrupt(epoch)
     if not file.turn.acquire(timeout=timeout_seconds):
-        raise Refused(BUSY, "other appends to the file take too long", file.length)
+        raise Refused(BUSY, "other changes of the file take too long", file.length)
     try:
         ordering.under_way = (epoch, sender)
         yield
@@ -47,16 +46,10 @@ def turn(file: StoredFile, epoch: int, sender: Channel, timeout_seconds: float) 
         file.turn.release()
 
 
-def require_unsealed(file: StoredFile) -> None:
-    """Raises Refused while a new version is being made from this one."""
-    if file.is_sealed(time.monotonic()):
-        raise Refused(STALE, "a new version is being made from this one", file.length)
-
-
-def note(file: StoredFile, records: Iterable[Record], epoch: int, sync: bool) -> None:
+def note(file: StoredFile, records: Iterable[Record], epoch: int) -> None:
     """Write down which appends are about to become part of the file. Raises NoSpace, StorageFailed."""
     try:
-        file.ordering.log(file.length).note(records, epoch, sync)
+        file.ordering.log(file.length).note(records, epoch)
     except OSError as error:
         raise disk_error(error, f"cannot append to {file.file_id}") from None
 

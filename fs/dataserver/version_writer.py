@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.dataserver import layout
-from fs.dataserver.disk import disk_error, sync_directory
+from fs.dataserver.disk import disk_error
 from fs.dataserver.layout import HOLE, NATURAL, Run, Runs
 from fs.dataserver.record import write_meta
 from fs.dataserver.small_file import enlarge
@@ -46,18 +46,17 @@ class Change:
 class VersionWriter:
     """Makes `file` with the content of `base` (as it was when `committed`) after `change`.
 
-    `begin`, then `write` the bytes of the ranges in their order, then `finish`; or `abort` at any point. These
+    `begin`, then `write` the bytes of the ranges in their order, then `prepare` and `commit`; or `abort`. These
     raise NoSpace and StorageFailed; only `abort` is useful then.
     """
 
     def __init__(self, store: FileStore, file: StoredFile, base: StoredFile | None, committed: tuple[int, int],
-                 change: Change, sync: bool = False) -> None:
+                 change: Change) -> None:
         self.file = file
         self._store = store
         self._base = base
         self._committed = committed
         self._change = change
-        self._sync = sync
         self._place = file.directory
         self._kept = min(committed[0], change.keep, change.size)
         self._own_start = change.size // BLOCK_BYTES
@@ -76,7 +75,7 @@ class VersionWriter:
         directory = self.file.directory = self._store.making(self.file.file_id)
         try:
             if self._base is not None and self._base.small:
-                enlarge(self._base, self._committed[0], self._sync)
+                enlarge(self._base, self._committed[0])
             os.mkdir(directory)  # noqa: PTH102
             self._made = True
             if self._patch_blocks:
@@ -103,33 +102,37 @@ class VersionWriter:
         except OSError as error:
             raise disk_error(error, f"cannot write to {self.file.file_id}") from None
 
-    def finish(self) -> StoredFile:
-        """Complete the version and put it in its place; returns it."""
+    def prepare(self) -> None:
+        """Complete the version where nobody looks."""
         directory, file = self.file.directory, self.file
         try:
             file.runs = self._runs()
             tail = self._write_sums()
             file.committed = self._change.size, tail
             self._share()
-            if self._patch >= 0 and self._sync:
-                os.fsync(self._patch)
-            file.directory = self._place
             # An append to the old version whose answer was lost may be sent again, to the new one.
             appends = self._base.stored_appends() if self._base is not None else b""
-            write_meta(f"{directory}/meta", file.description(), appends, file.runs, self._sync)
-            if self._sync:
-                sync_directory(directory)
-            self._store.adopt(file, directory)
-            if self._sync:
-                sync_directory(os.path.dirname(file.directory))  # noqa: PTH120
+            write_meta(f"{directory}/meta", file.description(), appends, file.runs)
         except OSError as error:
             raise disk_error(error, f"cannot complete {file.file_id}") from None
-        self._made = False
         self._close()
-        return file
+
+    def commit(self) -> None:
+        """Put it in its place."""
+        made_in, self.file.directory = self.file.directory, self._place
+        try:
+            self._store.adopt(self.file, made_in)
+        except OSError as error:
+            raise disk_error(error, f"cannot complete {self.file.file_id}") from None
+        self._made = False
+
+    @property
+    def digest(self) -> int:
+        """Of the sums of all blocks, once `prepare` has returned."""
+        return self.file.digest(0, blocks_of(self.file.length), self.file.committed)
 
     def segments(self) -> Iterator[tuple[int, int, int]]:
-        """Where the bytes of the ranges are, once `finish` has returned, as `StoredFile.segments`."""
+        """Where the bytes of the ranges are, once `prepare` has returned, as `StoredFile.segments`."""
         for begin, end in self._change.ranges:
             yield from self.file.segments(begin, end - begin)
 
@@ -205,8 +208,6 @@ class VersionWriter:
             descriptor = os.open(self.file.chunk(number), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 self._write_all(descriptor, part, start)
-                if self._sync:
-                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             data, offset = data[len(part):], offset + len(part)
@@ -292,8 +293,6 @@ class VersionWriter:
                 os.pwrite(descriptor, pack([self._sum(block) for block in range(first, end)]), first * SUM_BYTES)
             tail = unpack(os.pread(descriptor, SUM_BYTES, (blocks - 1) * SUM_BYTES))[0]
             os.ftruncate(descriptor, (blocks - 1) * SUM_BYTES)
-            if self._sync:
-                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if blocks == 1:

@@ -18,8 +18,12 @@ Methods = dict[str, tuple[type[Message], Callable[[Any], Message | bytes]]]
 """By name: the request's type, and what answers it, with a message or that serialised."""
 
 CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link", "Remove", "Rename", "SetAttributes",
-           "SetExtendedAttribute", "RemoveExtendedAttribute", "Truncate", "Publish", "Restore", "Purge")
+           "SetExtendedAttribute", "RemoveExtendedAttribute", "Truncate", "Restore", "Purge")
 """Requests that have a `ChangeId`. All others may be carried out twice: it makes no difference."""
+
+READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSession", "Lock", "Statistics",
+             "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "UploadMirror")
+"""Requests that are answered from an old copy of the namespace too."""
 
 
 class Requests:
@@ -99,6 +103,7 @@ def _methods(service: NameserverService) -> Methods:
         "Truncate": (pb.TruncateRequest, service.truncate),
         "Commit": (pb.CommitRequest, service.commit),
         "Publish": (pb.PublishRequest, service.publish),
+        "Sync": (pb.SyncRequest, service.sync),
         "Statistics": (pb.StatisticsRequest, service.statistics),
         "Heartbeat": (pb.HeartbeatRequest, service.heartbeat),
         "ChangeReplicas": (pb.ChangeReplicasRequest, service.change_replicas),
@@ -108,15 +113,31 @@ def _methods(service: NameserverService) -> Methods:
         "Trash": (pb.TrashRequest, service.trash),
         "Restore": (pb.RestoreRequest, service.restore),
         "Purge": (pb.PurgeRequest, service.purge),
-        "SetDraining": (pb.SetDrainingRequest, service.set_draining),
-        "Balance": (pb.BalanceRequest, service.balance),
-        "Contents": (pb.ContentsRequest, service.contents),
-        "Repair": (pb.RepairRequest, service.repair),
+        "SetDraining": (pb.SetDrainingRequest, service.administration.set_draining),
+        "Balance": (pb.BalanceRequest, service.administration.balance),
+        "Contents": (pb.ContentsRequest, service.administration.contents),
+        "Repair": (pb.RepairRequest, service.administration.repair),
+        "Adopt": (pb.AdoptRequest, service.administration.adopt),
         "Mirror": (pb.MirrorRequest, service.mirror),
         "UploadMirror": (pb.UploadMirrorRequest, _not_rebuilding),
     }
-    return {name: (request_type, _once(service, method) if name in CHANGES else method)
-            for name, (request_type, method) in methods.items()}
+    return {name: (request_type, _door(service, name, method)) for name, (request_type, method) in methods.items()}
+
+
+def _door(service: NameserverService, name: str, method: Callable[[Any], Message]
+          ) -> Callable[[Any], Message | bytes]:
+    if name in CHANGES:
+        return _newest_only(service, _once(service, method))
+    return method if name in READ_ONLY else _newest_only(service, method)
+
+
+def _newest_only(service: NameserverService, method: Callable[[Any], Message | bytes]
+                 ) -> Callable[[Any], Message | bytes]:
+    """An old copy of the namespace is not changed."""
+    def answer(request: Any) -> Message | bytes:
+        service.provenance.require_newest()
+        return method(request)
+    return answer
 
 
 def _once(service: NameserverService, method: Callable[[Any], Message]) -> Callable[[Any], Message | bytes]:

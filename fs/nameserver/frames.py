@@ -17,7 +17,7 @@ from fs.nameserver.dispatch import Requests
 from fs.nameserver.server import ListenFailed
 from fs.proto.speedwell_pb2 import Call, CallReply
 
-_BACKLOG = 128
+_BACKLOG = 1024
 
 
 class NameserverFrames(FrameServer):
@@ -48,9 +48,6 @@ class NameserverFrames(FrameServer):
 
     def refusal(self, message: str) -> CallReply:
         return CallReply(error="InvalidArgument", message=message)
-
-    def too_many(self) -> CallReply:
-        return CallReply(error="NameserverUnavailable", message="the nameserver has too many connections")
 
     @staticmethod
     def _error(error: SpeedwellError) -> CallReply:

@@ -8,14 +8,17 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 from fs.errors import DatabaseDamaged, SpeedwellError, StorageFailed
-from fs.nameserver import records
+from fs.nameserver.configuration import MAX_EPOCH, overtaken
 from fs.nameserver.directory import Found, Lost, NameserverDirectory
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.holders import Holders, Report, Take, next_timeline
 from fs.nameserver.mirrors import read_holders, write_holders
 from fs.nameserver.namespace import Namespace
+from fs.nameserver.provenance import SKIPPED_INODES
 from fs.nameserver.rebuilding import Growth, Rebuilding
 from fs.nameserver.registry import Registry
 from fs.nameserver.requests import file_id as parse_file_id
@@ -29,9 +32,6 @@ log = logging.getLogger(__name__)
 
 MakeService = Callable[[JournaledStore, Callable[[str], None]], NameserverService]
 """The service on a store; what it is given calls when a dataserver knows of a newer state."""
-
-LOST_INODES = 100_000
-"""So many numbers are left out behind a rebuilt namespace: what was lost with it may have used them."""
 
 CHECK_SECONDS = 0.1
 CHECKED_KEYS = 200
@@ -68,6 +68,8 @@ class Keeper:
         if isinstance(found, Found) and (not found.doubt or not self._mirrors
                                          or not read_holders(found.store).members):
             try:
+                if found.doubt:
+                    _skip_inodes(found.store)
                 self._serve(found.store)
                 self._thread.start()
                 return
@@ -211,14 +213,16 @@ def _fork(store: JournaledStore, take: Take, reports: dict[str, Report]) -> None
     timelines = [before.timeline, *(report.mirror.timeline for report in reports.values() if report.mirror)]
     store.fork(Position(before.namespace, next_timeline(timelines, random.getrandbits(16)), before.sequence,
                         before.timeline, before.sequence))
-    batch = Batch()
-    superblock = records.Superblock.decode(store.get(records.SUPERBLOCK_KEY) or b"")
-    superblock.next_inode += LOST_INODES
-    batch.put(records.SUPERBLOCK_KEY, superblock.encode())
-    store.write(batch)
+    _skip_inodes(store)
     # Who did not report was given up by the operator.
     write_holders(store, Holders(before.namespace, take.holders.version + 1,
                                  tuple(name for name in take.holders.members if name in reports)))
+
+
+def _skip_inodes(store: JournaledStore) -> None:
+    """Use none of the numbers again that changes had that are lost."""
+    namespace = Namespace(store, now_ns=time.time_ns(), deletion_grace_ns=0)
+    namespace.skip_inodes(namespace.next_inode + SKIPPED_INODES)
 
 
 def _goes_on(journal: Journal, position: Position) -> bool:
@@ -239,10 +243,17 @@ def _goes_on(journal: Journal, position: Position) -> bool:
 
 
 def _apply(growth: Growth, store: JournaledStore) -> None:
-    """Take over lengths that the copy does not know yet. Raises StorageFailed."""
+    """Take over epochs and lengths that the copy does not know yet. Raises StorageFailed."""
     now_ns = time.time_ns()
     namespace = Namespace(store, now_ns=now_ns, deletion_grace_ns=0)
     registry = Registry(store, now_seconds=0.0)
+    for (name, file_id), report in growth.newest_epochs():
+        number = registry.number_of(name)
+        with suppress(SpeedwellError):   # it is of no file any more, or makes no sense
+            content = namespace.inode(report.inode).content
+            if number is not None and content is not None and content.epoch < report.epoch <= MAX_EPOCH:
+                namespace.configure(report.inode, parse_file_id(file_id),
+                                    partial(overtaken, epoch=report.epoch, member=number))
     for (name, file_id), length in list(growth.lengths.items()):
         number = registry.number_of(name)
         try:

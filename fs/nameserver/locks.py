@@ -34,6 +34,8 @@ class Lock:
     exclusive: bool
     whole: bool = False
     process: int = 0
+    generation: int = 0
+    """Of the session."""
 
     @property
     def held_by(self) -> Owner:
@@ -55,12 +57,13 @@ class LockTable:
         prefix = records.LOCKS_PREFIX
         for key, value in store.iterate(prefix, end_of_prefix(prefix)):
             self._locks[records.locks_inode(key)] = [
-                Lock(each.session, each.owner, each.first, each.last, each.exclusive, each.whole, each.process)
+                Lock(each.session, each.owner, each.first, each.last, each.exclusive, each.whole, each.process,
+                     each.generation)
                 for each in LocksRecord.FromString(value).locks]
 
-    def sessions(self) -> set[int]:
-        """Those that hold locks."""
-        return {lock.session for locks in self._locks.values() for lock in locks}
+    def sessions(self) -> dict[int, int]:
+        """Those that hold locks, with their generations."""
+        return {lock.session: lock.generation for locks in self._locks.values() for lock in locks}
 
     def conflict(self, inode: int, wanted: Lock) -> Lock | None:
         """A lock that stands in the way of `wanted`."""
@@ -153,7 +156,7 @@ class LockTable:
         if remaining:
             batch.put(records.locks_key(inode), LocksRecord(locks=[LockRecord(
                 session=lock.session, owner=lock.owner, first=lock.first, last=lock.last,
-                exclusive=lock.exclusive, whole=lock.whole, process=lock.process)
+                exclusive=lock.exclusive, whole=lock.whole, process=lock.process, generation=lock.generation)
                 for lock in remaining]).SerializeToString())
         else:
             batch.delete(records.locks_key(inode))

@@ -5,13 +5,16 @@ import random
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from fs.addresses import parse_address
+from fs.ending import run_to_the_end
 from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
 from fs.nameserver import settings as defaults
 from fs.nameserver.directory import NameserverDirectory
@@ -29,9 +32,11 @@ log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_GRACE_SECONDS = 0.2
+STACK_BYTES = 256 << 10
+"""Of a thread: there is one for each connection."""
 
 
-def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: Sequence[str] = (),
+def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
@@ -39,8 +44,10 @@ def run(address: str, directory: Path, settings: Settings, *, sync: bool, etcd: 
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    threading.stack_size(STACK_BYTES)
     host, port = parse_address(address, "--listen", lowest_port=0)
     check_address(host, port)  # before anything is made on the disk
+    sync = settings.fsync == defaults.ALWAYS
     with ExitStack() as cleanup:
         listener = cleanup.enter_context(listen(host))
         frame_port = listener.getsockname()[1]
@@ -96,6 +103,8 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="Where the namespace is kept; made if it does not exist.")
 @click.option("--replication", type=int, default=defaults.DEFAULT_REPLICATION, show_default=True,
               help="Replicas of a file whose creator does not ask for another number.")
+@click.option("--min-replicas", type=int, default=defaults.DEFAULT_MIN_REPLICAS, show_default=True, metavar="N",
+              help="So many replicas of a file hold a change before it is acknowledged.")
 @click.option("--chunk-size", type=int, default=defaults.DEFAULT_CHUNK_BYTES, show_default=True,
               metavar="BYTES", help="Size of a chunk, likewise.")
 @click.option("--deletion-grace", type=float, default=defaults.DEFAULT_DELETION_GRACE_SECONDS,
@@ -109,8 +118,10 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
 @click.option("--recovery-grace", type=float, default=defaults.DEFAULT_RECOVERY_GRACE_SECONDS, show_default=True,
               metavar="SECONDS",
               help="How long a dataserver may be away before its replicas are made again elsewhere.")
-@click.option("--sync", is_flag=True,
-              help="Force every change to the disk: survives a power failure, costs an fsync each.")
+@click.option("--fsync", type=click.Choice(defaults.FSYNC_POLICIES), default=defaults.DEFAULT_FSYNC,
+              show_default=True,
+              help="When changes are forced to the disks of nameserver and dataservers: before they "
+              "are answered, when a program asks for it, or never.")
 @click.option("--new", is_flag=True, help="Begin a new namespace if the directory is empty. Without it, an empty "
               "directory means that the namespace was lost: it is rebuilt from the dataservers.")
 @click.option("--mirrors", type=int, default=defaults.DEFAULT_MIRRORS, show_default=True, metavar="N",
@@ -124,17 +135,18 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, lease: float, recovery_grace: float, sync: bool, new: bool,
-            mirrors: int, force: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
+            session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
+            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors)
-    run(listen, directory, settings, sync=sync, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
+    settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
+                        min_replicas, fsync)
+    run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
         new=new, force=force)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def status_of(arguments: list[str] | None = None) -> int:
     """Run a nameserver; returns the exit status: 0 stopped, 1 could not start, 2 bad flags."""
     try:
         command.main(arguments, standalone_mode=False)
@@ -147,5 +159,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: status_of(arguments))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,7 @@
 """The tree of files and directories: making, removing and changing (`fs.nameserver.tree` says how)."""
 
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fs import paths
@@ -13,12 +13,13 @@ from fs.errors import (
     NotADirectory,
     NotPermitted,
     QuotaExceeded,
+    StaleEpoch,
     StaleFile,
     Superseded,
     TooManyLinks,
 )
 from fs.nameserver import records
-from fs.nameserver.configuration import Configuration
+from fs.nameserver.configuration import Configuration, require_primary
 from fs.nameserver.deletions import enqueue
 from fs.nameserver.extended_attributes import ExtendedAttributes
 from fs.nameserver.records import DIRECTORY, REGULAR, ROOT_INODE, SYMBOLIC_LINK, Content, Inode
@@ -259,11 +260,12 @@ class Namespace(Renaming, ExtendedAttributes):
         self._write(batch)
 
     def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *, epoch: int,
-                mtime_ns: int | None, failed_replicas: Iterable[int], now_ns: int) -> Inode:
-        """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes. The
-        replicas are those of `base` at `epoch` except the failed ones. Doing it again changes nothing.
+                mtime_ns: int | None, requester: int, now_ns: int) -> Inode:
+        """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes, as its primary
+        asks for at `epoch`. The replicas are those of `base`. Doing it again changes nothing.
 
-        Raises NoSuchFile (removed), IsADirectory; Superseded, QuotaExceeded (the new content is then deleted).
+        Raises NoSuchFile (removed), IsADirectory; Superseded, StaleEpoch, QuotaExceeded (the new content is then
+        deleted).
         """
         inode = self.inode(number)
         content = inode.content
@@ -272,16 +274,14 @@ class Namespace(Renaming, ExtendedAttributes):
         if content.file_id == file_id:
             return inode
         batch = Batch()
-        if content.file_id != base or content.size_bytes > base_size or content.epoch != epoch:
-            self._delete_now(replace(content, file_id=file_id), now_ns)
-            raise Superseded(f"inode {number} has a newer content or other replicas")
-        failed = set(failed_replicas)
-        kept = tuple(replica for replica in content.replicas if replica not in failed) or content.replicas[:1]
-        self._delete_later(batch, content, now_ns)
         try:
-            self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, replicas=kept,
-                                               epoch=epoch + 1), enforce=True)
-        except QuotaExceeded:
+            if content.file_id != base or content.size_bytes > base_size:
+                raise Superseded(f"inode {number} has a newer content")
+            require_primary(Configuration(content.epoch, content.replicas), epoch, requester)
+            self._delete_later(batch, content, now_ns)
+            self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, epoch=epoch + 1),
+                         enforce=True)
+        except (Superseded, StaleEpoch, QuotaExceeded):
             self._delete_now(replace(content, file_id=file_id), now_ns)
             raise
         inode.mtime_ns = now_ns if mtime_ns is None else mtime_ns
@@ -317,6 +317,27 @@ class Namespace(Renaming, ExtendedAttributes):
         if inode.content.file_id != file_id:
             raise StaleFile(f"inode {number} has a new content: open the file again")
         return inode, inode.content
+
+    def accept_length(self, number: int, file_id: bytes, size_bytes: int, holders: Sequence[int], *,
+                      now_ns: int) -> bool:
+        """Make a file as short as what is left of it on `holders`, of which the first in the set becomes the primary;
+        whether anything changed. A file that has grown or changed meanwhile is left alone."""
+        value = self._store.get(records.inode_key(number))
+        inode = Inode.decode(number, value) if value is not None else None
+        content = inode.content if inode is not None else None
+        if inode is None or content is None or content.file_id != file_id or size_bytes >= content.size_bytes:
+            return False
+        good = [replica for replica in content.replicas if replica in holders]
+        if not good:
+            return False
+        rest = [replica for replica in content.replicas if replica not in good]
+        batch = Batch()
+        self._resize(batch, inode, replace(content, size_bytes=size_bytes, replicas=(*good, *rest),
+                                           epoch=content.epoch + 1))
+        inode.mtime_ns = inode.ctime_ns = now_ns
+        self._put_inode(batch, inode)
+        self._write(batch)
+        return True
 
     def repair_length(self, number: int, file_id: bytes, size_bytes: int, reporter: int, *,
                       now_ns: int) -> bool:

@@ -11,7 +11,7 @@ A change that was refused leaves no record: asked again it is decided again, whi
 import logging
 from collections.abc import Callable, Iterator
 
-from fs.errors import InvalidArgument, QuotaExceeded, SpeedwellError, Superseded
+from fs.errors import InvalidArgument, SpeedwellError
 from fs.nameserver import records
 from fs.store import Batch, Store, end_of_prefix
 
@@ -58,10 +58,6 @@ class Outcomes:
         batch = self._pending = Batch()
         try:
             reply = change()
-        except (Superseded, QuotaExceeded):
-            if batch.changes:   # a refused content is to be deleted
-                self._store.write(batch)
-            raise
         finally:
             self._pending = None
         if batch.changes:
@@ -107,6 +103,9 @@ class Outcomes:
             self._store.write(batch)
         else:
             self._pending.changes.update(batch.changes)
+
+    def sync(self) -> None:
+        self._store.sync()
 
     def close(self) -> None:
         self._store.close()

@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
-from fs.errors import InvalidArgument, TooManyLocks, WouldDeadlock
+from fs.errors import InvalidArgument, LocksLost, TooManyLocks, WouldDeadlock
 from fs.nameserver import requests
 from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from fs.nameserver.namespace import Namespace
@@ -90,7 +91,8 @@ class PosixRequests:
             self._expire_sessions()
             is_new = not self._sessions.is_known(session)
             self._require_session(session)
-        return pb.RenewSessionReply(lease_seconds=self._sessions.lease_seconds, is_new=is_new)
+            return pb.RenewSessionReply(lease_seconds=self._sessions.lease_seconds, is_new=is_new,
+                                        generation=self._sessions.generation(session))
 
     def end_session(self, request: pb.EndSessionRequest) -> pb.EndSessionReply:
         session = requests.session(request.session)
@@ -121,7 +123,10 @@ class PosixRequests:
                 return self._lock_reply(self._locks.conflict(request.inode, wanted))
             if action == pb.LockRequest.ACQUIRE:
                 self._namespace.inode(request.inode)
-                return self._lock_reply(self._acquire(request.inode, wanted, request.waits))
+                wanted = replace(wanted, generation=self._sessions.generation(session))
+                reply = self._lock_reply(self._acquire(request.inode, wanted, request.waits))
+                reply.generation = wanted.generation
+                return reply
             if action == pb.LockRequest.RELEASE:
                 if self._locks.release(request.inode, wanted):
                     self._locks_changed.notify_all()
@@ -141,6 +146,8 @@ class PosixRequests:
                 raise WouldDeadlock(f"inode {inode}: who holds the lock waits for one of the caller's")
             self._locks_changed.wait(LOCK_WAIT_SECONDS)
             self._expire_sessions()
+            if self._sessions.generation(wanted.session) != wanted.generation:
+                raise LocksLost("the session has ended while it waited for a lock")
             conflict = self._locks.acquire(inode, wanted)
         return conflict
 
@@ -158,6 +165,14 @@ class PosixRequests:
         """Any sign of life renews a lease."""
         if not self._sessions.renew(session, self._clock_seconds()):
             raise TooManyLocks("the nameserver has too many sessions")
+
+    def _require_generation(self, request: pb.CommitRequest | pb.PublishRequest) -> None:
+        """Raises LocksLost for what was written under a lock of a session that has ended since."""
+        if request.session:
+            self._expire_sessions()
+            if self._sessions.generation(request.session) != request.generation:
+                raise LocksLost(f"inode {request.inode}: the locks under which it was written are lost, as the mount "
+                                "was not heard of for longer than its session's lease")
 
     def _expire_sessions(self) -> None:
         for session in self._sessions.expired(self._clock_seconds()):

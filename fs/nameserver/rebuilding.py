@@ -30,13 +30,24 @@ POLL_SECONDS = 0.02
 
 @dataclass
 class Growth:
-    """Lengths that dataservers report: file, and who says so."""
+    """Lengths and epochs that dataservers report: file, and who says so."""
 
     lengths: dict[tuple[str, str], pb.FileLength] = field(default_factory=dict)
+    epochs: dict[tuple[str, str], pb.FileReport] = field(default_factory=dict)
 
-    def add(self, dataserver_id: str, lengths: "list[pb.FileLength]") -> None:
-        for length in lengths:
+    def add(self, dataserver_id: str, request: pb.HeartbeatRequest) -> None:
+        for length in request.lengths:
             self.lengths[dataserver_id, length.file_id] = length
+        for report in request.reports:
+            self.epochs[dataserver_id, report.file_id] = report
+
+    def newest_epochs(self) -> list[tuple[tuple[str, str], pb.FileReport]]:
+        """Of each content one that knows its newest epoch."""
+        newest: dict[str, tuple[tuple[str, str], pb.FileReport]] = {}
+        for place, report in self.epochs.items():
+            if report.file_id not in newest or newest[report.file_id][1].epoch < report.epoch:
+                newest[report.file_id] = place, report
+        return list(newest.values())
 
 
 class Rebuilding:
@@ -90,7 +101,7 @@ class Rebuilding:
                                          position_of(request.mirror) if usable else None,
                                          self._refused.get(name, request.mirror_damage))
             self._heard[name] = self._clock()
-            self.growth.add(name, list(request.lengths))
+            self.growth.add(name, request)
             return pb.HeartbeatReply(rebuilding=True, keep_mirror=True,
                                      upload=self._upload if name == self._source and not self._complete else 0)
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.nameserver import requests
-from fs.nameserver.configuration import Configuration, succession, without
+from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, overtaken, succession, without
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import Content
@@ -56,10 +56,12 @@ class _CopyOrder:
 
 class Recovery:
     """`grace_seconds` is how long a silent dataserver may be away before its replicas are made elsewhere,
-    `orphan_grace_seconds` how long a dataserver keeps what no file has."""
+    `orphan_grace_seconds` how long a dataserver keeps what no file has, `least` how many live replicas a file needs
+    to be changed, by how many it is to have."""
 
     def __init__(self, namespace: Namespace, registry: Registry, replicas: Replicas, generator: random.Random, *,
-                 grace_seconds: float, orphan_grace_seconds: float) -> None:
+                 grace_seconds: float, orphan_grace_seconds: float, may_delete: Callable[[], bool],
+                 least: Callable[[int], int]) -> None:
         self._namespace = namespace
         self._registry = registry
         self._replicas = replicas
@@ -67,6 +69,9 @@ class Recovery:
         self._grace_seconds = grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
         self._orders: dict[str, _CopyOrder] = {}
+        self._may_delete = may_delete
+        self._lost_epochs: dict[str, tuple[int, int]] = {}    # the newest one reported, and what was made of it
+        self._looked_at_all = False
         self._orphans: dict[tuple[int, str], float] = {}
         self._expected: dict[int, list[pb.FileReport]] = {}
         self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
@@ -77,6 +82,9 @@ class Recovery:
         self._moved = 0
         self._counting: Counter[int] = Counter()
         self.replica_counts: Counter[int] = Counter()
+        self._least = least
+        self._counting_unwritable = 0
+        self.unwritable = 0     # files that cannot be changed for want of live replicas, at the last look
 
     # ------------------------------------------------------------------ asked for
 
@@ -156,7 +164,10 @@ class Recovery:
         self.lost(report.inode, file_id, server.number, now_seconds)
         content = self._content(report.inode)
         if content is None or content.file_id != file_id or server.number not in content.replicas:
-            reply.drop.add(file_id=report.file_id, inode=report.inode)
+            if self._may_delete():
+                reply.drop.add(file_id=report.file_id, inode=report.inode)
+            else:
+                self._orphans[server.number, report.file_id] = float("-inf")
 
     def _reported(self, server: Dataserver, report: pb.FileReport, reply: pb.HeartbeatReply,
                   now_seconds: float) -> None:
@@ -168,16 +179,29 @@ class Recovery:
         content = self._content(report.inode)
         order = self._orders.get(report.file_id)
         member = content is not None and content.file_id == file_id and server.number in content.replicas
+        if content is not None and content.file_id == file_id and self._is_newer(report, content.epoch):
+            log.warning("inode %d: the dataserver %s knows epoch %d, which the namespace does not", report.inode,
+                        server.dataserver_id, report.epoch)
+            content = self._namespace.configure(report.inode, file_id, partial(
+                overtaken, epoch=report.epoch, member=server.number))[1]
+            self._lost_epochs[report.file_id] = report.epoch, content.epoch
         if member or (order is not None and order.target == server.number):
             self._orphans.pop(key, None)
             return
         since = self._orphans.setdefault(key, now_seconds)
-        if now_seconds - since < self._orphan_grace_seconds:
+        if now_seconds - since < self._orphan_grace_seconds or not self._may_delete():
             return
         current = content is not None and content.file_id == file_id
+        if current and content is not None and not self._registry.is_alive(content.replicas[0], now_seconds):
+            return   # it may be the last one that can be read
         reply.drop.add(file_id=report.file_id, inode=report.inode, epoch=content.epoch if current and content else 0,
                        size=report.size)
         self._orphans.pop(key, None)
+
+    def _is_newer(self, report: pb.FileReport, epoch: int) -> bool:
+        """Whether it tells of an epoch that was lost: beyond all, or between the last one reported and the gap."""
+        known, raised = self._lost_epochs.get(report.file_id, (epoch, epoch))
+        return epoch < report.epoch <= MAX_EPOCH or known < report.epoch < min(raised, known + LOST_EPOCHS)
 
     def _content(self, inode: int) -> Content | None:
         try:
@@ -203,6 +227,13 @@ class Recovery:
             return State.GONE if self._hurry or silent > self._grace_seconds else State.AWAY
         return State.DRAINING if self._registry.is_draining(number) else State.ALIVE
 
+    def counts(self, number: int, now_seconds: float) -> bool:
+        """Whether a dataserver may hold what files need: not if it is gone, and given up or without replicas."""
+        if self.state(number, now_seconds) is not State.GONE:
+            return True
+        return not self._registry.is_draining(number) and (
+            not self._looked_at_all or self.replica_counts[number] > 0)
+
     def _in_need(self, now_seconds: float) -> bool:
         return self._hurry or self._balancing or bool(self._orders) or any(
             self.state(number, now_seconds) is not State.ALIVE for number in self._registry.numbers())
@@ -216,6 +247,7 @@ class Recovery:
             self._next_look_seconds = now_seconds + pause
             self._after = 0
             self._counting = Counter()
+            self._counting_unwritable = 0
             self._moved = 0
         used = self._registry.used_parts(now_seconds)
         givers, takers = overfull(used, BALANCED_WITHIN) if self._balancing else (set(), set())
@@ -233,7 +265,8 @@ class Recovery:
             self._end_of_look()
 
     def _end_of_look(self) -> None:
-        self.replica_counts = self._counting
+        self.replica_counts, self.unwritable = self._counting, self._counting_unwritable
+        self._looked_at_all = True
         if not self._orders:
             self._hurry = False
             if not self._moved:
@@ -242,6 +275,8 @@ class Recovery:
     def _examine(self, inode: int, content: Content, now_seconds: float) -> None:
         content = self._with_primary(inode, content, now_seconds)
         self._counting.update(content.replicas)
+        live = sum(self._registry.is_alive(number, now_seconds) for number in content.replicas)
+        self._counting_unwritable += live < self._least(content.replication)
         self._expect(inode, content, now_seconds)
         wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
         for number in wanted.surplus:

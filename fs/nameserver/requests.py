@@ -2,7 +2,10 @@
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from fs import paths
 from fs.errors import InvalidArgument, NameTooLong
@@ -18,11 +21,25 @@ MAX_CHUNK_BYTES = 1 << 40
 MAX_TEXT = 253  # the longest host name
 MAX_DATASERVER_ID = 200
 LIST_LIMIT = 1000
+LIST_BYTES = 512 << 10   # a frame has room for twice that
 MAX_TARGET_BYTES = 4095   # with its NUL a symbolic link's target fits Linux's longest path
 MAX_ATTRIBUTE_NAME_BYTES = 255
 MAX_ATTRIBUTE_BYTES = 65536   # as on Linux
 
+M = TypeVar("M", bound=Message)
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def page(messages: Iterable[M]) -> tuple[list[M], bool]:
+    """As many of `messages` as one answer takes, one at least, and whether there are more of them."""
+    fitting: list[M] = []
+    left = LIST_BYTES
+    for message in messages:
+        left -= message.ByteSize()
+        if left < 0 and fitting:
+            return fitting, True
+        fitting.append(message)
+    return fitting, False
 
 
 def path(value: bytes, field: str = "path") -> bytes:

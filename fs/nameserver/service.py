@@ -15,6 +15,7 @@ from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
 from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
+from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
@@ -23,12 +24,13 @@ from fs.nameserver.namespace import Namespace
 from fs.nameserver.outcomes import Outcomes
 from fs.nameserver.placement import place
 from fs.nameserver.posix_requests import PosixRequests
+from fs.nameserver.provenance import Provenance
 from fs.nameserver.quota_requests import QuotaRequests
 from fs.nameserver.records import Content, Inode
 from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Dataserver, Registry
 from fs.nameserver.sessions import Sessions
-from fs.nameserver.settings import Settings
+from fs.nameserver.settings import NEVER, Settings
 from fs.nameserver.trash_requests import TrashRequests
 from fs.proto import speedwell_pb2 as pb
 from fs.store import JournaledStore, Store
@@ -47,6 +49,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         does not hold a namespace."""
         self._store = store
         self._settings = settings
+        self._disk = store
         self._generator = generator
         self._frame_port = frame_port
         self._clock_ns = clock_ns
@@ -63,10 +66,15 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._locks = LockTable(store)
         self._locks_changed = threading.Condition(self.guard)
         self._sessions = Sessions(settings.session_lease_seconds,
-                                  self._namespace.holders() | self._locks.sessions(), clock_seconds())
+                                  self._namespace.holders() | set(self._locks.sessions()), clock_seconds(),
+                                  self._locks.sessions())
         self._recovery = Recovery(self._namespace, self._registry, self._replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
-                                  orphan_grace_seconds=settings.deletion_grace_seconds)
+                                  orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
+                                  may_delete=lambda: self.provenance.may_delete(clock_seconds()))
+        self.provenance = Provenance(store, self._namespace, self._registry, self._recovery.counts)
+        self.administration = Administration(self.guard, store, self._namespace, self._registry, self._recovery,
+                                             self.provenance, clock_seconds, clock_ns)
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names
@@ -77,7 +85,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         with self.guard:
             inode = (self._namespace.lookup(request.path) if request.path
                      else self._namespace.inode(request.inode))
-            if request.to_append and inode.content is not None:
+            if request.to_append and inode.content is not None and not self.provenance.is_rolled_back:
                 inode = self._with_primary(inode.number, inode.content)
             return pb.LookupReply(attributes=self._attributes(inode))
 
@@ -86,10 +94,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self.guard:
             directory, entries, more = self._namespace.list(request.path, after, limit)
-            return pb.ListReply(
-                entries=[pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
-                         for name, inode in entries],
-                more=more, directory=self._attributes(directory))
+            fitting, cut = requests.page(pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
+                                         for name, inode in entries)
+            return pb.ListReply(entries=fitting, more=more or cut, directory=self._attributes(directory))
 
     def create(self, request: pb.CreateRequest) -> pb.CreateReply:
         mode = requests.mode(request.mode)
@@ -168,6 +175,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         file_id = requests.file_id(request.file_id)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
         with self.guard:
+            self._require_generation(request)
             inode = self._namespace.commit(request.inode, file_id, size_bytes,
                                            mtime_ns=request.mtime_ns or None, now_ns=self._clock_ns())
             return pb.CommitReply(attributes=self._attributes(inode))
@@ -179,13 +187,12 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         base_size = requests.number(request.base_size, "base_size", MAX_FILE_BYTES)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH - 1, 1)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
-        failed_ids = [requests.dataserver_id(value, f"failed_replicas[{index}]")
-                      for index, value in enumerate(request.failed_replicas)]
         with self.guard:
-            numbers = (self._registry.number_of(value) for value in failed_ids)
+            self._require_generation(request)
             inode = self._namespace.publish(
                 request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
-                failed_replicas=[number for number in numbers if number is not None], now_ns=self._clock_ns())
+                requester=self.administration.number_of(request.dataserver_id, "dataserver_id"),
+                now_ns=self._clock_ns())
             return pb.PublishReply(attributes=self._attributes(inode))
 
     # -------------------------------------------------------------- dataservers
@@ -203,25 +210,37 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
         with self.guard:
+            identity = pb.HeartbeatReply(namespace=self.provenance.namespace_id, term=self.provenance.term)
+            if self.provenance.is_adopted(request, self._clock_seconds()):
+                identity.adopt = True
+                return identity
             if self._mirrors is not None:
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
                 now_seconds=self._clock_seconds())
+            self.provenance.heard(dataserver, request)
+            if self.provenance.is_rolled_back:
+                return identity   # without a lease nobody orders appends
             self._expire_sessions()
             now_ns = self._clock_ns()
             for length in request.lengths:
                 self._repair(length, dataserver, now_ns)
             due = deletions.due(self._store, dataserver.number, self._age.now_ns(), deleted)
+            if not self.provenance.may_delete(self._clock_seconds()):
+                due = []
             reply = pb.HeartbeatReply(delete=[requests.file_id_text(file_id) for file_id in due],
-                                      lease_seconds=self._settings.lease_seconds)
+                                      lease_seconds=self._settings.lease_seconds, fsync=self._settings.fsync)
+            reply.MergeFrom(identity)
             self._recovery.heartbeat(dataserver, request, reply, self._clock_seconds())
             self._count_quota()
             self._expire_trash()
             self.outcomes.forget()
             if self._mirrors is not None:
                 self._mirrors.heartbeat(dataserver, reply, self._clock_seconds())
-            return reply
+        if reply.delete or reply.drop:
+            self._force()   # what says that nobody needs them is to survive what they do not
+        return reply
 
     def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
         """Without the lock: a copy is fed while the namespace changes."""
@@ -235,72 +254,19 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         file_id = requests.file_id(request.file_id)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH, 1)
         with self.guard:
-            requester = self._number(request.dataserver_id, "dataserver_id")
-            remove = [self._number(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
-            add = [self._number(value, f"add[{index}]") for index, value in enumerate(request.add)]
+            number_of = self.administration.number_of
+            requester = number_of(request.dataserver_id, "dataserver_id")
+            remove = [number_of(value, f"remove[{index}]") for index, value in enumerate(request.remove)]
+            add = [number_of(value, f"add[{index}]") for index, value in enumerate(request.add)]
+            wanted = self._namespace.inode(request.inode).content
+            least = self._settings.least(wanted.replication) if wanted is not None else 1
             _, content = self._namespace.configure(
                 request.inode, file_id,
-                lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add))
+                lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add,
+                                   new_epoch=request.new_epoch, least=least))
             return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._replicas(content.replicas))
 
-    # -------------------------------------------------------------- administration
-
-    def set_draining(self, request: pb.SetDrainingRequest) -> pb.SetDrainingReply:
-        with self.guard:
-            self._registry.set_draining(self._number(request.dataserver_id, "dataserver_id"), request.draining)
-            self._recovery.look_again()
-        return pb.SetDrainingReply()
-
-    def balance(self, request: pb.BalanceRequest) -> pb.BalanceReply:
-        with self.guard:
-            self._recovery.balance()
-        return pb.BalanceReply()
-
-    def contents(self, request: pb.ContentsRequest) -> pb.ContentsReply:
-        limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
-        after = requests.number(request.after, "after", 2**64 - 2)
-        reply = pb.ContentsReply()
-        with self.guard:
-            files, position = self._namespace.files_after(after, limit)
-            for inode, content in files:
-                servers = self._registry.with_state(content.replicas, self._clock_seconds())
-                reply.entries.add(inode=inode, content=content.record(),
-                                  dataserver_ids=[server.dataserver_id for server, _ in servers])
-            if not after:
-                self._add_surplus(reply)
-        reply.more = position is not None
-        if position is not None and not reply.entries:
-            reply.entries.add(inode=position)  # only directories so far: where to go on
-        return reply
-
-    def _add_surplus(self, reply: pb.ContentsReply) -> None:
-        names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
-        for number, file_id in deletions.waiting(self._store):
-            reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names.get(number, ""))
-        for file_id_text, number in self._recovery.copies():
-            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
-
-    def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
-        with self.guard:
-            now = self._clock_seconds()
-            for index, finding in enumerate(request.bad_replicas):
-                file_id, number = self._finding(finding, f"bad_replicas[{index}]")
-                self._recovery.lost(finding.inode, file_id, number, now)
-            for index, finding in enumerate(request.orphans):
-                file_id, number = self._finding(finding, f"orphans[{index}]")
-                self._recovery.orphan(finding.inode, file_id, number)
-            self._recovery.hurry()
-        return pb.RepairReply()
-
-    def _finding(self, finding: pb.Finding, field: str) -> tuple[bytes, int]:
-        return (requests.file_id(finding.file_id, f"{field}.file_id"),
-                self._number(finding.dataserver_id, f"{field}.dataserver_id"))
-
-    def _number(self, dataserver_id: str, field: str) -> int:
-        number = self._registry.number_of(requests.dataserver_id(dataserver_id, field))
-        if number is None:
-            raise InvalidArgument(f"{field}: no dataserver {dataserver_id!r} has ever reported")
-        return number
+    # -------------------------------------------------------------- helpers
 
     def _with_primary(self, inode: int, content: Content) -> Inode:
         """The inode with a primary that has a lease, if any of its replicas has one."""
@@ -323,6 +289,15 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             log.info("inode %d has %d bytes, says dataserver %s", length.inode, length.size,
                      dataserver.dataserver_id)
 
+    def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
+        """Without the lock: others go on meanwhile."""
+        self._force()
+        return pb.SyncReply()
+
+    def _force(self) -> None:
+        if self._settings.fsync != NEVER:
+            self._disk.sync()
+
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
         """Capacities are those of the live dataservers."""
         with self.guard:
@@ -330,7 +305,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             reply = pb.StatisticsReply(
                 files=self._namespace.file_count, directories=self._namespace.directory_count,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
-                frame_port=self._frame_port,
+                frame_port=self._frame_port, namespace=self.provenance.namespace_id,
+                warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
+                min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
+                unwritable=self._recovery.unwritable,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
@@ -378,6 +356,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
             replicas=self._replicas(content.replicas), epoch=content.epoch,
+            min_replicas=self._settings.least(content.replication),
             room=self._namespace.quotas.room(inode.quota) if inode.quota else None)
 
     def _replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:

@@ -7,6 +7,9 @@ from fs.nameserver import requests
 from fs.nameserver.registry import LEASE_SECONDS
 
 DEFAULT_REPLICATION = 3
+DEFAULT_MIN_REPLICAS = 2
+FSYNC_POLICIES = ALWAYS, ON_REQUEST, NEVER = "always", "fsync", "never"
+DEFAULT_FSYNC = ON_REQUEST
 DEFAULT_CHUNK_BYTES = 256 << 20
 DEFAULT_DELETION_GRACE_SECONDS = 60.0
 DEFAULT_SESSION_LEASE_SECONDS = 15.0
@@ -26,11 +29,20 @@ class Settings:
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     recovery_grace_seconds: float = DEFAULT_RECOVERY_GRACE_SECONDS
     mirrors: int = DEFAULT_MIRRORS
+    min_replicas: int = DEFAULT_MIN_REPLICAS
+    fsync: str = DEFAULT_FSYNC
+
+    def least(self, replication: int) -> int:
+        """So many replicas hold a change before it is acknowledged, of a file that is to have `replication`."""
+        return min(self.min_replicas, replication)
 
     def __post_init__(self) -> None:
         requests.number(self.replication, "replication", requests.MAX_REPLICATION, 1)
         requests.number(self.chunk_size_bytes, "chunk-size", requests.MAX_CHUNK_BYTES,
                         requests.MIN_CHUNK_BYTES)
+        requests.number(self.min_replicas, "min-replicas", requests.MAX_REPLICATION, 1)
+        if self.fsync not in FSYNC_POLICIES:
+            raise InvalidArgument(f"fsync: {self.fsync!r} is not one of {', '.join(FSYNC_POLICIES)}")
         requests.number(self.mirrors, "mirrors", requests.MAX_REPLICATION)
         if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
             raise InvalidArgument(f"deletion-grace: {self.deletion_grace_seconds:g} s is not between 0 and "

@@ -64,6 +64,17 @@ class Tree:
         """Including the root."""
         return self._superblock().directories
 
+    @property
+    def next_inode(self) -> int:
+        """The number that the next file gets: all given out so far are below."""
+        return self._superblock().next_inode
+
+    def skip_inodes(self, next_inode: int) -> None:
+        """Give out numbers from `next_inode` on only."""
+        superblock = self._superblock()
+        superblock.next_inode = max(superblock.next_inode, next_inode)
+        self._write(Batch(), superblock)
+
     # -------------------------------------------------------------- reading
 
     def lookup(self, path: bytes) -> Inode:

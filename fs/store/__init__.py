@@ -2,11 +2,11 @@
 etcd keeps for several nameservers."""
 
 from fs.store.etcd_client import EtcdClient
-from fs.store.interface import Batch, Store, end_of_prefix
+from fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
 from fs.store.journaled import JournaledStore, Position
 from fs.store.leveldb import LevelDBStore
 from fs.store.memory import MemoryStore
 from fs.store.replicated import ReplicatedStore
 
-__all__ = ["Batch", "EtcdClient", "JournaledStore", "LevelDBStore", "MemoryStore", "Position", "ReplicatedStore",
-           "Store", "end_of_prefix"]
+__all__ = ["IDENTITY_KEY", "Batch", "EtcdClient", "JournaledStore", "LevelDBStore", "MemoryStore", "Position",
+           "ReplicatedStore", "Store", "end_of_prefix"]

@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+IDENTITY_KEY = b"\x00namespace"
+"""Of the id of the namespace that a store holds: 16 bytes, made once."""
+
 
 class Batch:
     """Changes that take effect together or not at all; the last change of a key wins."""
@@ -36,6 +39,9 @@ class Store(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply the whole batch atomically. When it returns, the change survives a crash of this process
         (and of the machine, where the store was opened with `sync`)."""
+
+    def sync(self) -> None:
+        """Force to the disk what was written before; those who want it at once share it."""
 
     def close(self) -> None:
         """Release the store. Closing twice is no error; anything else afterwards raises StorageFailed."""

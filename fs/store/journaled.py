@@ -108,6 +108,9 @@ class JournaledStore:
             raise
         self._sequence = sequence
 
+    def sync(self) -> None:
+        self._store.sync()     # the journal is made again from other copies
+
     def fork(self, position: Position) -> None:
         """Begin a new timeline with the next batch. Raises StorageFailed."""
         batch = Batch()

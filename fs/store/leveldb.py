@@ -1,5 +1,6 @@
 """The store on disk: LevelDB, embedded in the process."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 import plyvel
 
 from fs.errors import DatabaseDamaged, NoSpace, StorageFailed
+from fs.group_commit import GroupCommit
 from fs.store.interface import Batch
 from fs.store.leveldb_log import check_records
 
@@ -51,6 +53,7 @@ class LevelDBStore:
         if not os.access(directory, os.W_OK | os.X_OK):
             raise StorageFailed(f"the directory {directory} is not writable")
         self._write_failed = False
+        self._syncing = GroupCommit()
         self._database = self._open()
 
     def _open(self) -> Any:
@@ -125,6 +128,28 @@ class LevelDBStore:
         except (plyvel.Error, RuntimeError) as error:
             self._write_failed = not self._database.closed
             raise self._failed("write", error) from error
+
+    def sync(self) -> None:
+        # LevelDB forces its tables to the disk by itself; a log that it deletes meanwhile is in one.
+        self._syncing.share(self._sync_logs)
+
+    def _sync_logs(self) -> None:
+        try:
+            for log_file in self._directory.glob("*.log"):
+                with contextlib.suppress(FileNotFoundError):
+                    descriptor = os.open(log_file, os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        os.fdatasync(descriptor)
+                    finally:
+                        os.close(descriptor)
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StorageFailed(f"cannot force the database in {self._directory} to the disk: {error.strerror}"
+                                ) from error
 
     def _recover(self) -> None:
         """Open the database anew. Always raises: NoSpace while there is too little, StorageFailed then."""

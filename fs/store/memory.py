@@ -39,6 +39,9 @@ class MemoryStore:
                 elif self._values.pop(key, None) is not None:
                     del self._keys[bisect_left(self._keys, key)]
 
+    def sync(self) -> None:
+        """There is no disk."""
+
     def close(self) -> None:
         self._closed = True
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from fs.errors import NoSpace, NotLeader, StorageFailed
 from fs.proto import etcd_pb2 as pb
 from fs.store.etcd_client import EtcdClient, Watching
-from fs.store.interface import Batch, Store, end_of_prefix
+from fs.store.interface import IDENTITY_KEY, Batch, Store, end_of_prefix
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,10 @@ class ReplicatedStore:
                     raise NotLeader(f"this nameserver does not lead any more: {error}") from None
                 raise
             self._compact()
+
+    def sync(self) -> None:
+        """etcd has forced what it has answered to the disks of most of its members."""
+        self._require_leadership()
 
     def close(self) -> None:
         """Give leadership back and close the mirror. Safe to call again."""
@@ -166,8 +170,8 @@ class ReplicatedStore:
 
     def _campaign(self) -> bool:
         """Try to lead. True if this member does now, with a mirror that holds everything."""
+        began = time.monotonic()    # no later than the lease: nobody else leads as long as this member believes it
         lease, granted_seconds = self._etcd.grant_lease(LEASE_SECONDS)
-        began = time.monotonic()
         token = f"{self._member}.{lease}".encode()
         lead = pb.RequestOp(request_put=pb.PutRequest(key=self._key(_LEADER), value=self._address.encode(),
                                                       lease=lease))
@@ -255,8 +259,17 @@ class ReplicatedStore:
         raise StorageFailed("etcd ended the watch")
 
     def _check_cluster(self) -> None:
-        """Load everything if the mirror is of another cluster, or of this one before it was restored."""
-        header = self._etcd.range(self._key(_TURN), b"").header
+        """Load everything if the mirror is of another cluster, or of this one before it was restored. Raises
+        StorageFailed if it is of another namespace: it may be all that is left of that."""
+        found = self._etcd.range(self._key(_DATA + IDENTITY_KEY), b"")
+        own, header = self._mirror.get(_MIRROR_DATA + IDENTITY_KEY), found.header
+        there = found.kvs[0].value if found.kvs else None
+        if own is not None and there != own:
+            raise StorageFailed(
+                f"this nameserver's directory has the namespace {own.hex()}, and etcd at "
+                f"{','.join(self._etcd.endpoints)} has {there.hex() if there else 'none'} below "
+                f"{self._prefix.decode()}: name the right --etcd and --etcd-prefix, or restore etcd's data; for "
+                "another namespace, an empty --directory")
         if header.cluster_id != self._cluster or header.revision < self._revision:
             self._cluster = header.cluster_id
             self._load()

@@ -15,11 +15,11 @@ from fs.proto.speedwell_pb2 import (
     AppendOperation,
     AppendRecord,
     Attributes,
-    CommitAppend,
     DataReply,
     DataRequest,
     Replica,
 )
+from tests.commits import commit_on
 from tests.local_cluster import LocalCluster
 from tests.waiting import wait_until
 
@@ -59,23 +59,6 @@ def ask(attributes: Attributes, data: bytes, *, sequence: int, retry: bool = Fal
         records=[AppendRecord(writer=77, sequence=sequence)])))
     channel.send_bytes([data])
     reply = channel.expect(DataReply)
-    channel.close()
-    return reply
-
-
-def commit_on(replica: Replica, attributes: Attributes, data: bytes, offset: int, *, epoch: int | None = None,
-              sequence: int = 0) -> DataReply:
-    """What a primary makes one replica do, without the others: as if it died in the middle of the commits."""
-    records = [AppendRecord(writer=77, sequence=sequence, offset=offset, length=len(data))] if sequence else []
-    channel = connect(replica.host, replica.port)
-    channel.send(DataRequest(append=AppendOperation(
-        file_id=attributes.file_id, inode=attributes.inode, path=b"/by-hand", chunk_size=attributes.chunk_size,
-        length=len(data), epoch=epoch or attributes.epoch, offset=offset, records=records)))
-    channel.send_bytes([data])
-    reply = channel.expect(DataReply)
-    if reply.status == OK:
-        channel.send(CommitAppend(commit=True))
-        reply = channel.expect(DataReply)
     channel.close()
     return reply
 

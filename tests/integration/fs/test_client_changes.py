@@ -180,7 +180,7 @@ def test_old_versions_are_removed_after_the_grace_period(tmp_path: Path) -> None
 
 
 def test_a_dead_replica_leaves_the_set_and_a_dead_primary_is_succeeded(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "c", dataservers=3) as cluster:
+    with LocalCluster(tmp_path / "c", dataservers=3, nameserver_arguments=("--min-replicas", "1")) as cluster:
         client = cluster.client(metadata_cache_seconds=0)
         put(client, "/f", b"a" * 100_000)
         second = client.lookup("/f").replicas[1].dataserver_id

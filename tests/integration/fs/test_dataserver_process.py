@@ -24,7 +24,6 @@ from fs.proto.speedwell_pb2 import (
     OK,
     AppendOperation,
     AppendRecord,
-    CommitAppend,
     DataReply,
     DataRequest,
     LengthOperation,
@@ -32,6 +31,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     Status,
 )
+from tests.commits import commit_of
 from tests.local_cluster import SCRIPTS, Daemon, LocalCluster
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ def append(server: Daemon, file_id: str, data: bytes, chunk_size: int = 1 << 20)
     channel.send_bytes([data])
     reply = channel.expect(DataReply)
     if reply.status == OK:
-        channel.send(CommitAppend(commit=True))
+        channel.send(commit_of(server.host, server.port, file_id, operation.offset, data))
         reply = channel.expect(DataReply)
     channel.close()
     return reply
@@ -242,19 +242,10 @@ class TestLife:
         process.send_signal(signal.SIGTERM)
         channel.send_bytes([b"x" * 500])
         assert channel.expect(DataReply).status == OK
-        channel.send(CommitAppend(commit=True))
+        channel.send(commit_of(server.host, server.port, FILE_ID, 0, b"x" * 1000))
         assert channel.expect(DataReply).file_size == 1000
         channel.close()
         assert process.wait(15) == 0
-
-    def test_with_sync_appends_are_the_same_only_slower(self, tmp_path: Path) -> None:
-        server = daemon(tmp_path, "--sync")
-        server.start()
-        assert append(server, FILE_ID, b"x" * 250, chunk_size=100).file_size == 250
-        server.kill()
-        server.start()
-        assert ask(server, DataRequest(read=ReadOperation(file_id=FILE_ID, length=300)))[1] == b"x" * 250
-        assert server.stop() == 0
 
     def test_it_is_light(self, server: Daemon) -> None:
         status = Path(f"/proc/{server.pid}/status").read_text()

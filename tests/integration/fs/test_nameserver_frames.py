@@ -2,7 +2,9 @@
 
 import os
 import random
+import resource
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +134,28 @@ def _connections_to(port: int) -> int:
     return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01"
                and f"socket:[{line.split()[9]}]" in inodes
                for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+
+
+def test_2000_clients_with_connections_of_their_own_are_all_answered(cluster: LocalCluster,
+                                                                    client: MetadataClient) -> None:
+    """More than there is room for take turns."""
+    client.create("/many")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    port = client.statistics().frame_port
+    request = pb.LookupRequest(path=b"/many").SerializeToString()
+    channels: list[Channel] = []
+    try:
+        for _ in range(2000):
+            channels.append(connect("127.0.0.1", port))
+            assert not ask(channels[-1], "Lookup", request).error
+        began = time.monotonic()
+        assert not client.lookup("/many", fresh=True).size
+        assert time.monotonic() - began < 5
+        print(f"2,000 connections: {_resident_kib(cluster.nameserver.pid)} KiB in the nameserver's memory")
+    finally:
+        for one in channels:
+            one.close()
+
+
+def _resident_kib(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0])

@@ -338,8 +338,8 @@ class TestLife:
         assert message in done.stderr
         assert not (tmp_path / "nameserver").exists()
 
-    def test_with_sync_everything_works_the_same(self, tmp_path: Path) -> None:
-        daemon = nameserver(tmp_path, "--sync")
+    def test_with_every_change_forced_to_the_disk_everything_works_the_same(self, tmp_path: Path) -> None:
+        daemon = nameserver(tmp_path, "--fsync", "always")
         daemon.start()
         with MetadataClient(daemon.address) as client:
             client.mkdir("/d")

@@ -137,3 +137,41 @@ def test_an_etcd_that_cannot_be_is_refused_with_a_message(tmp_path: Path) -> Non
     nameserver.launch()
     assert nameserver.process is not None and nameserver.process.wait(10) == 2
     assert "etcd: 'nonsense' is not HOST:PORT" in (tmp_path / "log").read_text()
+
+
+def test_a_mistyped_prefix_deletes_nothing_and_is_told(tmp_path: Path, etcd: EtcdCluster) -> None:
+    installation = Installation(tmp_path, etcd, 1, "--deletion-grace", "0", "--recovery-grace", "1")
+    nameserver, = installation.nameservers
+    dataserver = Daemon("d0", [DATASERVER, "--id", "d0", "--nameserver", installation.address, "--directory",
+                               str(tmp_path / "d0")], tmp_path / "d0.log")
+    try:
+        installation.leader()
+        dataserver.start()
+        with Client(installation.address) as client:
+            wait_until(lambda: client.statistics().dataservers, 15, "the dataserver does not register")
+            client.create("/f", replication=1)
+            client.append("/f", b"content")
+
+        nameserver.stop()
+        nameserver.launch("--etcd-prefix", f"{tmp_path}/mistyped")     # over the mirror of the right one
+        nameserver.wait_ready()
+        wait_until(lambda: "name the right --etcd and --etcd-prefix" in nameserver.log.read_text(), 15,
+                   "the mirror was given up")
+        nameserver.kill()
+        nameserver.launch("--etcd-prefix", f"{tmp_path}/mistyped", "--directory", str(tmp_path / "new"))
+        nameserver.wait_ready()
+        wait_until(lambda: "is refused and deletes nothing" in dataserver.log.read_text(), 15, "it is not refused")
+        time.sleep(4)
+
+        nameserver.stop()
+        nameserver.launch()
+        nameserver.wait_ready()
+        installation.leader()
+        with Client(installation.address) as client:
+            wait_until(lambda: client.statistics().dataservers[0].server.alive, 15, "it does not come back")
+            with client.open_read("/f") as reader:
+                assert reader.read(0, 100) == b"content"
+            assert not client.statistics().warnings
+    finally:
+        dataserver.kill()
+        installation.stop()

@@ -225,6 +225,25 @@ def test_a_write_of_another_user_takes_the_set_id_bits(here: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o777
 
 
+def test_a_write_of_another_user_to_an_empty_file_takes_the_set_id_bits_at_once(here: Path) -> None:
+    """As chmod/12.t of pjdfstest's C suite has it: the program that wrote looks itself."""
+    here.chmod(0o755)
+    (here / "program").touch()
+    (here / "program").chmod(0o6777)
+    look = "f = os.open('program', os.O_WRONLY); os.write(f, b'x'); print('%o' % (os.fstat(f).st_mode & 0o7777))"
+    done = as_nobody(here, look)
+    assert (done.stdout, done.stderr) == ("777\n", "")
+    assert stat.S_IMODE((here / "program").stat().st_mode) == 0o777
+
+
+def test_bits_that_another_mount_set_go_with_a_write_here(here: Path, there: Path) -> None:
+    here.chmod(0o755)
+    (there / "program").touch()
+    (there / "program").chmod(0o6777)
+    look = "f = os.open('program', os.O_WRONLY); os.write(f, b'x'); print('%o' % (os.fstat(f).st_mode & 0o7777))"
+    assert as_nobody(here, look).stdout == "777\n"
+
+
 def test_changes_move_the_times_that_posix_names(here: Path) -> None:
     path = here / "file"
     path.write_text("x")

@@ -23,9 +23,9 @@ def place(tmp_path: Path) -> tuple[str, int]:
 
 @pytest.fixture
 def log_of(place: tuple[str, int]) -> Open:
-    def write(parts: Iterable[tuple[int, bytes]], sync: bool) -> None:
+    def write(parts: Iterable[tuple[int, bytes]]) -> None:
         for offset, data in parts:
-            write_at(place[0], place[1] + offset, data, sync=sync)
+            write_at(place[0], place[1] + offset, data, sync=False)
 
     return lambda length: AppendLog(lambda: place, write, length)
 

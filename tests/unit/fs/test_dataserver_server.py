@@ -9,22 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fs.channel import Channel, ConnectionLost, connect
+from fs.channel import Channel, connect
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
-from fs.dataserver.primary import Authority
+from fs.dataserver.office import Authority
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.proto.speedwell_pb2 import (
-    BUSY,
     NOT_FOUND,
     OK,
     AppendOperation,
-    CommitAppend,
     DataReply,
     DataRequest,
     LengthOperation,
 )
+from tests.commits import commit_of
 from tests.waiting import wait_until
 
 FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
@@ -82,23 +81,26 @@ def test_a_frame_that_stops_in_the_middle_closes_the_connection_too(start: Start
         assert channel.receive(DataReply) is None
 
 
-def test_surplus_connections_are_turned_away_until_one_is_free(start: Start) -> None:
+def test_a_connection_too_many_takes_the_place_of_the_one_that_rests_for_the_longest_time(start: Start) -> None:
     _, address = start(max_connections=2)
     with connected(address) as first, connected(address) as second:
         assert {ask(first).status, ask(second).status} == {NOT_FOUND}
         with connected(address) as surplus:
-            assert surplus.expect(DataReply).status == BUSY
-            assert surplus.receive(DataReply) is None
-        assert ask(first).status == NOT_FOUND
+            assert ask(surplus).status == NOT_FOUND
+            assert first.receive(DataReply) is None
+            assert ask(second).status == NOT_FOUND
 
-    def served() -> bool:
-        try:
-            with connected(address) as channel:
-                return ask(channel).status == NOT_FOUND
-        except ConnectionLost:
-            return False
 
-    wait_until(served, 15, "a free place is not given away")
+def test_a_connection_too_many_waits_while_all_are_at_work(start: Start) -> None:
+    _, address = start(max_connections=1)
+    with connected(address) as busy, connected(address) as surplus:
+        busy.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=100, length=4,
+                                                     offset=0, epoch=1)))
+        busy.send_bytes([b"ab"])
+        surplus.send(DataRequest(length=LengthOperation(file_id=FILE_ID)))
+        assert not surplus.is_readable(1.5)
+        busy.close()
+        assert surplus.expect(DataReply).status == NOT_FOUND
 
 
 def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: Start) -> None:
@@ -116,7 +118,7 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         assert idle.receive(DataReply) is None
         busy.send_bytes([b"cd"])
         assert busy.expect(DataReply).status == OK
-        busy.send(CommitAppend(commit=True))
+        busy.send(commit_of(*address, FILE_ID, 0, b"abcd"))
         reply = busy.expect(DataReply)
         assert (reply.status, reply.file_size) == (OK, 4)
         stopper.join(15)

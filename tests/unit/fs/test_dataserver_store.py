@@ -50,7 +50,7 @@ def names(directory: Path) -> set[str]:
 def test_chunks_are_numbered_files_in_a_directory_named_by_the_file_id(store: FileStore) -> None:
     append(store, b"0123456789abcdefghijXYZ")
     place = f"01/{FILE_ID}"
-    assert names(store.directory) == {"dataserver", f"{place}/meta", f"{place}/1", f"{place}/2", f"{place}/3"}
+    assert names(store.directory) == {"boot", "dataserver", f"{place}/meta", f"{place}/1", f"{place}/2", f"{place}/3"}
     assert (store.directory / place / "2").read_bytes() == b"abcdefghij"
 
 
@@ -86,7 +86,7 @@ def test_an_aborted_append_gives_its_space_back(store: FileStore) -> None:
 
 def test_an_aborted_first_append_leaves_no_file(store: FileStore) -> None:
     append(store, b"x" * 35, commit=False)
-    assert names(store.directory) == {"dataserver"}
+    assert names(store.directory) == {"boot", "dataserver"}
 
 
 def test_bytes_beyond_the_committed_length_are_overwritten_after_a_crash(store: FileStore) -> None:
@@ -162,12 +162,12 @@ def test_a_deleted_file_is_gone_and_does_not_come_back_by_a_late_append(store: F
     append(store, b"abc")
     store.delete(FILE_ID)
     store.delete(FILE_ID)
-    assert names(store.directory) == {"dataserver"}
+    assert names(store.directory) == {"boot", "dataserver"}
     with pytest.raises(NoSuchFile):
         content(store)
     with pytest.raises(NoSuchFile):
         append(store, b"late")
-    assert names(store.directory) == {"dataserver"}
+    assert names(store.directory) == {"boot", "dataserver"}
 
 
 def test_an_append_to_a_file_deleted_meanwhile_fails(store: FileStore) -> None:

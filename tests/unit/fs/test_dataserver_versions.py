@@ -40,8 +40,9 @@ def write(store: FileStore, base_id: str, change: Change, data: bytes, *, finish
             for start in range(0, len(data), 50_001):
                 writer.write(memoryview(data)[start:start + 50_001])
             if finish:
-                writer.finish()
+                writer.prepare()
                 assert b"".join(os.pread(fd, count, at) for fd, at, count in writer.segments()) == data
+                writer.commit()
         finally:
             writer.abort()
     return file.file_id

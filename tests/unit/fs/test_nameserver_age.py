@@ -36,7 +36,8 @@ class Served:
         """What the dataserver is told to delete."""
         server = pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000)
         return list(self.service.heartbeat(pb.HeartbeatRequest(
-            server=server, capacity_bytes=1000, available_bytes=500)).delete)
+            server=server, capacity_bytes=1000, available_bytes=500, term=self.service.provenance.term,
+            inventory_complete=True)).delete)
 
     def remove_a_file(self) -> str:
         file_id = self.service.create(pb.CreateRequest(path=b"/f", mode=0o644)).attributes.file_id

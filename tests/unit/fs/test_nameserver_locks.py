@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.errors import InvalidArgument, WouldDeadlock
+from fs.errors import InvalidArgument, LocksLost, WouldDeadlock
 from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -65,11 +65,11 @@ def test_locks_are_there_after_a_restart_until_their_session_ends() -> None:
     table.acquire(7, lock(A, 0, 9))
     table.acquire(7, lock(C, 20, 29))
     table = LockTable(store)
-    assert table.sessions() == {1, 2}
+    assert set(table.sessions()) == {1, 2}
     assert table.conflict(7, lock(B, 0, 0)) == lock(A, 0, 9)
     assert table.release_session(1)
     assert table.conflict(7, lock(C, 0, 9)) is None
-    assert LockTable(store).sessions() == {2}
+    assert set(LockTable(store).sessions()) == {2}
 
 
 def test_a_cycle_of_waiters_is_a_deadlock_and_a_chain_is_not(table: LockTable) -> None:
@@ -181,3 +181,61 @@ def test_who_would_wait_for_ever_is_told_so(service: Service) -> None:
     service.inode = first
     with pytest.raises(WouldDeadlock):
         service.ask(2, waits=True)
+
+
+class Fenced:
+    """What a mount asks for that writes under a lock, and a nameserver that may restart."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 1000.0
+        self.store = MemoryStore()
+        self.start()
+        self.service.heartbeat(pb.HeartbeatRequest(
+            server=pb.Replica(dataserver_id="d0", host="h", port=1), capacity_bytes=9, available_bytes=9))
+        self.file = self.service.create(pb.CreateRequest(path=b"/f")).attributes
+
+    def start(self) -> None:
+        self.service = NameserverService(
+            self.store, Settings(session_lease_seconds=5), generator=random.Random(1),
+            clock_ns=lambda: int(self.now_seconds * 1e9), clock_seconds=lambda: self.now_seconds)
+
+    def lock(self, session: int) -> int:
+        """The generation in which the session has the lock."""
+        reply = self.service.lock(pb.LockRequest(action=pb.LockRequest.ACQUIRE, session=session, owner=1,
+                                                 inode=self.file.inode, last=99, exclusive=True))
+        assert reply.granted
+        return reply.generation
+
+    def renew(self, session: int) -> int:
+        return self.service.renew_session(pb.RenewSessionRequest(session=session)).generation
+
+    def commit(self, size: int, **fields: int) -> int:
+        return self.service.commit(pb.CommitRequest(inode=self.file.inode, file_id=self.file.file_id, size=size,
+                                                    **fields)).attributes.size  # type: ignore[arg-type]
+
+
+def test_what_was_written_under_a_lost_lock_is_neither_committed_nor_published() -> None:
+    mount = Fenced()
+    generation = mount.lock(1)
+    assert mount.renew(1) == generation
+    assert mount.commit(5, session=1, generation=generation) == 5
+    mount.now_seconds += 6
+    assert mount.lock(2)
+    for again in (False, True):     # the session that comes back has the same number, and is another one
+        if again:
+            assert mount.renew(1) != generation
+        with pytest.raises(LocksLost, match="lease"):
+            mount.commit(9, session=1, generation=generation)
+        with pytest.raises(LocksLost):
+            mount.service.publish(pb.PublishRequest(
+                inode=mount.file.inode, base=mount.file.file_id, base_size=5, size=1, epoch=1,
+                file_id="01234567-89ab-cdef-0123-456789abcdef", session=1, generation=generation))
+    assert mount.commit(7) == 7     # without a lock
+
+
+def test_a_nameserver_that_restarts_knows_the_generation_of_who_has_a_lock() -> None:
+    mount = Fenced()
+    generation = mount.lock(1)
+    mount.start()
+    assert mount.commit(5, session=1, generation=generation) == 5
+    assert mount.renew(1) == generation

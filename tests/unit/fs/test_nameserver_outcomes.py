@@ -16,6 +16,7 @@ from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
 from fs.store import Batch, MemoryStore, end_of_prefix
+from fs.store.journaled import HIDDEN_END
 
 OURS, THEIRS = 7, 8
 """Two requesters."""
@@ -40,7 +41,7 @@ class MortalStore(MemoryStore):
 
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """All but the outcomes."""
-        return [pair for pair in self.iterate(b"") if not pair[0].startswith(records.OUTCOME_PREFIX)]
+        return [pair for pair in self.iterate(HIDDEN_END) if not pair[0].startswith(records.OUTCOME_PREFIX)]
 
     def outcomes(self) -> int:
         return len(list(self.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX))))
@@ -182,7 +183,8 @@ def test_a_content_that_is_refused_is_deleted(nameserver: Nameserver) -> None:
     with pytest.raises(Superseded):
         nameserver.ask("Publish", pb.PublishRequest(
             inode=made.inode, base="0" * 8 + "-0000-0000-0000-" + "0" * 12, file_id=made.file_id[::-1].translate(
-                str.maketrans("-", "0"))[:8] + made.file_id[8:], epoch=1), OURS, 1)
+                str.maketrans("-", "0"))[:8] + made.file_id[8:], epoch=1,
+            dataserver_id=made.replicas[0].dataserver_id))
     deleted = list(nameserver.store.iterate(records.DELETION_PREFIX, end_of_prefix(records.DELETION_PREFIX)))
     assert len(deleted) == 1
 

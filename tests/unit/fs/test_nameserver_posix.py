@@ -43,7 +43,7 @@ class Bench:
     def beat(self) -> list[str]:
         return list(self.service.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
-            available_bytes=500)).delete)
+            available_bytes=500, term=self.service.provenance.term, inventory_complete=True)).delete)
 
     def create(self, path: bytes) -> pb.Attributes:
         return self.service.create(pb.CreateRequest(path=path, mode=0o644)).attributes

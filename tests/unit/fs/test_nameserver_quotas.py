@@ -50,7 +50,7 @@ class Names:
         inode = self.names.lookup(path)
         assert inode.content is not None
         return self.names.publish(inode.number, inode.content.file_id, inode.size_bytes, self.content().file_id,
-                                  size_bytes, epoch=inode.content.epoch, mtime_ns=None, failed_replicas=(), now_ns=1)
+                                  size_bytes, epoch=inode.content.epoch, mtime_ns=None, requester=5, now_ns=1)
 
     def rename(self, source: bytes, destination: bytes, **options: Any) -> None:
         self.names.rename(source, destination, **{"no_replace": False, "now_ns": 1, **options})

@@ -232,6 +232,23 @@ def test_lengths_that_the_copies_do_not_know_come_from_the_primaries(tmp_path: P
         assert installation.service.lookup(pb.LookupRequest(path=b"/f")).attributes.size == 700
 
 
+def test_epochs_are_raised_beyond_what_dataservers_report_and_the_one_that_knows_the_newest_orders(
+        tmp_path: Path) -> None:
+    with MirroredNameserver(tmp_path, NAMES) as installation:
+        installation.beat()
+        made = installation.service.create(pb.CreateRequest(path=b"/f", mode=0o644)).attributes
+        installation.settle()
+        installation.lose()
+        primary, second, third = (replica.dataserver_id for replica in made.replicas)
+        for name, epoch in ((primary, 1), (second, 7), (third, 5)):
+            installation.holders[name].reports = [pb.FileReport(file_id=made.file_id, inode=made.inode, epoch=epoch)]
+        installation.rebuild()
+        found = installation.service.lookup(pb.LookupRequest(path=b"/f")).attributes
+        assert found.epoch > 7
+        assert found.replicas[0].dataserver_id == second
+        assert {replica.dataserver_id for replica in found.replicas} == {primary, second, third}
+
+
 def test_a_dataserver_of_another_namespace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -247,7 +264,7 @@ def test_a_holder_that_stays_away_is_replaced_and_drops_its_copy_when_it_returns
     with MirroredNameserver(tmp_path, ["d0", "d1", "d2", "d3"]) as installation:
         changed(installation, 30)
         installation.settle()
-        number = installation.service._number("d1", "dataserver_id")
+        number = installation.service.administration.number_of("d1", "dataserver_id")
         absent = installation.holders.pop("d1")
         installation.service._registry._status[number].last_heartbeat_seconds -= 1e6
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fs.channel import MAX_FRAME_BYTES
 from fs.errors import (
     InvalidArgument,
     InvalidName,
@@ -38,6 +39,8 @@ class Bench:
     def beat(self, number: int, **fields: Any) -> pb.HeartbeatReply:
         fields.setdefault("capacity_bytes", 1000)
         fields.setdefault("available_bytes", 500)
+        fields.setdefault("term", self.service.provenance.term)
+        fields.setdefault("inventory_complete", True)
         return self.service.heartbeat(pb.HeartbeatRequest(server=server(number), **fields))
 
     def create(self, path: bytes = b"/f", **fields: Any) -> pb.Attributes:
@@ -260,6 +263,20 @@ def test_listings_have_attributes_and_pages(bench: Bench) -> None:
     assert len(bench.service.list(pb.ListRequest(path=b"/", limit=2**32 - 1)).entries) == 5
 
 
+def test_a_directory_of_long_symbolic_links_is_listed_in_answers_that_fit_into_a_frame(bench: Bench) -> None:
+    for number in range(1000):
+        bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/link%03d" % number, target=b"t" * 1100))
+    names: list[bytes] = []
+    more = True
+    while more:
+        reply = bench.service.list(pb.ListRequest(path=b"/", after=names[-1] if names else b""))
+        assert reply.entries
+        assert reply.ByteSize() < MAX_FRAME_BYTES
+        names += [entry.name for entry in reply.entries]
+        more = reply.more
+    assert names == [b"link%03d" % number for number in range(1000)]
+
+
 BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("lookup", pb.LookupRequest(), InvalidArgument, "path"),
     ("lookup", pb.LookupRequest(path=b"/f", inode=2), InvalidArgument, "path"),
@@ -344,6 +361,8 @@ def test_a_restarted_nameserver_knows_files_dataservers_and_pending_deletions(be
         clock_seconds=lambda: bench.now_seconds)
     assert bench.lookup(b"/kept") == kept
     bench.now_seconds += 61
+    for number in range(4):
+        bench.beat(number)
     assert list(bench.beat(int(ids(removed)[0][1:])).delete) == [removed.file_id]
 
 

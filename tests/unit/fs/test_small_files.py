@@ -37,7 +37,7 @@ def append(store: FileStore, data: bytes, *, writer_id: int = 1, commit: bool = 
         writer.write(memoryview(data)[:len(data) // 3])
         writer.write(memoryview(data)[len(data) // 3:])
         writer.prepare()
-        note(file, [Record(writer_id, 1, file.length, len(data))], 2, False)
+        note(file, [Record(writer_id, 1, file.length, len(data))], 2)
         if commit:
             writer.commit()
         else:
@@ -55,7 +55,7 @@ def content(store: FileStore) -> bytes:
 
 def names(store: FileStore) -> set[str]:
     return {str(path.relative_to(store.directory)) for path in store.directory.rglob("*") if path.is_file()} - {
-        "dataserver"}
+        "boot", "dataserver"}
 
 
 SMALL = f"01/{FILE_ID}.small"
@@ -146,7 +146,7 @@ def test_a_crash_while_a_file_gets_its_directory_loses_nothing(
     for step in ("rename", "unlink"):
         with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt), store.opened(FILE_ID) as file:
             broken.setattr(small_file.os, step, crash)
-            enlarge(file, file.length, False)
+            enlarge(file, file.length)
         store.close()
         store = FileStore(store.directory, "d0")
         assert content(store) == b"abc" * 1000
@@ -164,7 +164,7 @@ def test_a_reader_that_has_looked_already_finds_the_bytes_in_the_directory(store
         committed = file.committed
         segments = file.segments(BLOCK_BYTES, 1)
         path, _ = file.located("1", 0)
-        enlarge(file, file.length, False)
+        enlarge(file, file.length)
         assert not Path(path).exists()
         descriptor, start, count = next(segments)
         assert os.pread(descriptor, count, start) == b"y"

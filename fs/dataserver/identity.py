@@ -1,0 +1,76 @@
+"""The namespace that the contents in a dataserver's directory belong to.
+
+`ROOT/namespace` has its id and a CRC. It is written when the first nameserver answers, and from then on a nameserver
+of another namespace is refused, unless there is nothing here to be lost, or an operator has the dataserver adopted.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from crc32c import crc32c
+
+from fs.dataserver.disk import write_file
+from fs.errors import StorageFailed, WrongNamespace
+from fs.nameserver.provenance import UNKNOWN
+from fs.proto.speedwell_pb2 import HeartbeatReply, HeartbeatRequest
+
+log = logging.getLogger(__name__)
+
+
+class Identity:
+    """Used by one thread. `holds_anything` says whether there is anything to be lost."""
+
+    def __init__(self, directory: Path, holds_anything: Callable[[], bool], mirrored: bytes = b"") -> None:
+        """`mirrored` is the namespace of which the copy here is, if the directory itself does not say."""
+        self._path = directory / "namespace"
+        self._holds_anything = holds_anything
+        self.namespace = _read(self._path) or mirrored
+
+    def introduce(self, request: HeartbeatRequest) -> None:
+        """Add to a heartbeat where the contents here belong."""
+        request.namespace = self.namespace or (UNKNOWN if self._holds_anything() else b"")
+        if request.holders.namespace != request.namespace:
+            request.ClearField("holders")   # it is remembered from before this dataserver was adopted
+
+    def check(self, reply: HeartbeatReply) -> None:
+        """Whether to do what a nameserver answers; remembers its namespace if there is none yet. Raises
+        WrongNamespace, StorageFailed."""
+        if reply.rebuilding or reply.namespace == self.namespace:
+            return
+        if reply.adopt:
+            log.warning("by the word of an operator this dataserver belongs to %s from now on", reply.namespace.hex())
+        elif self.namespace or self._holds_anything():
+            raise WrongNamespace(f"the nameserver keeps the namespace {reply.namespace.hex()}, and what is here "
+                                 f"belongs to {self.namespace.hex() or 'another one'}: it is not obeyed")
+        self._remember(reply.namespace)
+
+    def refused(self) -> None:
+        """The nameserver keeps another namespace: with nothing to be lost here that is where this server belongs."""
+        if not self._holds_anything():
+            self.namespace = b""
+
+    def _remember(self, namespace: bytes) -> None:
+        text = namespace.hex().encode()
+        new = self._path.with_name(".namespace")
+        try:
+            write_file(str(new), text + b" %08x\n" % crc32c(text), sync=True)
+            os.replace(new, self._path)  # noqa: PTH105
+        except OSError as error:
+            raise StorageFailed(f"cannot write to {self._path}: {error.strerror}") from None
+        self.namespace = namespace
+
+
+def _read(path: Path) -> bytes:
+    """Empty: there is none, or it is damaged."""
+    try:
+        text, _, total = path.read_bytes().strip().rpartition(b" ")
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}") from None
+    if total != b"%08x" % crc32c(text):
+        log.error("%s is damaged", path)
+        return b""
+    return bytes.fromhex(text.decode())

@@ -1,0 +1,137 @@
+"""Contents that no file has, moved aside for some days before they go for good.
+
+`ROOT/quarantine/<due>-<file id>` is what was `ROOT/<2 digits>/<file id>`, a small file with its suffix. `due` counts
+the seconds for which this dataserver has run, which `ROOT/quarantine/age` remembers: a clock that jumps, and days in
+which the machine is off, delete nothing.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from fs.dataserver.disk import disk_error, write_file
+from fs.dataserver.record import SMALL_SUFFIX
+from fs.dataserver.store import FileStore
+from fs.dataserver.stored_file import load
+from fs.errors import SpeedwellError
+from fs.proto.speedwell_pb2 import FileReport
+
+log = logging.getLogger(__name__)
+
+DEFAULT_KEEP_SECONDS = 7 * 86400.0
+MAX_KEEP_SECONDS = 3660 * 86400.0
+KEEP_AGE_SECONDS = 60.0
+RESTORED_SECONDS = 3600.0
+"""So long a content that was restored is not taken for an orphan: somebody makes a file of it."""
+
+_NAME = re.compile(r"(\d{12})-([0-9a-f-]{36})")
+
+
+class Quarantine:
+    """Thread-safe. Raises StorageFailed if the directory cannot be used."""
+
+    def __init__(self, store: FileStore, keep_seconds: float = DEFAULT_KEEP_SECONDS) -> None:
+        self._store = store
+        self._keep_seconds = keep_seconds
+        self._directory = store.directory / "quarantine"
+        self._began = self._kept = time.monotonic()
+        self._restored: dict[str, float] = {}
+        self._lock = threading.Lock()
+        try:
+            self._directory.mkdir(exist_ok=True)
+            self._age_before = _read_age(self._directory / "age")
+            self._names = {match[2]: path.name for path in sorted(self._directory.iterdir())
+                           if (match := _NAME.match(path.name))}
+        except OSError as error:
+            raise disk_error(error, f"cannot use {self._directory}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def put(self, file_id: str) -> None:
+        """Move a content aside. Raises NoSuchFile, StorageFailed."""
+        with self._lock:
+            self._remove(file_id)
+            name = f"{int(self._age + self._keep_seconds):012d}-{file_id}"
+            self._names[file_id] = self._store.move_out(file_id, str(self._directory / name))
+            self._keep_age()
+
+    def restore(self, file_id: str) -> bool:
+        """Put a content back where it was; whether it was here. Raises StorageFailed."""
+        with self._lock:
+            name = self._names.get(file_id)
+            if name is None:
+                return False
+            self._store.move_in(file_id, str(self._directory / name))
+            del self._names[file_id]
+            self._restored[file_id] = time.monotonic()
+        log.info("%s is back from quarantine", file_id)
+        return True
+
+    def is_spared(self, file_id: str) -> bool:
+        """Whether it was restored lately."""
+        return time.monotonic() - self._restored.get(file_id, -RESTORED_SECONDS) < RESTORED_SECONDS
+
+    def reports(self, after: str, limit: int) -> list[FileReport]:
+        """What is here, in the order of the ids."""
+        found: list[FileReport] = []
+        for file_id, name in sorted(self._names.items()):
+            if file_id > after and len(found) < limit:
+                left = max(0.0, int(name[:12]) - self._age)
+                try:
+                    file = load(file_id, str(self._directory / name.removesuffix(SMALL_SUFFIX)))
+                    found.append(FileReport(file_id=file_id, inode=file.inode, size=file.length, path=file.path,
+                                            seconds_left=left))
+                except SpeedwellError as error:
+                    found.append(FileReport(file_id=file_id, damage=str(error), seconds_left=left))
+        return found
+
+    def expire(self) -> None:
+        """Delete what has been here for its time."""
+        with self._lock:
+            for file_id, name in list(self._names.items()):
+                if int(name[:12]) <= self._age:
+                    log.info("%s is deleted: its time in quarantine is over", file_id)
+                    self._remove(file_id)
+            if self._names and time.monotonic() - self._kept > KEEP_AGE_SECONDS:
+                self._keep_age()
+
+    def empty(self) -> None:
+        """Delete all that is here now."""
+        with self._lock:
+            for file_id in list(self._names):
+                self._remove(file_id)
+
+    # ------------------------------------------------------------------ private
+
+    @property
+    def _age(self) -> float:
+        return self._age_before + time.monotonic() - self._began
+
+    def _remove(self, file_id: str) -> None:
+        path = self._directory / self._names.pop(file_id, "none")
+        with contextlib.suppress(OSError):
+            path.unlink()
+        shutil.rmtree(path, ignore_errors=True)
+
+    def _keep_age(self) -> None:
+        self._kept = time.monotonic()
+        new = self._directory / ".age"
+        try:
+            write_file(str(new), b"%d\n" % self._age)
+            os.replace(new, self._directory / "age")  # noqa: PTH105
+        except OSError as error:
+            log.warning("%s: what is there is kept for longer", disk_error(error, str(self._directory)))
+
+
+def _read_age(path: Path) -> int:
+    """Damaged or missing: as if everything had just come."""
+    try:
+        return int(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return 0

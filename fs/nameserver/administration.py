@@ -1,0 +1,107 @@
+"""Requests of operators: what there is, where it lies, and what is to be done about it."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from fs.errors import InvalidArgument
+from fs.nameserver import deletions, requests
+from fs.nameserver.namespace import Namespace
+from fs.nameserver.provenance import Provenance
+from fs.nameserver.recovery import Recovery
+from fs.nameserver.registry import Registry
+from fs.proto import speedwell_pb2 as pb
+from fs.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Administration:
+    """One method per rpc, callable from any thread; `guard` is the service's."""
+
+    def __init__(self, guard: threading.RLock, store: Store, namespace: Namespace, registry: Registry,
+                 recovery: Recovery, provenance: Provenance, clock_seconds: Callable[[], float],
+                 clock_ns: Callable[[], int]) -> None:
+        self._guard = guard
+        self._store = store
+        self._namespace = namespace
+        self._registry = registry
+        self._recovery = recovery
+        self._provenance = provenance
+        self._clock_seconds = clock_seconds
+        self._clock_ns = clock_ns
+
+    def set_draining(self, request: pb.SetDrainingRequest) -> pb.SetDrainingReply:
+        with self._guard:
+            self._registry.set_draining(self.number_of(request.dataserver_id, "dataserver_id"), request.draining)
+            self._recovery.look_again()
+        return pb.SetDrainingReply()
+
+    def balance(self, request: pb.BalanceRequest) -> pb.BalanceReply:
+        with self._guard:
+            self._recovery.balance()
+        return pb.BalanceReply()
+
+    def adopt(self, request: pb.AdoptRequest) -> pb.AdoptReply:
+        with self._guard:
+            self._provenance.adopt(requests.dataserver_id(request.dataserver_id, "dataserver_id"))
+        return pb.AdoptReply()
+
+    def contents(self, request: pb.ContentsRequest) -> pb.ContentsReply:
+        limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
+        after = requests.number(request.after, "after", 2**64 - 2)
+        reply = pb.ContentsReply()
+        with self._guard:
+            files, position = self._namespace.files_after(after, limit)
+            for inode, content in files:
+                servers = self._registry.with_state(content.replicas, self._clock_seconds())
+                reply.entries.add(inode=inode, content=content.record(),
+                                  dataserver_ids=[server.dataserver_id for server, _ in servers])
+            if not after:
+                self._add_surplus(reply)
+        reply.more = position is not None
+        if position is not None and not reply.entries:
+            reply.entries.add(inode=position)  # only directories so far: where to go on
+        return reply
+
+    def _add_surplus(self, reply: pb.ContentsReply) -> None:
+        names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
+        for number, file_id in deletions.waiting(self._store):
+            reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names.get(number, ""))
+        for file_id_text, number in self._recovery.copies():
+            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
+
+    def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
+        with self._guard:
+            if request.accept_roll_back:
+                self._provenance.accept_roll_back()
+            self._provenance.require_newest()
+            now = self._clock_seconds()
+            for index, tail in enumerate(request.lost_tails):
+                self._accept(tail, f"lost_tails[{index}]")
+            for index, finding in enumerate(request.bad_replicas):
+                file_id, number = self._finding(finding, f"bad_replicas[{index}]")
+                self._recovery.lost(finding.inode, file_id, number, now)
+            for index, finding in enumerate(request.orphans):
+                file_id, number = self._finding(finding, f"orphans[{index}]")
+                self._recovery.orphan(finding.inode, file_id, number)
+            self._recovery.hurry()
+        return pb.RepairReply()
+
+    def _accept(self, tail: pb.LostTail, field: str) -> None:
+        file_id = requests.file_id(tail.file_id, f"{field}.file_id")
+        holders = [self.number_of(value, f"{field}.dataserver_ids") for value in tail.dataserver_ids]
+        if self._namespace.accept_length(tail.inode, file_id, tail.size, holders, now_ns=self._clock_ns()):
+            log.warning("inode %d is cut to the %d bytes that are left, by the word of an operator", tail.inode,
+                        tail.size)
+
+    def _finding(self, finding: pb.Finding, field: str) -> tuple[bytes, int]:
+        return (requests.file_id(finding.file_id, f"{field}.file_id"),
+                self.number_of(finding.dataserver_id, f"{field}.dataserver_id"))
+
+    def number_of(self, dataserver_id: str, field: str) -> int:
+        """The dataserver's number. Raises InvalidArgument for one that never reported."""
+        number = self._registry.number_of(requests.dataserver_id(dataserver_id, field))
+        if number is None:
+            raise InvalidArgument(f"{field}: no dataserver {dataserver_id!r} has ever reported")
+        return number
