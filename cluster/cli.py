@@ -9,16 +9,22 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+
+from fs.ending import run_to_the_end
 
 # name: module, attribute, the line in `speedwell --help` (so that the help imports no command)
 COMMANDS = {
     "up": ("cluster.commands.up", "up", "Start an installation."),
     "down": ("cluster.commands.down", "down", "Unmount and stop an installation; stored files stay."),
+    "list": ("cluster.commands.installations", "list_installations", "List the installations of this machine."),
     "status": ("cluster.commands.status", "status", "Show processes, capacity, dataservers and mounts."),
     "ls": ("cluster.commands.listing", "ls", "List directories."),
+    "find": ("cluster.commands.tree", "find", "List everything below each PATH."),
+    "du": ("cluster.commands.tree", "du", "Show how many bytes the files below each directory have."),
+    "df": ("cluster.commands.listing", "df", "Show how much space there is."),
     "stat": ("cluster.commands.listing", "stat", "Show everything about a file, with its replicas."),
     "put": ("cluster.commands.transfer", "put", "Copy files from this machine into the filesystem."),
     "get": ("cluster.commands.transfer", "get", "Copy files from the filesystem to this machine."),
@@ -27,17 +33,21 @@ COMMANDS = {
     "mkdir": ("cluster.commands.names", "mkdir", "Make directories."),
     "mv": ("cluster.commands.names", "mv", "Rename a file or directory, or move it into a directory."),
     "rm": ("cluster.commands.names", "rm", "Remove files, or whole directories with -r."),
+    "chmod": ("cluster.commands.tree", "chmod", "Change permissions."),
+    "chown": ("cluster.commands.tree", "chown", "Change owner and group."),
     "quota": ("cluster.commands.quota", "quota", "Limit what lies in a directory with everything below it."),
     "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
-    "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance."),
+    "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance, adopt."),
+    "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
     "fsck": ("cluster.commands.node", "fsck", "Check that every file's content lies where it should."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),
     "simulate": ("cluster.commands.simulate", "simulate", "Simulate reads on a fabric of any size."),
+    "completion": ("cluster.commands.version", "completion", "Print what makes a shell complete commands."),
     "version": ("cluster.commands.version", "version", "Print the version."),
 }
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
@@ -73,7 +83,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
+def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from cluster.commands.version import installed
+
+        click.echo(installed())
+        context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+              help="Print the version.")
 def speedwell() -> None:
     """Speedwell: a distributed filesystem whose reads are steered by an SDN controller.
 
@@ -82,10 +102,10 @@ def speedwell() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry of the `speedwell` executable. Ends the process with its exit code."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(run(arguments))
+    run_to_the_end(lambda: run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -1,16 +1,19 @@
-"""Which installation the commands talk to when the caller does not say: the last one that was started.
+"""The installations that were started here, and which of them the commands talk to when the caller does not say.
 
-It is a small file in the state directory: SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root;
-$XDG_STATE_HOME/speedwell (by default ~/.local/state/speedwell) for everybody else. Who has none of their
-own is led to root's.
+Each has a small file in the state directory: SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root;
+$XDG_STATE_HOME/speedwell (by default ~/.local/state/speedwell) for everybody else. The default is the one that was
+started last. Who has none of their own is led to root's.
 """
 
+import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cluster.errors import InvalidState
+from cluster.errors import InvalidState, NotRunning
+from cluster.processes import Processes
 from cluster.state_files import write_atomically
 
 MACHINE_DIRECTORY = Path("/run/speedwell")
@@ -41,26 +44,82 @@ def state_directory() -> Path:
 
 def read() -> Current | None:
     """The default installation; None if nothing was started. Raises InvalidState for a damaged file."""
-    for directory in (state_directory(), MACHINE_DIRECTORY):
-        path = directory / "current.json"
-        try:
-            return Current(**json.loads(path.read_text()))
-        except (FileNotFoundError, PermissionError, NotADirectoryError):
-            continue
-        except (ValueError, TypeError) as error:
-            raise InvalidState(f"{path} is not a pointer to an installation ({error}); remove it") from error
+    for directory in _places():
+        found = _read(directory / "current.json")
+        if found is not None:
+            return found
     return None
 
 
+def started() -> list[Current]:
+    """Every installation that was started here and whose directory is still there, the last one first.
+
+    Raises InvalidState for a damaged file.
+    """
+    files = sorted((path for place in _places() for path in _records(place)), key=_written_at, reverse=True)
+    found = {installation.directory: installation for path in files if (installation := _read(path)) is not None}
+    return [installation for installation in found.values() if Path(installation.directory).is_dir()]
+
+
+def in_directory(directory: Path) -> Current:
+    """The installation in a directory, as it was started. Raises NotRunning if none was."""
+    where = os.path.realpath(directory)
+    for installation in started():
+        if os.path.realpath(installation.directory) == where:
+            return installation
+    raise NotRunning(f"no installation was started in {directory} on this machine; `speedwell list` shows all")
+
+
 def write(current: Current) -> None:
-    """Make `current` the default installation. Raises OSError if the state directory cannot be written."""
+    """Remember an installation, as the default one. Raises OSError if the state directory cannot be written."""
     directory = state_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / "current.json", json.dumps(asdict(current), indent=2) + "\n")
+    (directory / "installations").mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(current), indent=2) + "\n"
+    write_atomically(_record(directory, current.directory), text)
+    write_atomically(directory / "current.json", text)
 
 
 def clear(directory: Path | str) -> None:
-    """Forget the default installation if it is the one in `directory`."""
+    """An installation was stopped. If it was the default one, another that still runs takes its place."""
     current = read()
-    if current is not None and Path(current.directory) == Path(directory):
-        (state_directory() / "current.json").unlink(missing_ok=True)
+    if current is None or Path(current.directory) != Path(directory):
+        return
+    (state_directory() / "current.json").unlink(missing_ok=True)
+    others = (other for other in started() if other.directory != current.directory)
+    running = next((other for other in others if Processes(Path(other.directory)).running()), None)
+    if running is not None:
+        write_atomically(state_directory() / "current.json", json.dumps(asdict(running), indent=2) + "\n")
+
+
+def forget(directory: Path | str) -> None:
+    """Nothing of an installation is left to start again: `started` no longer has it."""
+    clear(directory)
+    _record(state_directory(), str(directory)).unlink(missing_ok=True)
+
+
+def _places() -> list[Path]:
+    return list(dict.fromkeys((state_directory(), MACHINE_DIRECTORY)))
+
+
+def _records(place: Path) -> Iterator[Path]:
+    try:
+        yield from (path for path in (place / "installations").iterdir() if path.suffix == ".json")
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        return
+
+
+def _record(place: Path, directory: str) -> Path:
+    return place / "installations" / f"{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}.json"
+
+
+def _written_at(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _read(path: Path) -> Current | None:
+    try:
+        return Current(**json.loads(path.read_text()))
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError) as error:
+        raise InvalidState(f"{path} is not a pointer to an installation ({error}); remove it") from error

@@ -32,7 +32,8 @@ from cluster.nameservers import (
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from cluster.waiting import wait_for
-from controller.settings import PathPolicy, ReplicaPolicy
+from controller.policy.registry import POLICIES, Kind
+from controller.settings import CoflowPolicy, PathPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
@@ -65,11 +66,12 @@ class FabricSettings(BaseModel):
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
     deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
-    replica_policy: ReplicaPolicy = "mayflower"
-    path_policy: PathPolicy = "mayflower"
+    replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
+    path_policy: PathPolicy = POLICIES.default(Kind.PATH)
     shaped: bool = True
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
-    coflows: bool = False
+    coflows: CoflowPolicy | None = None
+    """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
 
     @field_validator("directory")
@@ -98,7 +100,7 @@ class FabricCluster:
         self.processes = Processes(settings.directory)
         self.emulation = Emulation(settings.fabric, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
-                                   queue_packets=settings.queue_packets, queues=settings.coflows)
+                                   queue_packets=settings.queue_packets, queues=settings.coflows is not None)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
@@ -187,9 +189,16 @@ class FabricCluster:
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
             "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
-            *(["--queues", "mincof", "--coflow-host", MACHINE, "--coflow-key-file", str(self._coflow_key)]
-              if self.settings.coflows else []),
+            *self._coflow_options(),
         ])
+
+    def _coflow_options(self) -> list[str]:
+        policy = self.settings.coflows
+        if policy is None:
+            return []
+        queues = "priorities" if POLICIES.get(Kind.COFLOW, policy).ranks_flows else "mincof"
+        return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
+                "--coflow-key-file", str(self._coflow_key)]
 
     @property
     def environment(self) -> dict[str, str]:

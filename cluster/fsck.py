@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ from fs.proto.speedwell_pb2 import (
     FileReport,
     Finding,
     InventoryOperation,
+    LostTail,
     Replica,
     VerifyOperation,
 )
@@ -32,9 +35,10 @@ Inventory = Mapping[str, FileReport]
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong. `kind` is missing (no live replica holds the content), under-replicated (fewer good
-    replicas than wanted), lost-replica (a dataserver of the set does not hold it), short-replica (it has less than
-    the file), corrupt (bytes there differ from their sums, or it cannot be read), orphaned (a dataserver holds a
-    content of no file, or is not in the set)."""
+    replicas than wanted), diverged (undamaged by its own sums, but they are not those of the other replicas),
+    lost-replica (a dataserver of the set does not hold it), short-replica (it has less than the file), lost-tail (no
+    dataserver has the end of the file: `left` bytes are there, on `holders`), corrupt (bytes there differ from their
+    sums, or it cannot be read), orphaned (a dataserver holds a content of no file, or is not in the set)."""
 
     kind: str
     inode: int
@@ -42,6 +46,8 @@ class Problem:
     detail: str
     dataserver_id: str = ""
     unreadable: bool = False
+    left: int | None = None
+    holders: tuple[str, ...] = ()
 
 
 @dataclass
@@ -52,14 +58,20 @@ class Check:
     replicas: int = 0
     unreachable: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What an operator has to decide: dataservers of another namespace, a namespace that is an old copy."""
+    awaited_inventories: list[str] = field(default_factory=list)
+    quarantined: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        return not self.problems and not self.unreachable
+        return not self.problems and not self.unreachable and not self.warnings
 
     def document(self) -> dict[str, Any]:
         return {"clean": self.clean, "files": self.files, "replicas": self.replicas,
-                "unreachable": self.unreachable, "problems": [asdict(problem) for problem in self.problems]}
+                "unreachable": self.unreachable, "warnings": self.warnings,
+                "awaited_inventories": self.awaited_inventories, "quarantined": self.quarantined,
+                "problems": [asdict(problem) for problem in self.problems]}
 
     def of_kind(self, *kinds: str) -> list[Finding]:
         return [Finding(inode=problem.inode, file_id=problem.file_id, dataserver_id=problem.dataserver_id)
@@ -67,18 +79,20 @@ class Check:
 
 
 def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda count: None, *,
-          verify: bool = False) -> Check:
+          verify: bool = False, digests: bool = False) -> Check:
     """Look at every file and every dataserver; with `verify` all bytes there are compared with their sums, otherwise
-    only what dataservers have found damaged so far is told. Raises NameserverUnavailable.
+    only what dataservers have found damaged so far is told. With `verify` or `digests` the sums of a file's replicas
+    are compared with each other. Raises NameserverUnavailable.
 
     The inventories are taken before the files are listed, and what looks wrong then is looked at again: files
     change meanwhile.
     """
-    found = _check_once(metadata, progress, VerifyOperation() if verify else None)
+    found = _check_once(metadata, progress, VerifyOperation() if verify else None, verify or digests)
     if not found.problems:
         return found
     corrupt = [problem.file_id for problem in found.problems if problem.kind == "corrupt"]
-    again = _check_once(metadata, lambda count: None, VerifyOperation(file_ids=corrupt) if corrupt else None)
+    again = _check_once(metadata, lambda count: None, VerifyOperation(file_ids=corrupt) if corrupt else None,
+                        verify or digests)
     before = {(problem.kind, problem.file_id, problem.dataserver_id) for problem in found.problems}
     again.problems = [problem for problem in again.problems
                       if (problem.kind, problem.file_id, problem.dataserver_id) in before]
@@ -86,7 +100,8 @@ def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda cou
 
 
 def repair(metadata: MetadataClient, found: Check) -> None:
-    """Have put right what a check found; it takes a while. Damaged blocks are fetched from other replicas at once; a
+    """Have put right what a check found; it takes a while. A file whose end no dataserver has is cut to what is left.
+    Damaged blocks are fetched from other replicas at once; a
     replica of which that cannot be done, as it cannot even be read, is made anew. Raises NameserverUnavailable."""
     servers = {status.server.dataserver_id: status.server for status in metadata.statistics().dataservers}
     unreadable = []
@@ -99,18 +114,31 @@ def repair(metadata: MetadataClient, found: Check) -> None:
             if problem.file_id in left and problem.unreadable:
                 unreadable.append(Finding(inode=problem.inode, file_id=problem.file_id,
                                           dataserver_id=problem.dataserver_id))
-    metadata.repair([*found.of_kind("lost-replica", "short-replica"), *unreadable], found.of_kind("orphaned"))
+    outvoted = [finding for finding in found.of_kind("diverged") if finding.dataserver_id]
+    lost_tails = [LostTail(inode=problem.inode, file_id=problem.file_id, size=problem.left,
+                           dataserver_ids=problem.holders) for problem in found.problems if problem.left is not None]
+    waiting = {tail.file_id for tail in lost_tails}   # what is short of what is left is seen with the next check
+    bad = [finding for finding in found.of_kind("lost-replica", "short-replica") if finding.file_id not in waiting]
+    metadata.repair([*bad, *outvoted, *unreadable], found.of_kind("orphaned"), lost_tails=lost_tails)
 
 
-def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verify: VerifyOperation | None) -> Check:
+def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verify: VerifyOperation | None,
+                digests: bool) -> Check:
     result = Check()
     inventories: dict[str, dict[str, FileReport]] = {}
     surplus = metadata.surplus()
     statistics = metadata.statistics()
+    result.warnings = list(statistics.warnings)
+    result.awaited_inventories = list(statistics.awaited_inventories)
     for status in statistics.dataservers:
         name = status.server.dataserver_id
         try:
-            inventories[name] = inventory_of(status.server) if status.server.alive else {}
+            inventories[name] = inventory_of(status.server, digests) if status.server.alive else {}
+            if status.server.alive:
+                result.quarantined += [
+                    {"dataserver_id": name, "file_id": report.file_id, "size": report.size,
+                     "path": os.fsdecode(report.path), "seconds_left": report.seconds_left}
+                    for report in inventory_of(status.server, quarantined=True).values()]
             if verify is not None and status.server.alive:
                 _add_damage(inventories[name], verified(status.server, verify))
         except (ConnectionLost, MalformedFrame):
@@ -153,14 +181,21 @@ def verified(server: Replica, operation: VerifyOperation) -> dict[str, str]:
         channel.close()
 
 
-def inventory_of(server: Replica) -> dict[str, FileReport]:
-    """All contents on a dataserver by file id. Raises ConnectionLost, MalformedFrame."""
+def live_servers(metadata: MetadataClient) -> list[Replica]:
+    """The dataservers that can be asked."""
+    return [status.server for status in metadata.statistics().dataservers if status.server.alive]
+
+
+def inventory_of(server: Replica, digests: bool = False, *, quarantined: bool = False) -> dict[str, FileReport]:
+    """All contents on a dataserver by file id, with digests of their sums if wanted, or all in quarantine there.
+    Raises ConnectionLost, MalformedFrame."""
     contents: dict[str, FileReport] = {}
     channel = connect(server.host, server.port)
     try:
         after = ""
         while True:
-            channel.send(DataRequest(inventory=InventoryOperation(after=after, limit=PAGE)))
+            channel.send(DataRequest(inventory=InventoryOperation(
+                after=after, limit=PAGE, digests=digests, quarantined=quarantined)))
             reply = channel.expect(DataReply)
             if reply.status != OK:
                 raise ConnectionLost(reply.message)
@@ -182,11 +217,32 @@ def compare(entries: Iterable[ContentEntry], inventories: Mapping[str, Inventory
         file_id = file_id_text(entry.content.file_id)
         members[file_id] = set(entry.dataserver_ids)
         problems += _check_content(entry, file_id, inventories, unreachable)
+        problems += _check_digests(entry, file_id, inventories)
     for name, inventory in inventories.items():
         for file_id, report in inventory.items():
             if name not in members.get(file_id, set()) and (file_id, name) not in surplus:
                 reason = "the dataserver is not in the file's set" if file_id in members else "no file has it"
                 problems.append(Problem("orphaned", report.inode, file_id, f"{report.size} bytes: {reason}", name))
+    return problems
+
+
+def _check_digests(entry: ContentEntry, file_id: str, inventories: Mapping[str, Inventory]) -> list[Problem]:
+    """Replicas of one length whose sums differ: those that most others contradict, or all if no side has most."""
+    reports = {name: report for name in entry.dataserver_ids
+               if (report := inventories.get(name, {}).get(file_id)) is not None and report.HasField("digest")}
+    problems = []
+    for size in {report.size for report in reports.values()}:
+        digests = {name: report.digest for name, report in reports.items() if report.size == size}
+        (common, votes), *others = Counter(digests.values()).most_common()
+        if not others:
+            continue
+        if votes * 2 > len(digests):
+            problems += [Problem("diverged", entry.inode, file_id,
+                                 f"its sums differ from those of {votes} replicas", name)
+                         for name, digest in digests.items() if digest != common]
+        else:
+            problems.append(Problem("diverged", entry.inode, file_id,
+                                    f"{', '.join(digests)} have different bytes, each with sums that match its own"))
     return problems
 
 
@@ -207,6 +263,9 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
                                     f"it has {report.size} of {size} bytes", name))
         else:
             good += 1
+    tail = _lost_tail(entry, file_id, inventories, unreachable)
+    if tail is not None:
+        return [tail, *problems]
     wanted = entry.content.replication
     if not good and size:
         problems.append(Problem("missing", entry.inode, file_id,
@@ -214,3 +273,20 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
     elif good < min(wanted, len(inventories)):
         problems.append(Problem("under-replicated", entry.inode, file_id, f"{good} of {wanted} replicas"))
     return problems
+
+
+def _lost_tail(entry: ContentEntry, file_id: str, inventories: Mapping[str, Inventory],
+               unreachable: set[str]) -> Problem | None:
+    """If every dataserver that may have the content has been asked, and none has all of it."""
+    lengths = {name: inventory[file_id].size for name, inventory in inventories.items() if file_id in inventory}
+    members = set(entry.dataserver_ids)
+    left = max(lengths.values(), default=0)
+    if not 0 < left < entry.content.size or members & unreachable or any(
+            inventories[name][file_id].damage for name in lengths):
+        return None
+    holders = tuple(name for name in entry.dataserver_ids if lengths.get(name) == left)
+    lost = f"the last {entry.content.size - left} of {entry.content.size} bytes are on no dataserver"
+    if not holders:     # nobody in the set has as much as somebody outside
+        return None
+    return Problem("lost-tail", entry.inode, file_id, f"{lost}: they cannot be read; --repair cuts the file to the "
+                   "others", left=left, holders=holders)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from cluster.errors import InvalidSetting, StopFailed
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
 NAMED_USERS = 3
+FILESYSTEM = "fuse.speedwell"
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,21 @@ def locate(path: Path | str) -> Path:
 
 def mounted(mountpoint: Path) -> Mount | None:
     """What is mounted at exactly `mountpoint`, the topmost if several are."""
-    found = None
+    return next((mount for mount in reversed(list(_table())) if mount.mountpoint == mountpoint), None)
+
+
+def _table() -> Iterator[Mount]:
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, after = line.split(" - ", 1)
-        where = Path(_unescape(before.split(" ")[4]))
-        if where == mountpoint:
-            filesystem, source = after.split(" ")[:2]
-            found = Mount(where, filesystem, _unescape(source))
-    return found
+        filesystem, source = after.split(" ")[:2]
+        yield Mount(Path(_unescape(before.split(" ")[4])), filesystem, _unescape(source))
+
+
+def of_nameserver(nameserver: str) -> list[Path]:
+    """Where the filesystem of a nameserver (HOST:PORT, several joined by commas) is mounted on this machine, in the
+    order of mounting, whoever mounted it and whether or not its process lives."""
+    source = f"speedwell@{nameserver.replace(',', '|')}"
+    return [mount.mountpoint for mount in _table() if mount.filesystem == FILESYSTEM and mount.source == source]
 
 
 def is_dead(mountpoint: Path) -> bool:

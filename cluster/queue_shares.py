@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller.ovsdb import read_tables, transact
-from controller.queues import MINCOF_QUEUES, QUEUE_TABLES, QueueClass, changes, queues_of
+from controller.queues.classes import MINCOF_QUEUES, QUEUE_TABLES, QueueClass, changes, queues_of
+from controller.switches.ovsdb import read_tables, transact
 from topo.emulation import Emulation
 from topo.emulation.openvswitch import DATABASE_PORT
 from topo.emulation.processes import in_namespace

@@ -22,6 +22,7 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
 
     client = MetadataClient(nameserver)
     missing = set(ids)
+    refused: list[str] = []
     rebuilding: NamespaceRebuilding | None = None
 
     def rebuilt() -> bool:
@@ -38,9 +39,11 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
     def registered() -> bool:
         nonlocal missing
         try:
-            servers = [status.server for status in client.statistics().dataservers]
+            statistics = client.statistics()
         except SpeedwellError:
             return False
+        refused[:] = statistics.warnings
+        servers = [status.server for status in statistics.dataservers]
         missing = set(ids) - {server.dataserver_id for server in servers if server.alive}
         return not missing
 
@@ -48,6 +51,8 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
         if not wait_for(rebuilt, REBUILDING_TIMEOUT_SECONDS):
             raise StartFailed(str(rebuilding))
         if not wait_for(registered, REGISTRATION_TIMEOUT_SECONDS):
+            if refused:
+                raise StartFailed("; ".join(refused))
             raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
                               f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")
     finally:

@@ -116,7 +116,7 @@ def _clear_leftovers() -> None:
         with contextlib.suppress(OSError):
             Path(mountpoint).rmdir()
     remove_leftovers()
-    current.clear(state["directory"])
+    current.forget(state["directory"])
     STATE_FILE.unlink(missing_ok=True)
 
 
@@ -179,7 +179,7 @@ def _announced(cluster: FabricCluster) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         cluster.stop()
-        current.clear(cluster.settings.directory)
+        current.forget(cluster.settings.directory)
         STATE_FILE.unlink(missing_ok=True)
 
 

@@ -23,8 +23,8 @@ from cluster.coflow_replay.replay import (
     ReplaySettings,
     replay,
 )
-from controller.policy.coflow import Coflow
-from controller.policy.mincof import THRESHOLD_BYTES
+from controller.policy.coflows.coflow import Coflow
+from controller.policy.coflows.mincof import THRESHOLD_BYTES
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_workload import generate
 from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from cluster.fabric import (
 )
 from cluster.machine import busy_seconds
 from cluster.processes import Command, Processes, program
-from controller.policy.coflow import Coflow
+from controller.policy.coflows.coflow import Coflow
 from topo.emulation import Emulation
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric
@@ -188,12 +188,16 @@ class Rates:
                     continue    # a coflow ended meanwhile, or an agent: who waits for it says so
 
     def _tell(self, session: requests.Session) -> None:
-        def get(path: str) -> Any:
-            return session.get(CONTROLLER_URL + path, timeout=REST_SECONDS).json()
+        def pages(path: str) -> Iterator[Any]:
+            offset: int | None = 0
+            while offset is not None:
+                page = session.get(CONTROLLER_URL + path, params={"offset": offset}, timeout=REST_SECONDS).json()
+                yield page
+                offset = page.get("next_offset")
 
-        live = [get(f"/v1/coflows/{each['id']}") for each in get("/v1/coflows")["coflows"]]
+        live = [coflow["id"] for page in pages("/v1/coflows") for coflow in page["coflows"]]
         flows = {(flow["source"], flow["source_port"], flow["destination"]): flow
-                 for coflow in live for flow in coflow.get("members", ())}
+                 for coflow in live for page in pages(f"/v1/coflows/{coflow}") for flow in page.get("members", ())}
         # Whoever had a rate and has none any more is free: its coflow lost its schedule.
         rates = {key: math.inf if flow["rate_bps"] is None else flow["rate_bps"] for key, flow in flows.items()
                  if flow["rate_bps"] is not None or key in self._told}

@@ -6,6 +6,7 @@ import functools
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -43,15 +44,16 @@ class Target:
 
 
 def resolve(nameserver: str | None, controller: str | None, local_host: str | None = None,
-            replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None) -> Target:
+            replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
+            installation: Path | None = None) -> Target:
     """The installation that the options name, else the last one started. Raises NotRunning if none was.
 
     A nameserver that was named does not get the controller of the last installation.
     """
-    if nameserver is None:
-        last = last_started()
-        nameserver = last.nameserver
-        controller = controller or last.controller
+    if installation is not None or nameserver is None:
+        named = current.in_directory(installation) if installation is not None else last_started()
+        nameserver = named.nameserver
+        controller = controller or named.controller
     if controller == NO_CONTROLLER:
         controller = None
     return Target(nameserver, controller, local_host, replica_policy, path_policy, parts)
@@ -66,9 +68,16 @@ def last_started() -> current.Current:
     return last
 
 
-def connection_options(function: F) -> F:
-    """Adds --nameserver, --controller and --local-host; the function gets `target` instead."""
+def installation_option(function: F) -> F:
+    """Adds --installation, the directory of an installation that was started here."""
+    return click.option("--installation", type=click.Path(path_type=Path), metavar="DIR",
+                        help="The installation that was started in DIR; `speedwell list` shows all.")(function)
 
+
+def connection_options(function: F) -> F:
+    """Adds --installation, --nameserver, --controller and --local-host; the function gets `target` instead."""
+
+    @installation_option
     @click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
                   help="The installation's nameserver; default: that of the last `speedwell up`.")
     @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
@@ -77,9 +86,10 @@ def connection_options(function: F) -> F:
                   help="This host's address on the fabric; default: found from the route.")
     @functools.wraps(function)
     def with_target(*args: Any, nameserver: str | None, controller: str | None, local_host: str | None,
+                    installation: Path | None = None,
                     replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
                     **kwargs: Any) -> Any:
-        target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts)
+        target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts, installation)
         return function(*args, target=target, **kwargs)
 
     return with_target  # type: ignore[return-value]

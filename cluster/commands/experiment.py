@@ -115,7 +115,7 @@ def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool, sch
 def _simulator() -> dict[str, object]:
     from dataclasses import asdict
 
-    from controller.policy import mayflower_plus
+    from controller.policy.reads import mayflower_plus
     from sim.experiments import mayflower, sweep
     from sim.simulation import Delays
     from sim.workload import Workload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -34,18 +35,40 @@ Entry = tuple[bytes, "Attributes"]
 
 
 @click.command()
+@click.option("-H", "--human", is_flag=True, help="Sizes as KiB, MiB, ...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
+@connection_options
+def df(human: bool, as_json: bool, target: Target) -> None:
+    """Show how much space there is, in bytes on the dataservers' disks: a file takes its size for each replica."""
+    with target.connect() as client:
+        statistics = client.statistics()
+    size, available = statistics.capacity_bytes, statistics.available_bytes
+    percent = round(100 * (size - available) / size) if size else 0
+    if as_json:
+        echo_json({"nameserver": target.nameserver, "size": size, "used": size - available, "available": available,
+                   "used_percent": percent})
+        return
+    cells = [bytes_for_people(count) if human else str(count) for count in (size, size - available, available)]
+    for line in (("size", "used", "available", "use"), (*cells, f"{percent} %")):
+        echo("  ".join(f"{cell:>{max(len(wide), 9)}}" for cell, wide in zip(line, (*cells, ""), strict=True)))
+
+
+@click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("-l", "--long", is_flag=True, help="Mode, replicas, owner, size, time of change.")
+@click.option("-R", "--recursive", is_flag=True, help="List what lies below too, directory by directory.")
 @click.option("-H", "--human", is_flag=True, help="With -l: sizes as KiB, MiB, ...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list of all entries.")
 @connection_options
-def ls(paths: tuple[str, ...], long: bool, human: bool, as_json: bool, target: Target) -> None:
+def ls(paths: tuple[str, ...], long: bool, recursive: bool, human: bool, as_json: bool, target: Target) -> None:
     """List directories; the root by default. A file is listed by its own name.
 
     A symbolic link to a directory is followed, with -l only if PATH ends in a slash.
     """
     with target.connect() as client:
         listings = [(path, _entries(client, path, follow=not long or path.endswith("/"))) for path in paths or ("/",)]
+        if recursive:
+            listings = [listing for path, entries in listings for listing in _below(client, path, entries)]
     if as_json:
         echo_json([{"directory": path, "name": text(name), **attributes_document(attributes)}
                    for path, entries in listings for name, attributes in entries])
@@ -86,6 +109,15 @@ def _entries(client: Client, path: str, *, follow: bool) -> list[Entry]:
     if attributes.type != DIRECTORY_TYPE:
         return [(os.fsencode(path), attributes)]
     return [(entry.name, entry.attributes) for entry in client.list(there)]
+
+
+def _below(client: Client, path: str, entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """A listing, and those of all directories below it."""
+    yield path, entries
+    for name, attributes in entries:
+        if attributes.type == DIRECTORY_TYPE:
+            there = f"{path.rstrip('/')}/{text(name)}"
+            yield from _below(client, there, _entries(client, there, follow=False))
 
 
 def _short_line(entry: Entry) -> str:

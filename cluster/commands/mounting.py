@@ -61,11 +61,16 @@ def umount(mountpoint: Path, force: bool) -> None:
         raise InvalidSetting(f"{place} is not a mount point")
     if not there.filesystem.startswith("fuse"):
         raise InvalidSetting(f"{place} is a mount of {there.source} ({there.filesystem}), not of Speedwell")
-    mounts.unmount(place, lazy=force)
+    unmount(place, force)
+
+
+def unmount(mountpoint: Path, force: bool) -> None:
+    """Unmount, and see the mount's process end. Raises StopFailed, naming the users of a busy mount."""
+    mounts.unmount(mountpoint, lazy=force)
     processes = _processes()
-    if processes.find(_name(place)):
+    if processes.find(_name(mountpoint)):
         with processes.exclusive("`speedwell umount`"):
-            processes.stop(names=[_name(place)])
+            processes.stop(names=[_name(mountpoint)])
 
 
 def _processes() -> Processes:

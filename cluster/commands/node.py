@@ -19,7 +19,7 @@ POLL_SECONDS = 0.5
 
 @click.group()
 def node() -> None:
-    """Look after the dataservers: list, drain, undrain, balance."""
+    """Look after the dataservers: list, drain, undrain, balance, adopt."""
 
 
 @node.command("list")
@@ -92,6 +92,18 @@ def undrain(name: str, target: Target) -> None:
 
 
 @node.command()
+@click.argument("name")
+@connection_options
+def adopt(name: str, target: Target) -> None:
+    """Have the dataserver NAME, which holds the contents of another namespace, belong to this one.
+
+    Contents that no file here has go to quarantine (`speedwell quarantine`).
+    """
+    with target.connect() as client:
+        client.metadata.adopt(name)
+
+
+@node.command()
 @connection_options
 def balance(target: Target) -> None:
     """Move replicas in the background until all dataservers are about equally full."""
@@ -101,6 +113,8 @@ def balance(target: Target) -> None:
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
+@click.option("--accept-roll-back", is_flag=True, help="Go on with a namespace that is an old copy of itself, when "
+              "there is no newer one. Contents that it does not know go to quarantine.")
 @click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
               "damage is told that dataservers have found and could not repair.")
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), default=300.0, show_default=True,
@@ -108,8 +122,8 @@ def balance(target: Target) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @connection_options
 @click.pass_context
-def fsck(context: click.Context, repair: bool, verify: bool, timeout_seconds: float, as_json: bool,
-         target: Target) -> None:
+def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: bool, timeout_seconds: float,
+         as_json: bool, target: Target) -> None:
     """Check that every file's content lies where it should.
 
     Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong.
@@ -117,14 +131,16 @@ def fsck(context: click.Context, repair: bool, verify: bool, timeout_seconds: fl
     from cluster import fsck as checking
 
     with target.connect() as client:
+        if accept_roll_back:
+            client.metadata.repair((), (), accept_roll_back=True)
         result = checking.check(client.metadata, verify=verify)
         first = result
         deadline = time.monotonic() + timeout_seconds
-        if repair and not result.clean:
+        if repair and not result.clean and not result.warnings:
             while not result.clean and time.monotonic() < deadline:
                 checking.repair(client.metadata, result)
                 time.sleep(POLL_SECONDS)
-                result = checking.check(client.metadata)
+                result = checking.check(client.metadata, digests=verify)
                 if not result.problems:
                     break  # servers that are away are nothing to repair
     if as_json:
@@ -135,9 +151,15 @@ def fsck(context: click.Context, repair: bool, verify: bool, timeout_seconds: fl
             echo(f"{problem.kind}{where}: inode {problem.inode}, content {problem.file_id}: {problem.detail}")
         for name in result.unreachable:
             echo(f"away: dataserver {name}")
+        for warning in result.warnings:
+            echo(f"to decide: {warning}")
+        if result.awaited_inventories:
+            echo(f"nothing is deleted before all is known that lies on {', '.join(result.awaited_inventories)}")
+        if result.quarantined:
+            echo(f"in quarantine: {len(result.quarantined)} contents that no file has (`speedwell quarantine list`)")
         echo(f"{result.files} files, {result.replicas} replicas: "
-             + ("clean" if not result.problems else f"{len(result.problems)} problems")
+             + ("clean" if not result.problems and not result.warnings else f"{len(result.problems)} problems")
              + (f", {len(first.problems)} repaired" if repair and first.problems and not result.problems else ""))
-    if result.problems:
+    if result.problems or result.warnings:
         context.exit(NOT_REPAIRED)
     context.exit(REPAIRED if first.problems else CLEAN)

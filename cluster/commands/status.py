@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import last_started
+from cluster.commands.connection import installation_option, last_started
 from cluster.commands.output import bytes_for_people, console, echo, echo_json, replica_document
 from cluster.processes import Processes, is_running, resident_bytes
 from cluster.supervision import Told, told
@@ -40,14 +40,16 @@ class Status:
               help="Another installation's nameserver; its processes are then not looked at.")
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="The local installation in DIR; default: the one started last.")
+@installation_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
 @click.pass_context
-def status(context: click.Context, nameserver: str | None, directory: Path | None, as_json: bool) -> None:
+def status(context: click.Context, nameserver: str | None, directory: Path | None, installation: Path | None,
+           as_json: bool) -> None:
     """Show processes, capacity, dataservers and mounts.
 
     The exit code is 1 if something that should run does not.
     """
-    state = _gather(nameserver, directory)
+    state = _gather(nameserver, directory, installation)
     if as_json:
         echo_json(asdict(state))
     else:
@@ -55,11 +57,12 @@ def status(context: click.Context, nameserver: str | None, directory: Path | Non
     context.exit(1 if state.problems else 0)
 
 
-def _gather(nameserver: str | None, directory: Path | None) -> Status:
-    if nameserver is not None and directory is None:
+def _gather(nameserver: str | None, directory: Path | None, named: Path | None) -> Status:
+    if nameserver is not None and directory is None and named is None:
         state = Status(nameserver)
     else:
-        installation = _local(directory) if directory is not None else last_started()
+        installation = (current.in_directory(named) if named is not None
+                        else _local(directory) if directory is not None else last_started())
         state = Status(installation.nameserver, installation)
         _add_processes(state, installation)
     nameservers = [process["alive"] for process in state.processes if process["name"].startswith("nameserver")]
@@ -95,7 +98,8 @@ def _add_processes(state: Status, installation: current.Current) -> None:
                        for name, each in restarts.items() if name not in names]
     if supervised is None and any(process["alive"] for process in state.processes):
         state.problems.append("no supervisor runs that starts again what ends; `speedwell up` starts one")
-    for mountpoint in installation.mounts:
+    made_later = map(str, mounts.of_nameserver(installation.nameserver))
+    for mountpoint in dict.fromkeys([*installation.mounts, *made_later]):
         place = Path(mountpoint)
         state.mounts[mountpoint] = mounts.mounted(place) is not None and not mounts.is_dead(place)
         if not state.mounts[mountpoint]:
@@ -127,9 +131,13 @@ def _add_statistics(state: Status) -> None:
     finally:
         client.close()
     state.statistics = _document(reply)
+    state.problems += reply.warnings
     state.problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
                        f"{server['last_heartbeat_seconds_ago']:.0f} s"
                        for server in state.statistics["dataservers"] if not server["alive"]]
+    if reply.unwritable:
+        state.problems.append(f"{reply.unwritable} files cannot be changed: fewer than {reply.min_replicas} of their "
+                              "replicas live")
 
 
 def _document(reply: StatisticsReply) -> dict[str, Any]:
@@ -139,7 +147,9 @@ def _document(reply: StatisticsReply) -> dict[str, Any]:
                for entry in reply.dataservers]
     return {"files": reply.files, "directories": reply.directories, "capacity_bytes": reply.capacity_bytes,
             "available_bytes": reply.available_bytes, "replication": reply.replication,
-            "chunk_size": reply.chunk_size, "dataservers": servers}
+            "chunk_size": reply.chunk_size, "dataservers": servers, "namespace": reply.namespace.hex(),
+            "awaited_inventories": list(reply.awaited_inventories), "fsync": reply.fsync,
+            "min_replicas": reply.min_replicas, "unwritable_files": reply.unwritable}
 
 
 def _print(state: Status) -> None:
@@ -170,8 +180,11 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     echo(f"{statistics['files']} files, {statistics['directories']} directories; "
          f"{bytes_for_people(statistics['available_bytes'])} of "
          f"{bytes_for_people(statistics['capacity_bytes'])} free; {statistics['replication']} replicas, "
+         f"at least {statistics['min_replicas']} for a change, fsync policy {statistics['fsync']}, "
          f"chunks of {bytes_for_people(statistics['chunk_size'])}; "
          f"dataservers: {alive} alive, {len(servers) - alive} dead")
+    if statistics["awaited_inventories"]:
+        echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
 
 
 def _print_servers(state: Status) -> None:

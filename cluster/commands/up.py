@@ -11,6 +11,7 @@ import click
 from cluster import current
 from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
+from controller.policy.registry import POLICIES, Kind
 
 if TYPE_CHECKING:
     from cluster.local import LocalSettings
@@ -27,10 +28,11 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
-@click.option("--coflows", is_flag=True, help="With --fabric: slice links into queues, and schedule the transfers of "
-              "the filesystem as coflows.")
+@click.option("--coflows", is_flag=False, flag_value=POLICIES.default(Kind.COFLOW), metavar="[POLICY]",
+              help="With --fabric: slice links into queues, and schedule the transfers of the filesystem as coflows, "
+              f"by {POLICIES.choices(Kind.COFLOW)}.")
 @click.option("--replica-policy", metavar="NAME", help="With --fabric: how the controller picks replicas where a "
-              "read does not say [default: mayflower].")
+              f"read does not say: {POLICIES.choices(Kind.REPLICA)}.")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
@@ -38,7 +40,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       coflows: bool, replica_policy: str | None, dataservers: int | None, nameservers: int | None,
+       coflows: str | None, replica_policy: str | None, dataservers: int | None, nameservers: int | None,
        replication: int | None, chunk_size: int | None, as_json: bool) -> None:
     """Start an installation.
 
@@ -52,7 +54,7 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, {"coflows": coflows or None, "replica_policy": replica_policy,
+        _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
                                       "nameservers": nameservers, "replication": replication,
                                       "chunk_size_bytes": chunk_size}, as_json)
         return

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cluster.replay.experiment import parameters
 from cluster.replay.scale import Scale
-from controller.policy.selection import PLUS
+from controller.policy.reads.selection import PLUS
 from sim.experiments.mayflower import Task
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.statistics import Estimate, ratio_estimate

@@ -8,8 +8,8 @@ import pytest
 
 from cluster.coflow_replay.replay import Replayed, ReplaySettings, replay
 from coflow.reporter import REPORT_INTERVAL_SECONDS
-from controller.policy.coflow import Coflow, CoflowFlow
-from controller.policy.live_coflows import LATE_SECONDS
+from controller.policy.coflows.coflow import Coflow, CoflowFlow
+from controller.policy.coflows.live_coflows import LATE_SECONDS
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root

@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
     directory = tmp_path_factory.mktemp("coflows")
     (directory / "source").write_bytes(os.urandom(SIZE_BYTES))
     cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", replication=2,
-                                          coflows=True))
+                                          coflows="mincof"))
     try:
         cluster.start()
         yield cluster

@@ -14,7 +14,8 @@ import pytest
 import requests
 
 from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
-from controller.openflow import COOKIE_MASK, COOKIE_READS
+from controller.switches.openflow import COOKIE_MASK
+from controller.tables.registry import COOKIE_FLOWS
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
 
@@ -79,7 +80,7 @@ def ask(path: str) -> Any:
 def entries(cluster: FabricCluster) -> list[str]:
     """What the switches themselves say of their entries of reads."""
     return [line for switch in FABRIC.switches for line in cluster.emulation.ovs_ofctl(
-        switch.name, "dump-flows", f"cookie={COOKIE_READS:#x}/{COOKIE_MASK:#x}").splitlines() if "cookie=" in line]
+        switch.name, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}").splitlines() if "cookie=" in line]
 
 
 @pytest.mark.parametrize("how", ["in order", "as a copy"])

@@ -1,0 +1,57 @@
+"""How commands and daemons end: not with the interpreter's own end, which frees what running threads use."""
+
+import subprocess
+import sys
+
+import pytest
+
+LATE = """
+import os, sys
+
+class Late:
+    def __del__(self, write=os.write):
+        write(1, b"torn down")
+
+sys.late = Late()       # lives until the interpreter takes its modules apart
+"""
+
+COMMANDS = {
+    "speedwell": "from cluster.cli import main; main(['no-such-command'])",
+    "speedwell-nameserver": "from fs.nameserver.main import main; sys.exit(main(['--no-such-flag']))",
+    "speedwell-dataserver": "from fs.dataserver.main import main; sys.exit(main(['--no-such-flag']))",
+}
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_ends_without_tearing_the_interpreter_down(command: str) -> None:
+    done = run(LATE + COMMANDS[command])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no-such" in done.stderr or "required" in done.stderr
+
+
+ENDING = """
+import atexit, sys, threading, time
+from fs.ending import run_to_the_end
+
+def work():
+    atexit.register(print, "registered")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread")), daemon=False).start()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    sys.stdout.write("written ")
+    {end}
+
+run_to_the_end(work)
+"""
+
+
+@pytest.mark.parametrize("end, status, told", [
+    ("return 3", 3, ""), ("sys.exit(143)", 143, ""), ("sys.exit()", 0, ""), ("sys.exit('why')", 1, "why"),
+    ("raise ValueError('unforeseen')", 1, "ValueError: unforeseen")])
+def test_the_end_flushes_waits_for_threads_and_does_what_is_registered(end: str, status: int, told: str) -> None:
+    done = run(ENDING.format(end=end))
+    assert (done.returncode, done.stdout) == (status, "written thread\nregistered\n")
+    assert told in done.stderr
