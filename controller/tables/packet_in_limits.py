@@ -38,17 +38,23 @@ def entries(state: NetworkState, dpid: str, after_sources: int) -> list[FlowEntr
     `after_sources` is the table to which IPv4 packets of unknown senders go on.
     """
     present = state.packet_in_meters.get(dpid, frozenset())
-    everywhere = [*_entries(Priority.CLASS, Priority.MISS, after_sources),
-                  # asked for by a host of another switch
-                  FlowEntry(Table.DELIVERY, Priority.CLASS, match(eth_type=ETH_ARP), (TO_CONTROLLER,),
-                            cookie=COOKIE_STATIC)]
-    found = [_metered(entry, PROBES_METER if _is_lldp(entry) else PACKETS_METER, present) for entry in everywhere]
+    found = entries_for_all_ports(state, dpid, after_sources)
     for port_no in state.edge_ports(dpid):
         meter_id = meter_of_port(port_no)
         if meter_id in present:
             found += [replace(entry, match=match(in_port=port_no, **dict(entry.match)), meter_id=meter_id)
                       for entry in _entries(Priority.EDGE_PORT, Priority.EDGE_PORT, after_sources)]
     return found
+
+
+def entries_for_all_ports(state: NetworkState, dpid: str, after_sources: int) -> list[FlowEntry]:
+    """Those of `entries` that need not know what a port leads to."""
+    present = state.packet_in_meters.get(dpid, frozenset())
+    everywhere = [*_entries(Priority.CLASS, Priority.MISS, after_sources),
+                  # asked for by a host of another switch
+                  FlowEntry(Table.DELIVERY, Priority.CLASS, match(eth_type=ETH_ARP), (TO_CONTROLLER,),
+                            cookie=COOKIE_STATIC)]
+    return [_metered(entry, PROBES_METER if _is_lldp(entry) else PACKETS_METER, present) for entry in everywhere]
 
 
 def _entries(of_class: Priority, miss: Priority, after_sources: int) -> Iterable[FlowEntry]:

@@ -23,11 +23,12 @@ from controller.switches.entries import dpid_hex
 from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
 from controller.switches.read_back import ReadBack, read_back
 from controller.switches.transactions import confirmed, confirmed_on_all
-from controller.tables import packet_in_meters, reconcile
+from controller.tables import packet_in_limits, packet_in_meters, reconcile
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables, known_hosts
 from controller.tables.flow_records import FlowRecord, FlowRecords
 from controller.tables.plan import Planner, Touched
 from controller.tables.reconcile import Changes
+from controller.tables.registry import Table
 from controller.tables.settling import Settling
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import HostLocation, NetworkState
@@ -387,8 +388,10 @@ class TableSync:
         self._reading.add(datapath)
         try:
             packet_in_meters.begin(self._state, datapath)
-            # Probes are of no use before the switch hands them up.
-            confirmed(self._state, datapath, [openflow.flow_add(datapath, entry) for entry in STATIC_ENTRIES],
+            # What hosts ask must not be lost while the fabric is still being found out.
+            at_once = [*STATIC_ENTRIES, *packet_in_limits.entries_for_all_ports(
+                self._state, dpid, self._planner.registry.after(Table.SOURCES))]
+            confirmed(self._state, datapath, [openflow.flow_add(datapath, entry) for entry in at_once],
                       SYNC_TIMEOUT_SECONDS)
             found = read_back(self._state, datapath, SYNC_TIMEOUT_SECONDS)
         except ControllerError as error:

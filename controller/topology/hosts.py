@@ -150,9 +150,12 @@ class Hosts(Application):
     # --- probing ---
 
     def _probe(self, ip: str) -> None:
-        frame = arp.build(arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, ip))
         for dpid in list(self.state.datapaths):
-            self._send(dpid, self.state.edge_ports(dpid), frame)
+            self._ask(dpid, self.state.edge_ports(dpid), ip)
+
+    def _ask(self, dpid: str, port_numbers: list[int], ip: str) -> bool:
+        question = arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, ip)
+        return self._send(dpid, port_numbers, arp.build(question))
 
     def _look_for(self, ip: str, asker: PortKey, request: arp.Packet | None = None) -> None:
         """Ask for a host that packets of a port are for, unless it was just asked for or the port asks too much."""
@@ -227,8 +230,7 @@ class Hosts(Application):
             while self._claims:
                 now = time.monotonic()
                 for host in self._claims.to_ask(now):
-                    question = arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, host.ip)
-                    if self._send(host.dpid, [host.port_no], arp.build(question)):
+                    if self._ask(host.dpid, [host.port_no], host.ip):
                         self._claims.asked(host.ip, now)
                 for known, claimed in self._claims.silent(now):
                     self._left_silently(known, claimed)
@@ -261,6 +263,9 @@ class Hosts(Application):
                 # It was there before the port was known to lead to hosts, or before it went down: is it still?
                 if ip not in self.state.hosts:
                     self._learn(HostLocation(ip, mac, *key))
+            for ip in self._questions.asked(time.monotonic()):
+                if ip not in self.state.hosts:
+                    self._ask(event.dpid, [event.port_no], ip)
         elif port is None or not port.up or port.kind is PortKind.FABRIC:
             if port is not None and port.kind is PortKind.FABRIC:
                 self._not_yet.pop(key, None)

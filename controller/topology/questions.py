@@ -41,6 +41,11 @@ class Questions:
         self._close_old(now)
         return ip in self._open
 
+    def asked(self, now: float) -> list[str]:
+        """The addresses that were looked for within the pause."""
+        self._close_old(now)
+        return list(self._open)
+
     def may_ask(self, ip: str, asker: PortKey, now: float, request: Packet | None = None) -> bool:
         """Whether to look for an address now; it then counts as asked for. `request` is to be answered some time."""
         self._close_old(now)

@@ -15,6 +15,7 @@ from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimed
 from controller.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
 from controller.switches.openflow import LoadLabel, ToGroup
 from controller.switches.transactions import Confirmations
+from controller.tables import packet_in_limits
 from controller.tables.entries import label_cookie, label_entry
 from controller.tables.registry import Table
 from controller.tables.sync import AUDIT_INTERVAL_SECONDS
@@ -338,6 +339,26 @@ def test_nothing_is_changed_before_the_fabric_has_settled(run: Any) -> None:
         eventlet.sleep(5)
         crossed = {dpid for _, switches in world.taken() for dpid in switches}
         assert late not in crossed and len(world.taken()) == len(world.paths()) == 4
+
+    run(scenario)
+
+
+def test_what_hosts_ask_is_handed_up_before_the_fabric_has_settled(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        dpid = world.network.dpid_of["edge-p0r0"]
+        world.app.stop()
+        world.network.switches[dpid].flows.clear()
+        world.state = world.network.state()
+        world.state.confirmations = Confirmations()
+        world.app = world.new_forwarding()
+        world.app.send_event_to_observers = lambda event, state=None: None
+        world.app.start()
+        world.state.datapaths[dpid] = world.connections[dpid]
+        world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+        eventlet.sleep(0.1)
+        assert world.app.is_busy
+        handed_up = packet_in_limits.entries_for_all_ports(world.state, dpid, Table.ROUTES)
+        assert {entry.key for entry in handed_up} <= world.network.switches[dpid].flows.keys()
 
     run(scenario)
 

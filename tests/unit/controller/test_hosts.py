@@ -133,6 +133,17 @@ def test_what_is_heard_at_an_undetermined_port_waits_until_it_is_known(
     run(scenario)
 
 
+def test_a_port_that_turns_out_to_lead_to_hosts_is_asked_for_those_being_looked_for(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.arrive(request(OTHER_IP))
+        world.sent.clear()
+        world.change_port(A, NEW_PORT, kind=PortKind.EDGE)
+        probe = arp.Packet(arp.REQUEST, arp.CONTROLLER_MAC, arp.NO_ADDRESS, arp.NO_MAC, OTHER_IP)
+        assert world.sent == [(A, (NEW_PORT,), probe)]
+
+    run(scenario)
+
+
 def test_a_request_for_a_known_host_is_answered_in_its_name(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         world.arrive(ipv4(OTHER_IP, IP, OTHER_MAC), B, OTHER_EDGE_PORT)
