@@ -10,8 +10,8 @@ from pydantic import Field
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
 from controller.policy.reads.link_load import Flow
-from controller.policy.reads.read_request import Replica
 from controller.policy.reads.selection import MAYFLOWER, PLUS
+from controller.policy.reads.selection_request import Replica
 from controller.reads import models
 from controller.reads.book import (
     ConnectionInUse,

@@ -1,6 +1,6 @@
 """The Flowserver: chooses replica and path of each read and keeps the reads in flight (Mayflower, section 3.3.3).
 
-A read is decided and accounted for without giving up the processor (`controller.reads.accounts`); only then its
+A read is decided and accounted for without giving up the processor (`controller.reads.scheduler`); only then its
 entries are installed, and what could not be installed is taken back. `/v1/reads` is in `controller.reads.api`.
 """
 
@@ -24,12 +24,12 @@ from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.policy.reads.link_load import Flow
 from controller.policy.reads.selection import Selection, Selector, compile_selection
-from controller.reads.accounts import CLAIMANT, ReadAccounts
 from controller.reads.api import ReadsApi
 from controller.reads.book import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
-from controller.reads.dividing import Divider
-from controller.reads.locating import ReplicaSearch
 from controller.reads.metrics import ReadMetrics
+from controller.reads.read_divisions import ReadDivider
+from controller.reads.replica_search import ReplicaSearch
+from controller.reads.scheduler import CLAIMANT, ReadScheduler
 from controller.rest import RestApplication
 from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
 from controller.topology.state import NetworkState
@@ -54,8 +54,8 @@ class Flowserver(Application):
         compile_selection()
         self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
         self._search = ReplicaSearch(self._state, self.loops)
-        self.divider = Divider(self._selector, self.reads, self, self.metrics, self.loops)
-        self._accounts = ReadAccounts(self._state, kwargs["measurements"], self._selector, self.reads, self.divider,
+        self.divider = ReadDivider(self._selector, self.reads, self, self.metrics, self.loops)
+        self._scheduler = ReadScheduler(self._state, kwargs["measurements"], self._selector, self.reads, self.divider,
                                       self.metrics)
         self.hosts: Any = None
         self.forwarding: Any = None
@@ -77,7 +77,7 @@ class Flowserver(Application):
         try:
             replicas = self._search.locate(self.hosts, wanted)
             for attempt in range(1, PLACEMENT_ATTEMPTS + 1):
-                read = self._accounts.decide(wanted, replicas)
+                read = self._scheduler.decide(wanted, replicas)
                 try:
                     self._install(read.flows)
                     break
@@ -97,12 +97,12 @@ class Flowserver(Application):
         return read
 
     def is_in_use(self, read: Read, selection: Selection, client_port: int) -> bool:
-        """See `dividing.Carrier`."""
-        return self._accounts.is_in_use(read, selection, client_port)
+        """See `PartInstaller`."""
+        return self._scheduler.is_in_use(read, selection, client_port)
 
     def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
-        """See `dividing.Carrier`."""
-        return self._accounts.new_part(read, selection, client_port, size_bytes)
+        """See `PartInstaller`."""
+        return self._scheduler.new_part(read, selection, client_port, size_bytes)
 
     def _install(self, parts: Sequence[Part]) -> None:
         """Install all at once. Raises what went wrong when nothing is under way any more."""
@@ -111,7 +111,7 @@ class Flowserver(Application):
             raise error
 
     def install(self, parts: Sequence[Part]) -> list[ControllerError]:
-        """See `dividing.Carrier`."""
+        """See `PartInstaller`."""
         failures = self.forwarding.apply([self._claim(part, part.path) for part in parts])
         for error in failures.values():
             self.metrics.installs_refused.labels(error.slug).inc()
@@ -133,11 +133,11 @@ class Flowserver(Application):
         """The policy's model has a part where its packets go, whoever chose that path."""
         record = self._record(part)
         if record is not None and record.path is not None:
-            self._accounts.follow(part, record.path, believed)
+            self._scheduler.follow(part, record.path, believed)
 
     def _abandon(self, read: Read) -> None:
         """Take back a read that could not be installed."""
-        for part in self._accounts.forget(read):
+        for part in self._scheduler.forget(read):
             self.metrics.parts_ended.labels("not-installed").inc()
             self.remove_entry(part)
 
@@ -152,7 +152,7 @@ class Flowserver(Application):
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
-        left = self._accounts.forget(read)
+        left = self._scheduler.forget(read)
         self.metrics.parts_ended.labels("deleted").inc(len(left))
         self._withdraw(left)
 
@@ -163,7 +163,7 @@ class Flowserver(Application):
         read = self.reads.get(read_id)
         if read is None:
             raise UnknownRead(read_id)
-        if number >= len(read.parts) or not self._accounts.end_part(read.parts[number], "deleted"):
+        if number >= len(read.parts) or not self._scheduler.end_part(read.parts[number], "deleted"):
             raise UnknownPart(read_id, number)
         self._withdraw([read.parts[number]])
 
@@ -174,7 +174,7 @@ class Flowserver(Application):
             raise error
 
     def remove_entry(self, part: Part) -> None:
-        """See `dividing.Carrier`."""
+        """See `PartInstaller`."""
         try:
             self._withdraw([part])
         except ControllerError as error:
@@ -186,7 +186,7 @@ class Flowserver(Application):
         for claim in event.claims:
             part = self.reads.part_on(claim.five_tuple)
             if part is not None and claim.claimant == CLAIMANT and claim.subject == part.flow_id:
-                self._accounts.end_part(part, "idle" if event.is_idle else "entry-removed")
+                self._scheduler.end_part(part, "idle" if event.is_idle else "entry-removed")
 
     @set_ev_cls(EventHostChanged)
     def _host_changed(self, event: EventHostChanged) -> None:
@@ -194,7 +194,7 @@ class Flowserver(Application):
             return
         for part in self.reads.flows():
             ends = (part.five_tuple.source, part.five_tuple.destination)
-            if event.ip in ends and self._accounts.end_part(part, "host-moved"):
+            if event.ip in ends and self._scheduler.end_part(part, "host-moved"):
                 self.loops.spawn(self.remove_entry, part)
 
     # --- measurements ---
@@ -204,12 +204,12 @@ class Flowserver(Application):
         flows = [(part, record) for part in self.reads.flows() if (record := self._record(part)) is not None]
         # Flows first, then links, as the policy wants it; requests have their turn in between.
         for some in in_turns(flows):
-            self._accounts.flows_measured(some, event.began_at, time.monotonic())
+            self._scheduler.flows_measured(some, event.began_at, time.monotonic())
         for links in in_turns(list(self._state.network.links)):
-            self._accounts.links_measured(links, event.began_at, time.monotonic())
+            self._scheduler.links_measured(links, event.began_at, time.monotonic())
         now = time.monotonic()
         self.divider.measured(now)
-        for part in self._accounts.expired(now, self._is_held):
+        for part in self._scheduler.expired(now, self._is_held):
             self.loops.spawn(self.remove_entry, part)
         stranded = [part for part in self.reads.flows() if part.stranded]
         if stranded:
@@ -244,7 +244,7 @@ class Flowserver(Application):
 
     def reroute(self, parts: list[Part]) -> None:
         """Give running parts new paths from the same replica. All are decided first, then moved at once."""
-        moved = {part: path for part in parts if (path := self._accounts.decide_again(part)) is not None}
+        moved = {part: path for part in parts if (path := self._scheduler.decide_again(part)) is not None}
         failures = self.forwarding.apply([self._claim(part, path) for part, path in moved.items()])
         for part, path in moved.items():
             error = failures.get(part.five_tuple)
@@ -263,7 +263,7 @@ class Flowserver(Application):
     # --- look-ups ---
 
     def follow(self, read_id: str, after: int, wait_seconds: float) -> Read:
-        """See `Divider.follow`."""
+        """See `ReadDivider.follow`."""
         return self.divider.follow(read_id, after, wait_seconds)
 
     def model(self) -> dict[str, Flow]:

@@ -10,7 +10,7 @@ from ryu.lib import hub
 from controller.errors import ControllerError
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 
 
 class UnknownRead(ControllerError):
@@ -210,7 +210,7 @@ class ReadBook:
             del self._reads[read.id]
         return True
 
-    def take_back(self, part: Part) -> bool:
+    def drop_part(self, part: Part) -> bool:
         """A part did not come about; its read stays. False if it was over before."""
         return self._remove(part)
 

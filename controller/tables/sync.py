@@ -24,12 +24,12 @@ from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
 from controller.switches.read_back import ReadBack, read_back
 from controller.switches.transactions import confirmed, confirmed_on_all
 from controller.tables import packet_in_limits, packet_in_meters, reconcile
+from controller.tables.convergence import Convergence
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables, known_hosts
 from controller.tables.flow_records import FlowRecord, FlowRecords
 from controller.tables.plan import Planner, Touched
 from controller.tables.reconcile import Changes
 from controller.tables.registry import Table
-from controller.tables.settling import Settling
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import HostLocation, NetworkState
 
@@ -95,7 +95,7 @@ class TableSync:
         """What was read from switches: its explicit entries and meters have to be compared with what should be."""
         self._reading: set[Any] = set()
         self._retry_seconds: dict[str, float] = {}
-        self._settling = Settling(state)
+        self._convergence = Convergence(state)
         self._dirty = hub.Event()
         self._synced = hub.Event()
         self._syncing = False
@@ -141,7 +141,7 @@ class TableSync:
 
     def fabric_changed(self) -> None:
         """Something of the fabric is not as it was."""
-        self._settling.changed(time.monotonic())
+        self._convergence.changed(time.monotonic())
         self._dirty.set()
 
     def plan_anew(self) -> None:
@@ -203,7 +203,7 @@ class TableSync:
     def _prune(self) -> None:
         """At once: nothing leads over a link that went, and flows that had it in their path take the default."""
         self._pruning = False
-        if self._settling.is_over(time.monotonic()):
+        if self._convergence.is_reached(time.monotonic()):
             self._plan()
         changes = {dpid: reconcile.changes(self._installed[dpid], self._planner.tables(dpid), self._planner.registry,
                                            touched)
@@ -229,7 +229,7 @@ class TableSync:
         if not self._dirty.wait(IDLE_SECONDS):
             return
         hub.sleep(COALESCE_SECONDS)
-        if not self._settling.is_over(time.monotonic()):
+        if not self._convergence.is_reached(time.monotonic()):
             hub.sleep(SETTLE_CHECK_SECONDS)
             return
         self._dirty.clear()
@@ -406,7 +406,7 @@ class TableSync:
         self._touched[dpid] = None
         self._found[dpid] = found
         self._meters.found(dpid, found)
-        self._settling.found(dpid, found.tables)
+        self._convergence.found(dpid, found.tables)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
         self._dirty.set()

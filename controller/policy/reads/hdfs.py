@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 
 
 class Hdfs:

@@ -28,7 +28,7 @@ from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, 
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads import share_kernels as kernels
 from controller.policy.reads.link_load import Flow, FlowTable
-from controller.policy.reads.read_request import ReadRequest, Replica, Selection
+from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
 
 
 class Mayflower:

@@ -37,7 +37,7 @@ from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.exact_shares import ExactShares, SharedFlow, Trial
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads.multi_replica import Part
-from controller.policy.reads.read_request import ReadRequest, Replica, Selection
+from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
 
 FREE = 0.1
 """The part of its capacity that a link must have to spare for a new part. What is free is mostly next to nothing or

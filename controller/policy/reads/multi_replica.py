@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from controller.policy.errors import NoPath
 from controller.policy.network.maxmin import RELATIVE_TOLERANCE
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.read_request import ReadRequest, Selection
+from controller.policy.reads.selection_request import ReadRequest, Selection
 
 
 @dataclass(frozen=True, slots=True)

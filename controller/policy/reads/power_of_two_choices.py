@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from controller.policy.reads.link_load import Flow
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 
 
 class PowerOfTwoChoices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 
 
 class RandomReplica:

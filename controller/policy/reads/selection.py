@@ -18,7 +18,7 @@ from controller.policy.reads.link_load import Flow
 from controller.policy.reads.mayflower import Mayflower
 from controller.policy.reads.mayflower_plus import PATIENCE, Division, DivisionPart, MayflowerPlus
 from controller.policy.reads.multi_replica import Part, select_parts
-from controller.policy.reads.read_request import ReadRequest, Replica, Selection
+from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
 from controller.policy.reads.sinbad_r import SinbadR
 from controller.policy.registry import POLICIES, Kind
 

@@ -21,7 +21,7 @@ from random import Random
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.link_estimate import LinkEstimate
 from controller.policy.network.tiers import Tiers
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 
 
 class SinbadR:

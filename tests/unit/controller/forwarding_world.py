@@ -15,7 +15,7 @@ from controller.errors import ControllerError
 from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.reads.accounts import CLAIMANT
+from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.switches.openflow import FlowEntry
 from controller.switches.read_back import ReadBack, sort_read_back

@@ -16,12 +16,11 @@ from controller.errors import ControllerError, UnknownHost
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.queues.app import Queues
-from controller.reads import accounts as read_accounts
 from controller.reads import app as flowserver
-from controller.reads import dividing
-from controller.reads.accounts import CLAIMANT
+from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
 from controller.reads.book import ReadBook
+from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
 from controller.rest.http import Request
@@ -184,6 +183,6 @@ def clocked(monkeypatch: Any) -> list[float]:
     class Clock:
         monotonic = staticmethod(lambda: now[0])
 
-    for module in (flowserver, read_accounts, dividing):
+    for module in (flowserver, scheduler, read_divisions):
         monkeypatch.setattr(module, "time", Clock)
     return now

@@ -15,7 +15,7 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3
 from controller.events import EventSwitchChanged
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.reads.accounts import CLAIMANT
+from controller.reads.scheduler import CLAIMANT
 from controller.switches.entries import LAST_PACKET_METER
 from controller.switches.openflow import FlowEntry, Meter, decode_flow, flow_add, match
 from controller.tables.flow_records import Claim, Claimant, Withdrawal

@@ -9,11 +9,11 @@ import pytest
 from controller.counters.poller import EventMeasured
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
 from controller.events import AffectedPath, EventFlowsEnded, EventHostChanged, EventPathsChanged
-from controller.policy.reads.read_request import Replica
+from controller.policy.reads.selection_request import Replica
 from controller.reads import app as module
-from controller.reads import locating
-from controller.reads.accounts import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
+from controller.reads import replica_search
 from controller.reads.book import Part, Read, UnknownRead, Wanted
+from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
 from controller.tables.flow_records import Claim, Claimant
 from controller.topology.state import HostLocation
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked, read_of
@@ -160,7 +160,7 @@ def test_first_replica_to_be_found_serves(controller: Controller) -> None:
 
 
 def test_no_replica_known_is_an_unknown_host(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "LOCATE_SECONDS", 0.02)
+    monkeypatch.setattr(replica_search, "LOCATE_SECONDS", 0.02)
     threads = [eventlet.spawn(place, controller, replicas=("10.0.0.8", "10.0.0.9")) for _ in range(3)]
     for thread in threads:
         with pytest.raises(UnknownHost, match=r"10\.0\.0\.8 or 10\.0\.0\.9"):
@@ -170,7 +170,7 @@ def test_no_replica_known_is_an_unknown_host(controller: Controller, monkeypatch
 
 
 def test_unknown_client_is_an_unknown_host(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locating, "LOCATE_SECONDS", 0.02)
+    monkeypatch.setattr(replica_search, "LOCATE_SECONDS", 0.02)
     with pytest.raises(UnknownHost, match=r"10\.9\.9\.9"):
         place(controller, client="10.9.9.9")
 

@@ -4,9 +4,9 @@ import eventlet
 import pytest
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused
-from controller.policy.reads.read_request import Replica
+from controller.policy.reads.selection_request import Replica
 from controller.reads.book import Read, UnknownPart, UnknownRead, Wanted
-from controller.reads.cutting import ALIGNMENT_BYTES
+from controller.reads.byte_ranges import ALIGNMENT_BYTES
 from tests.unit.controller.in_process import CAPACITY_BPS, EDGES, Controller, clocked
 from tests.unit.controller.test_flowserver import agree, idled_out, measured
 

@@ -16,11 +16,11 @@ from controller.counters.poller import EventMeasured
 from controller.events import EventFlowsEnded, EventFlowsMoved, EventLinkChanged, EventPathsChanged
 from controller.policy.coflows.live_coflows import TableScheduler
 from controller.policy.network.graph import Network, Path
-from controller.policy.reads.read_request import Replica
 from controller.policy.reads.selection import PLUS
+from controller.policy.reads.selection_request import Replica
 from controller.policy.registry import POLICIES, Kind
-from controller.reads import accounts, dividing
 from controller.reads import app as reads_app
+from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
 from controller.reads.book import Part, Read, ReadBook, Wanted
 from controller.rest import RestApplication
@@ -67,7 +67,7 @@ class Shop(Site):
 
     def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, directory: File, policy: str = "mincof") -> None:
         super().__init__(hub, patch, directory, policy)
-        for module in (accounts, dividing, reads_app):
+        for module in (scheduler, read_divisions, reads_app):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
         self.flowserver = Flowserver(state=self.state, measurements=self.measurements, reads=ReadBook(),
                                      rest=RestApplication())

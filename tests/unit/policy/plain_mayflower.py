@@ -9,7 +9,7 @@ from operator import attrgetter
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.maxmin import RELATIVE_TOLERANCE, raised_shares, share_of_unbounded_flow
-from controller.policy.reads.read_request import ReadRequest, Replica, Selection
+from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
 
 
 class Flow:

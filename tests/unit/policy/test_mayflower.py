@@ -6,7 +6,7 @@ from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, 
 from controller.policy.network.graph import Network, Path
 from controller.policy.reads.link_load import Flow
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 from tests.unit.policy.networks import network_with, part
 
 MBIT = 1e6

@@ -11,7 +11,7 @@ from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.maxmin import max_min_shares
 from controller.policy.reads.link_load import Flow
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 from sim.fabric_network import network_of
 from topo.fabric import fat_tree, three_tier
 

@@ -10,7 +10,7 @@ from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.graph import Network, Path
 from controller.policy.reads.mayflower_plus import Division, MayflowerPlus
 from controller.policy.reads.multi_replica import Part
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with
 from topo.fabric import three_tier

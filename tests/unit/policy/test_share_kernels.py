@@ -8,7 +8,7 @@ import pytest
 
 from controller.policy.network.graph import Network
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 from sim.fabric_network import network_of
 from tests.unit.policy.plain_mayflower import PlainMayflower
 from topo.fabric import fat_tree, three_tier

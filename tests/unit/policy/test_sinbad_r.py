@@ -6,7 +6,7 @@ import pytest
 
 from controller.policy.network.graph import Network
 from controller.policy.network.link_estimate import SMOOTHING
-from controller.policy.reads.read_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import ReadRequest, Replica
 from controller.policy.reads.sinbad_r import SinbadR
 from sim.fabric_network import network_of
 from topo.fabric import spine_leaf, three_tier

@@ -7,8 +7,8 @@ import eventlet
 import pytest
 
 from controller.errors import InvalidSettings, SwitchRefused
-from controller.policy.reads.read_request import Replica
-from controller.reads import dividing
+from controller.policy.reads.selection_request import Replica
+from controller.reads import read_divisions
 from controller.reads.book import Read, TooManyWaiting, UnknownRead, Wanted
 from controller.settings import load_settings
 from tests.unit.controller.in_process import EDGES, HOSTS, Controller, clocked, read_of
@@ -109,11 +109,11 @@ def test_a_waiting_read_whose_client_died_is_forgotten(
     if while_asking:
         eventlet.spawn(controller.flowserver.follow, second.id, 0, 0.01)
         eventlet.sleep(0)
-        now[0] += dividing.SILENCE_SECONDS + 1
+        now[0] += read_divisions.SILENCE_SECONDS + 1
         measured(controller)
         assert controller.reads.get(second.id) is second, "it waits for an answer"
         eventlet.sleep(0.02)
-    now[0] += dividing.SILENCE_SECONDS + 1
+    now[0] += read_divisions.SILENCE_SECONDS + 1
     measured(controller)
     assert controller.reads.get(second.id) is None
     controller.flowserver.end(first.id)
@@ -129,7 +129,7 @@ def test_a_running_read_whose_client_died_gets_nothing_more_and_idles_out(
     blocking, dead = place(controller, C, B), place(controller, D, A, B, size_bytes=10 ** 10)
     assert sources(dead) == [A]
     controller.flowserver.place(Wanted(C, [30000], [Replica(A, 7000)], SIZE_BYTES, replica_policy="nearest"))
-    now[0] += dividing.SILENCE_SECONDS + 1
+    now[0] += read_divisions.SILENCE_SECONDS + 1
     measured(controller)
     controller.flowserver.end(blocking.id)
     soon()
@@ -182,7 +182,7 @@ def test_whoever_waits_hears_that_the_read_has_ended(controller: Controller) -> 
 
 def test_no_more_questions_wait_than_there_is_room_for(
         controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dividing, "MOST_WAITING", 1)
+    monkeypatch.setattr(read_divisions, "MOST_WAITING", 1)
     place(controller, C, A)
     second = place(controller, D, A)
     waits = eventlet.spawn(controller.flowserver.follow, second.id, 0, 0.05)

@@ -8,7 +8,7 @@ from ryu.lib import hub
 
 from controller.errors import ControllerError, UnknownHost
 from controller.loops import Loops
-from controller.policy.reads.read_request import Replica
+from controller.policy.reads.selection_request import Replica
 from controller.reads.book import Wanted
 from controller.topology.state import NetworkState
 

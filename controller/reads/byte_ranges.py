@@ -9,15 +9,15 @@ ALIGNMENT_BYTES = 64 * 1024
 """Parts meet at multiples of this: what page caches, read-ahead and the clients' blocks are made of."""
 
 
-def cut(size_bytes: int, wanted_sizes: Sequence[float]) -> list[tuple[int, int]]:
+def byte_ranges(size_bytes: int, proportions: Sequence[float]) -> list[tuple[int, int]]:
     """(offset, size) in bytes of each part, in order; the sizes add up to `size_bytes` exactly.
 
-    `wanted_sizes` may be in any unit, only their proportions count. Each cut is the multiple of ALIGNMENT_BYTES
+    `proportions` may be in any unit, only their proportions count. Each cut is the multiple of ALIGNMENT_BYTES
     nearest to where it should be; the last part takes the rest. A part too small for that gets 0 bytes.
     """
-    total = sum(wanted_sizes)
+    total = sum(proportions)
     cuts, reached = [0], 0.0
-    for wanted in wanted_sizes[:-1]:
+    for wanted in proportions[:-1]:
         reached += wanted
         blocks = round(size_bytes * (reached / total) / ALIGNMENT_BYTES)
         cuts.append(min(max(blocks * ALIGNMENT_BYTES, cuts[-1]), size_bytes))

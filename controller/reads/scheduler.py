@@ -21,9 +21,9 @@ from controller.policy.network.graph import Link, Path
 from controller.policy.reads import selection as policy
 from controller.policy.reads.selection import MAYFLOWER, PLUS, ReadRequest, Replica, Selection, Selector
 from controller.reads.book import ConnectionInUse, Following, Part, Read, ReadBook, Wanted
-from controller.reads.cutting import cut
-from controller.reads.dividing import Divider
+from controller.reads.byte_ranges import byte_ranges
 from controller.reads.metrics import ReadMetrics
+from controller.reads.read_divisions import ReadDivider
 from controller.tables.flow_records import Claimant, FlowRecord
 from controller.topology.state import NetworkState
 
@@ -39,11 +39,11 @@ EXPIRY_SLACK_SECONDS = 5.0
 """How long after its idle timeout an entry's end may stay untold."""
 
 
-class ReadAccounts:
+class ReadScheduler:
     """What the flowserver decides and is told. They share the selector, the divider and the book of reads."""
 
     def __init__(self, state: NetworkState, measurements: Measurements, selector: Selector, reads: ReadBook,
-                 divider: Divider, metrics: ReadMetrics) -> None:
+                 divider: ReadDivider, metrics: ReadMetrics) -> None:
         self._state = state
         self._measurements = measurements
         self._selector = selector
@@ -64,7 +64,7 @@ class ReadAccounts:
                     now, requester=wanted.requester)
         with self._metrics.decision_seconds.time(), _as_controller_errors():
             selected = self._select(wanted, request, read)
-        pieces = cut(wanted.size_bytes, [part.size_bits for part in selected])
+        pieces = byte_ranges(wanted.size_bytes, [part.size_bits for part in selected])
         for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
             if size_bytes:
                 read.parts.append(self._part(read, part.selection, client_port, offset_bytes, size_bytes))
@@ -120,14 +120,14 @@ class ReadAccounts:
         part.path = path
 
     def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
-        """See `dividing.Carrier`."""
+        """See `PartInstaller`."""
         part = self._part(read, selection, client_port, 0, size_bytes)
         part.moved_at, part.placed = time.monotonic(), False
         self._supersede(part)
         return part
 
     def is_in_use(self, read: Read, selection: Selection, client_port: int) -> bool:
-        """See `dividing.Carrier`."""
+        """See `PartInstaller`."""
         return self._is_anothers(_connection(read, selection, client_port), read.requester, time.monotonic())
 
     def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
@@ -193,9 +193,9 @@ class ReadAccounts:
         for part, record in flows:
             read_at = record.counters.read_at
             if read_at is not None and read_at >= began_at:
-                self._take_in_flow(part, record, now)
+                self._flow_measured(part, record, now)
 
-    def _take_in_flow(self, part: Part, record: FlowRecord, now: float) -> None:
+    def _flow_measured(self, part: Part, record: FlowRecord, now: float) -> None:
         transferred_bytes = record.transferred_bytes(CLAIMANT)
         if transferred_bytes > part.transferred_bytes:
             part.transferred_bytes = transferred_bytes

@@ -15,12 +15,12 @@ PATIENCE_SECONDS = 10.0
 """After this, whatever is known is acted upon. Open vSwitch tries to reach its controller every 8 s at least."""
 
 
-class Settling:
+class Convergence:
     """Over once the fabric stopped changing and every port that was in use has its link again; never begins anew."""
 
     def __init__(self, state: NetworkState) -> None:
         self._state = state
-        self._over = False
+        self._reached = False
         self._began_at: float | None = None
         self._changed_at = 0.0
         self._ports_in_use: set[PortKey] = set()
@@ -38,15 +38,15 @@ class Settling:
                 self._ports_in_use.update((dpid, action.port_no) for action in entry.actions
                                           if isinstance(action, Output))
 
-    def is_over(self, now: float) -> bool:
-        if self._over:
+    def is_reached(self, now: float) -> bool:
+        if self._reached:
             return True
         if self._began_at is None:
             return False
         state = self._state
-        self._over = now - self._began_at >= PATIENCE_SECONDS or (
+        self._reached = now - self._began_at >= PATIENCE_SECONDS or (
             now - self._changed_at >= state.settings.settle_seconds
             and all(key in state.links for key in self._ports_in_use)
             and not any(port.up and port.kind is PortKind.UNDETERMINED for port in state.ports.values())
         )
-        return self._over
+        return self._reached

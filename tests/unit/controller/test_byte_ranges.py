@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.reads.cutting import ALIGNMENT_BYTES, cut
+from controller.reads.byte_ranges import ALIGNMENT_BYTES, byte_ranges
 
 SIZES = st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=8)
 
 
 @given(size_bytes=st.integers(1, 1 << 50), wanted=SIZES)
 def test_parts_follow_each_other_and_add_up_exactly(size_bytes: int, wanted: list[float]) -> None:
-    parts = cut(size_bytes, wanted)
+    parts = byte_ranges(size_bytes, wanted)
     assert len(parts) == len(wanted)
     reached = 0
     for offset, size in parts:
@@ -23,7 +23,7 @@ def test_parts_follow_each_other_and_add_up_exactly(size_bytes: int, wanted: lis
 @given(size_bytes=st.integers(1, 1 << 50), wanted=SIZES)
 def test_cuts_are_aligned_and_as_near_as_that_allows(size_bytes: int, wanted: list[float]) -> None:
     reached = 0.0
-    for share, (offset, size) in zip(wanted[:-1], cut(size_bytes, wanted), strict=False):
+    for share, (offset, size) in zip(wanted[:-1], byte_ranges(size_bytes, wanted), strict=False):
         reached += share
         exact = size_bytes * (reached / sum(wanted))
         assert (offset + size) % ALIGNMENT_BYTES == 0 or offset + size == size_bytes
@@ -38,4 +38,4 @@ def test_cuts_are_aligned_and_as_near_as_that_allows(size_bytes: int, wanted: li
     (60_000, [10.0, 1.0], [(0, 60_000), (60_000, 0)]),
 ])
 def test_examples(size_bytes: int, wanted: list[float], expected: list[tuple[int, int]]) -> None:
-    assert cut(size_bytes, wanted) == expected
+    assert byte_ranges(size_bytes, wanted) == expected

@@ -23,7 +23,7 @@ MOST_WAITING = 512
 """Questions that wait for a revision at once: each holds one of the server's connections."""
 
 
-class Carrier(Protocol):
+class PartInstaller(Protocol):
     """What is needed of the flowserver."""
 
     def is_in_use(self, read: Read, selection: Selection, client_port: int) -> bool:
@@ -39,14 +39,14 @@ class Carrier(Protocol):
         """Take an entry out that nobody waits for."""
 
 
-class Divider:
+class ReadDivider:
     """Shares the selector and the book of reads with the flowserver."""
 
-    def __init__(self, selector: Selector, reads: ReadBook, carrier: Carrier, metrics: ReadMetrics,
+    def __init__(self, selector: Selector, reads: ReadBook, installer: PartInstaller, metrics: ReadMetrics,
                  loops: Loops) -> None:
         self._selector = selector
         self._reads = reads
-        self._carrier = carrier
+        self._installer = installer
         self._metrics = metrics
         self._loops = loops
         self._following: dict[str, Read] = {}
@@ -140,13 +140,13 @@ class Divider:
         shares = [share for share in division.parts if share.flow_id is None]
         if len(shares) > len(following.ports):
             return
-        if any(self._carrier.is_in_use(read, share.selection, port)
+        if any(self._installer.is_in_use(read, share.selection, port)
                for share, port in zip(shares, following.ports, strict=False)):
             del following.ports[:len(shares)]       # they never were this client's
             return
         opened = []
         for share in shares:
-            part = self._carrier.new_part(read, share.selection, following.ports.pop(0), round(share.size_bits / 8))
+            part = self._installer.new_part(read, share.selection, following.ports.pop(0), round(share.size_bits / 8))
             self._reads.add_part(read, part)
             opened.append(part)
         running = {part.flow_id: part for part in read.running if part not in opened}
@@ -164,15 +164,15 @@ class Divider:
             following.revised()
 
     def _open(self, read: Read, following: Following, opened: Sequence[Part]) -> None:
-        failed = bool(self._carrier.install(opened))
+        failed = bool(self._installer.install(opened))
         for part in opened:
-            if failed and self._reads.take_back(part):
+            if failed and self._reads.drop_part(part):
                 self._selector.flow_dropped(part.flow_id, time.monotonic())
                 self._metrics.parts_ended.labels("not-installed").inc()
                 following.ports.append(part.five_tuple.destination_port)
             part.placed = not part.ended
             if part.ended:
-                self._carrier.remove_entry(part)
+                self._installer.remove_entry(part)
         if self._reads.get(read.id) is not read:
             return
         if failed and not read.running and following.divided:
