@@ -17,7 +17,7 @@ from controller.policy.registry import POLICIES, Kind
 from controller.settings import Settings, load_settings
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
-                "queues.app", "rest.app")
+                "placements.app", "queues.app", "rest.app")
 STOP_SECONDS = 1.0
 
 

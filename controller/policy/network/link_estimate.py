@@ -66,8 +66,16 @@ class LinkEstimate:
     def expected_bps(self, now: float) -> float:
         """The estimate v at `now`, in bits/s."""
         self._ramps = [ramp for ramp in self._ramps if now - ramp.begin < ramp.duration_seconds]
-        measured_bps = (self._average_bps or 0.0) + self._passing_bps
-        return max([measured_bps, *(ramp.expected_bps(now) for ramp in self._ramps)])
+        return max([self.measured_bps + self._passing_bps, *(ramp.expected_bps(now) for ramp in self._ramps)])
+
+    @property
+    def measured_bps(self) -> float:
+        """The moving average of what was measured, in bits/s."""
+        return self._average_bps or 0.0
+
+    def placements(self, now: float) -> int:
+        """How many placements count for their duration at `now`."""
+        return sum(now - ramp.begin < ramp.duration_seconds for ramp in self._ramps)
 
     def placed_until_measured(self, size_bits: float, capacity_bps: float, now: float) -> None:
         """Expect a transfer to take all that is left, or what it needs to be done by the next measurement."""

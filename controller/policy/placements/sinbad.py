@@ -6,8 +6,10 @@ constraint are dropped, the rest ranked by the bandwidth left at the tightest li
 the best is taken, ties at random. Then the estimate of every link that the transfer crosses is raised for
 D = S / rate.
 
-Two things are this filesystem's: a set of replicas is placed at once, and its bytes run through the replicas in a
-chain, all of whose hops have the chain's one rate (GFS-style relaying). The paper prices single transfers.
+Three things are this filesystem's: a set of replicas is placed at once; its bytes run through the replicas in a
+chain, all of whose hops have the chain's one rate (GFS-style relaying), where the paper prices single transfers; and
+on a link that placements have filled, one more is expected to get an equal share, so that many files at once spread
+by number where there is nothing left to spread them by.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from controller.policy.network.graph import Link, Network
 from controller.policy.network.link_estimate import LinkEstimate
 from controller.policy.network.tiers import Rung, Tiers
 
+TIDY_SECONDS = 1.0
+"""How often what is over is looked for and forgotten; it counts no more before that."""
 LEAST_SHARE = 0.05
 """Of links that are fully taken, a new transfer still gets this part: its rate is never taken for nothing."""
 
@@ -106,6 +110,7 @@ class Sinbad:
         self._tiers = Tiers(network)
         self._estimates: dict[Link, LinkEstimate] = {}
         self._placed: dict[object, frozenset[Link]] = {}
+        self._tidied_at = -math.inf
 
     # --- what is told ---
 
@@ -121,6 +126,7 @@ class Sinbad:
 
     def reserved(self, now: float) -> int:
         """How many placements count for their expected duration."""
+        self._tidied_at = now
         for link, estimate in list(self._estimates.items()):
             estimate.expected_bps(now)
             if not self._network.has_link(link):
@@ -131,23 +137,25 @@ class Sinbad:
 
     # --- decisions ---
 
-    def place_batch(self, requests: Sequence[tuple[object, PlacementRequest]], now: float) -> dict[object, Placement]:
+    def place_batch(self, requests: Sequence[tuple[object, PlacementRequest]],
+                    now: float) -> dict[object, Placement | ImpossiblePlacement]:
         """OPT' (section 4.2): the requests of one quantum q, smallest first, each seeing what was placed before it.
 
-        A request that cannot be placed is left out.
+        Of a request that cannot be placed, why.
         """
-        placements = {}
+        placements: dict[object, Placement | ImpossiblePlacement] = {}
         for transfer_id, request in sorted(requests, key=lambda pending: pending[1].size_bits):
             try:
                 placements[transfer_id] = self.place(transfer_id, request, now)
-            except ImpossiblePlacement:
-                continue
+            except ImpossiblePlacement as error:
+                placements[transfer_id] = error
         return placements
 
     def place(self, transfer_id: object, request: PlacementRequest, now: float) -> Placement:
         """Choose the destinations of a request, and expect its transfer. Raises ImpossiblePlacement, naming the
         constraint that fails; then nothing is expected."""
-        self.reserved(now)
+        if now - self._tidied_at >= TIDY_SECONDS:
+            self.reserved(now)
         fitting = [candidate for candidate in request.candidates
                    if 8 * candidate.free_bytes >= request.size_bits and candidate.host in self._network]
         _require_possible(request, fitting)
@@ -176,10 +184,14 @@ class Sinbad:
         return (*sorted([candidate.disk_bps, *(self._left_bps(rung, True, now) for rung in rungs)]), math.inf)
 
     def _left_bps(self, rung: Rung, down: bool, now: float) -> float:
-        """Capacity between a rung and the next, in one direction, less what is expected to be carried there."""
-        return _capacity_bps(self._network, rung.uplinks) - sum(
-            self._estimates[link].expected_bps(now) for link in self._measured_links(rung, down)
-            if link in self._estimates)
+        """What one more transfer would have between a rung and the next, in one direction: the capacity less what is
+        expected to be carried, or where that is less, an equal share of what the transfers placed there have."""
+        capacity_bps = _capacity_bps(self._network, rung.uplinks)
+        estimates = [self._estimates[link] for link in self._measured_links(rung, down) if link in self._estimates]
+        shared_by = 1 + max((estimate.placements(now) for estimate in estimates), default=0)
+        return max(capacity_bps - sum(estimate.expected_bps(now) for estimate in estimates),
+                   (capacity_bps - sum(estimate.measured_bps for estimate in estimates)) / shared_by
+                   if shared_by > 1 else -math.inf)
 
     def _measured_links(self, rung: Rung, down: bool) -> Sequence[Link]:
         """The links whose rates add up to what crosses from a rung to the next, or back."""

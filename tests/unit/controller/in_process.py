@@ -13,6 +13,7 @@ from webob import Response
 from controller.coflows.app import Coflows
 from controller.counters.measurements import Measurements
 from controller.errors import ControllerError, UnknownHost
+from controller.placements.app import Placements
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.queues.app import Queues
@@ -122,6 +123,7 @@ class Controller:
         contexts = {"state": self.state, "measurements": self.measurements, "reads": self.reads,
                     "rest": self.application, "packet_ins": PacketIns()}
         self.flowserver = Flowserver(**contexts)
+        self.placements = Placements(**contexts)
         self.queues = Queues(**contexts)
         if self.state.settings.coflow_key_file is not None:
             self.coflows = Coflows(**contexts)

@@ -17,7 +17,7 @@ from controller.errors import (
     SwitchRefused,
     SwitchTimedOut,
 )
-from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller, read_of
+from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, read_of
 
 
 class Described:
@@ -102,6 +102,13 @@ def test_every_route_answers_as_documented(described: Described) -> None:
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("DELETE", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
+    wanted = {"files": [{"writer": "10.0.0.1", "size_bytes": 10_000_000, "replicas": 2}],
+              "candidates": [{"host": host} for host in HOSTS]}
+    placement, = json.loads(described.ask("POST", "/v1/placements", wanted).body)["placements"]
+    described.ask("GET", "/v1/placements")
+    for expected_status in (204, 404):
+        assert described.ask("DELETE", "/v1/placements/{id}",
+                             url=f"/v1/placements/{placement['id']}").status_int == expected_status
     coflow_id = b"c" * 16
     flow = Flow("10.0.0.1", "10.0.1.1", 7100, 40000)
     described.controller.coflows.book.take(coflow_id, [FlowReport(flow, 50_000_000)], 0.0)

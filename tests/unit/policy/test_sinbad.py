@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement, InvalidRequest
 from controller.policy.network.graph import Network
 from controller.policy.network.link_estimate import SMOOTHING, LinkEstimate
-from controller.policy.placements.sinbad import Candidate, MeasuredBy, PlacementRequest, Sinbad
+from controller.policy.placements.sinbad import Candidate, MeasuredBy, Placement, PlacementRequest, Sinbad
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, three_tier
 
@@ -152,6 +152,14 @@ def test_a_batch_is_placed_smallest_first(fabric: Fabric, network: Network) -> N
     assert list(sinbad.place_batch(wanted, 0.0)) == [1, 2, 3]
 
 
+def test_a_batch_says_why_a_request_of_it_cannot_be_placed(fabric: Fabric, network: Network) -> None:
+    good, bad = (PlacementRequest("p0r0h0", BLOCK_BITS, candidates_of(fabric, free_bytes=free_bytes))
+                 for free_bytes in (math.inf, 0.0))
+    outcomes = Sinbad(network, Random(1)).place_batch([("good", good), ("bad", bad)], 0.0)
+    assert isinstance(outcomes["good"], Placement)
+    assert isinstance(outcomes["bad"], ImpossiblePlacement) and outcomes["bad"].constraint == "hosts"
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_fifty_files_at_once_keep_off_a_busy_rack(seed: int) -> None:
     fabric = three_tier(pods=4, racks_per_pod=4, hosts_per_rack=4, host_bps=RATE_BPS)
@@ -167,6 +175,7 @@ def test_fifty_files_at_once_keep_off_a_busy_rack(seed: int) -> None:
         request = PlacementRequest(writer, 8 * 32e6, candidates_of(fabric))
         taken.update(one.host for one in sinbad.place(number, request, 1.0 + 0.002 * number).destinations)
     assert sum(count for host, count in taken.items() if rack_of(fabric, host) == "p2r1") <= 0.05 * taken.total()
+    assert max(taken.values()) <= 2 * taken.total() / len(fabric.hosts)
 
 
 # --- constraints ---

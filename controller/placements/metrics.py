@@ -1,0 +1,16 @@
+"""What `/metrics` tells of placements."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from controller.rest.metrics import LATENCY_BUCKETS
+
+
+class PlacementMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.placed = Counter("speedwell_placements", "Files whose replicas were placed.", registry=registry)
+        self.refused = Counter("speedwell_placements_refused", "Files that no choice of candidates suits, by the "
+                               "constraint that fails.", ["constraint"], registry=registry)
+        self.expected = Gauge("speedwell_placements_expected", "Placements whose transfer is expected to run.",
+                              registry=registry)
+        self.decision_seconds = Histogram("speedwell_placement_decision_seconds", "Time to place the files of one "
+                                          "request.", buckets=LATENCY_BUCKETS, registry=registry)
