@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class TransferPart:
     """One part of a file: `size` bytes from `offset` on."""
 
     transfer: str
@@ -48,11 +48,11 @@ def split(total: int, parts: int) -> list[tuple[int, int]]:
     return [(begin, end - begin) for begin, end in pairwise(bounds)]
 
 
-def part_of(line: bytes) -> Part:
+def part_of(line: bytes) -> TransferPart:
     """A part's header. Raises TransferFailed for what no sender of ours says."""
     try:
         values: Any = json.loads(line)
-        part = Part(**values)
+        part = TransferPart(**values)
         numbers = (part.total, part.part, part.parts, part.offset, part.size)
         good = (all(type(number) is int and 0 <= number <= MAX_REMAINING_BYTES for number in numbers)
                 and isinstance(part.name, str) and isinstance(part.transfer, str)

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from coflow.errors import TransferFailed
-from coflow.parts import BLOCK_BYTES, LOOK_SECONDS, MAX_PARTS, Activity, Advance, Part, Stream, part_of
+from coflow.parts import BLOCK_BYTES, LOOK_SECONDS, MAX_PARTS, Activity, Advance, Stream, TransferPart, part_of
 
 _ACCEPT_SECONDS = 0.2
 _LAST_ANSWERS_SECONDS = 5.0
@@ -26,7 +26,7 @@ End = Callable[[Path | str], None]
 class _Incoming:
     """A file that is being received. Its connections wait for each other at the end."""
 
-    first: Part
+    first: TransferPart
     temporary: Path
     taken: set[int] = field(default_factory=set)
     """Parts that are here or on their way."""
@@ -124,7 +124,7 @@ class Receiver:
                     connection.sendall(f"error: {reason}\n".encode("utf-8", "backslashreplace"))
                     _wait_for_end(connection)
 
-    def _begin(self, part: Part) -> _Incoming:
+    def _begin(self, part: TransferPart) -> _Incoming:
         """The file that a part belongs to. Raises TransferFailed, or OSError if the file cannot be made."""
         with self._lock:
             if self._closed.is_set():
@@ -147,7 +147,7 @@ class Receiver:
             incoming.taken.add(part.part)
             return incoming
 
-    def _receive(self, stream: Stream, part: Part, incoming: _Incoming, advance: Advance) -> None:
+    def _receive(self, stream: Stream, part: TransferPart, incoming: _Incoming, advance: Advance) -> None:
         digest, left = sha256(), part.size
         buffer = memoryview(bytearray(BLOCK_BYTES))
         # A file of its own for each part: another one's end closes none that is written to.

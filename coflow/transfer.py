@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from coflow.errors import TransferFailed
-from coflow.parts import BLOCK_BYTES, MAX_PARTS, TIMEOUT_SECONDS, Activity, Advance, Part, Stream, split
+from coflow.parts import BLOCK_BYTES, MAX_PARTS, TIMEOUT_SECONDS, Activity, Advance, Stream, TransferPart, split
 from coflow.reporter import FlowProgress, Reporter, flow_of
 
 _ENDING_SECONDS = 5.0
@@ -52,10 +52,10 @@ def send(path: Path, host: str, port: int, flows: int, reporter: Reporter | None
         raise TransferFailed(f"{path} did not arrive at {host}:{port}: {first}")
 
 
-def _parts_of(path: Path, total: int, flows: int) -> list[Part]:
+def _parts_of(path: Path, total: int, flows: int) -> list[TransferPart]:
     pieces = split(total, max(1, min(flows, MAX_PARTS, total or 1)))
     transfer = secrets.token_hex(16)
-    return [Part(transfer, path.name, total, number, len(pieces), offset, size)
+    return [TransferPart(transfer, path.name, total, number, len(pieces), offset, size)
             for number, (offset, size) in enumerate(pieces)]
 
 
@@ -98,14 +98,14 @@ def _require(code: int, *fine: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _send_parts(source: int, parts: list[Part], connections: list[socket.socket], reporter: Reporter | None,
+def _send_parts(source: int, parts: list[TransferPart], connections: list[socket.socket], reporter: Reporter | None,
                 advance: Advance) -> list[Exception]:
     """Send all parts at once; returns what went wrong. An interrupt ends them all."""
     accounts = _report(reporter, parts, connections)
     activity = Activity()
     failures: list[Exception] = []
 
-    def run(part: Part, connection: socket.socket) -> None:
+    def run(part: TransferPart, connection: socket.socket) -> None:
         try:
             stream = Stream(connection, activity)
             _send_part(source, part, stream, advance)
@@ -131,7 +131,8 @@ def _send_parts(source: int, parts: list[Part], connections: list[socket.socket]
     return failures
 
 
-def _report(reporter: Reporter | None, parts: list[Part], connections: list[socket.socket]) -> list[FlowProgress]:
+def _report(reporter: Reporter | None, parts: list[TransferPart],
+            connections: list[socket.socket]) -> list[FlowProgress]:
     if reporter is None:
         return []
     accounts = reporter.add([(flow_of(connection), part.size)
@@ -147,7 +148,7 @@ def _shut(connections: list[socket.socket]) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-def _send_part(source: int, part: Part, stream: Stream, moved: Callable[[int], None]) -> None:
+def _send_part(source: int, part: TransferPart, stream: Stream, moved: Callable[[int], None]) -> None:
     stream.send(json.dumps(asdict(part)).encode() + b"\n")
     digest, offset, end = sha256(), part.offset, part.offset + part.size
     while offset < end:

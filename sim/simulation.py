@@ -15,7 +15,7 @@ from random import Random
 from controller.policy.errors import NoPath
 from controller.policy.network.graph import Path
 from controller.policy.reads.mayflower_plus import PATIENCE
-from controller.policy.reads.selection import PLUS, ReadRequest, Replica, Selector
+from controller.policy.reads.selection import PLUS, Replica, SelectionRequest, Selector
 from sim.errors import InvalidSetting, Overloaded
 from sim.fabric_network import network_of
 from sim.fluid import FluidNetwork, Link
@@ -177,7 +177,7 @@ class Simulation:
         read = outcome.read
         port = FIRST_CLIENT_PORT + self.decisions % CLIENT_PORTS
         replicas = tuple(Replica(host, SERVER_PORT) for host in read.replicas)
-        request = ReadRequest(read.client, replicas, read.size_bits, port)
+        request = SelectionRequest(read.client, replicas, read.size_bits, port)
         try:
             chosen = self.selector.select_parts(request, self.now, self._most_parts)
         except NoPath:
@@ -337,7 +337,7 @@ class Simulation:
             return
         source, client = part.path.nodes[0], part.path.nodes[-1]
         left_bits = part.size_bits - part.last_bits
-        request = ReadRequest(client, (Replica(source, SERVER_PORT),), left_bits, part.client_port)
+        request = SelectionRequest(client, (Replica(source, SERVER_PORT),), left_bits, part.client_port)
         try:
             path = self.selector.select(request, self.now).path
             self.selector.flow_moved(part.name, path, self.now)

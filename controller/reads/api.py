@@ -9,19 +9,19 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
-from controller.policy.reads.link_load import Flow
+from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.selection import MAYFLOWER, PLUS
 from controller.policy.reads.selection_request import Replica
 from controller.reads import models
 from controller.reads.book import (
     ConnectionInUse,
-    Part,
     Read,
     ReadBook,
+    ReadPart,
+    ReadRequest,
     TooManyWaiting,
     UnknownPart,
     UnknownRead,
-    Wanted,
 )
 from controller.rest.problems import FieldError, invalid
 from controller.rest.routes import route
@@ -42,7 +42,7 @@ class ReadService(Protocol):
 
     reads: ReadBook
 
-    def place(self, wanted: Wanted) -> Read: ...
+    def place(self, wanted: ReadRequest) -> Read: ...
 
     def end(self, read_id: str) -> None: ...
 
@@ -50,7 +50,7 @@ class ReadService(Protocol):
 
     def follow(self, read_id: str, after: int, wait_seconds: float) -> Read: ...
 
-    def model(self) -> dict[str, Flow]: ...
+    def model(self) -> dict[str, ReadFlow]: ...
 
 
 class ReadsApi:
@@ -59,9 +59,9 @@ class ReadsApi:
         self._state = state
 
     @route("POST", "/v1/reads", summary="Choose replicas and paths for a read", tag="reads",
-           request=models.ReadRequest, response=models.Read, status=201,
+           request=models.ReadBody, response=models.PlacedRead, status=201,
            problems=[UnknownHost, NoSuchPath, ConnectionInUse, SwitchRefused, SwitchGone, SwitchTimedOut])
-    def create_read(self, body: models.ReadRequest, peer: str) -> models.Read:
+    def create_read(self, body: models.ReadBody, peer: str) -> models.PlacedRead:
         """The switches have confirmed the paths when this answers. For each part, the client connects from its
         `client_port` to its replica; it deletes the read when it is done. Replicas that no switch has seen are left
         out. There are several parts only where that is estimated to be faster (Mayflower, section 4.3). Under
@@ -70,12 +70,12 @@ class ReadsApi:
         settings = self._state.settings
         if (body.replica_policy or settings.replica_policy) == PLUS and body.path_policy not in (None, MAYFLOWER):
             raise invalid([FieldError(field="path_policy", message=models.PLUS_CHOOSES_PATHS)])
-        read = self._service.place(Wanted(
+        read = self._service.place(ReadRequest(
             body.client, body.client_ports, [Replica(replica.host, replica.port) for replica in body.replicas],
             body.size_bytes, body.file_id, body.replica_policy, body.path_policy, body.most_parts,
             body.follows, peer))
-        return models.Read(id=read.id, revision=_revision(read), **_policies(read),
-                           parts=[models.ReadPart(**self._part(part)) for part in read.parts if part.placed])
+        return models.PlacedRead(id=read.id, revision=_revision(read), **_policies(read),
+                                 parts=[models.PlacedPart(**self._part(part)) for part in read.parts if part.placed])
 
     @route("DELETE", "/v1/reads/{id}", summary="End a read", tag="reads", status=204,
            problems=[UnknownRead, SwitchRefused, SwitchTimedOut])
@@ -90,10 +90,10 @@ class ReadsApi:
         ends."""
         self._service.end_part(id, number)
 
-    @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.Reads)
-    def list_reads(self) -> models.Reads:
+    @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.ReadList)
+    def list_reads(self) -> models.ReadList:
         flows, now = self._service.model(), time.monotonic()
-        return models.Reads(reads=[self._read_state(read, flows, now) for read in self._service.reads])
+        return models.ReadList(reads=[self._read_state(read, flows, now) for read in self._service.reads])
 
     @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
            problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"))
@@ -109,13 +109,13 @@ class ReadsApi:
         return self._read_state(read, self._service.model(), time.monotonic())
 
     @route("GET", "/v1/flows", summary="The flows that the controller placed", tag="network",
-           response=models.Flows)
-    def list_flows(self) -> models.Flows:
+           response=models.PlacedFlowList)
+    def list_flows(self) -> models.PlacedFlowList:
         """Parts of reads that have an entry of their own, with the rates that the switches measured."""
         flows, now = self._service.model(), time.monotonic()
-        return models.Flows(flows=[self._flow(part, flows, now) for part in self._service.reads.flows()])
+        return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in self._service.reads.flows()])
 
-    def _part(self, part: Part) -> dict[str, Any]:
+    def _part(self, part: ReadPart) -> dict[str, Any]:
         connection = part.five_tuple
         return {
             "number": part.number,
@@ -128,25 +128,25 @@ class ReadsApi:
             "cost_seconds": part.cost_seconds if part.is_flow else None,
         }
 
-    def _path(self, part: Part) -> dict[str, Any]:
+    def _path(self, part: ReadPart) -> dict[str, Any]:
         nodes = part.path.nodes if part.is_flow else ()
         return {"path": list(nodes), "path_names": [self._state.name_of(node) for node in nodes]}
 
-    def _read_state(self, read: Read, flows: dict[str, Flow], now: float) -> models.ReadState:
+    def _read_state(self, read: Read, flows: dict[str, ReadFlow], now: float) -> models.ReadState:
         return models.ReadState(
             id=read.id, client=read.client, size_bytes=read.size_bytes, file_id=read.file_id,
             age_seconds=now - read.started_at, revision=_revision(read), **_policies(read),
             parts=[self._part_state(part, flows, now) for part in read.parts if part.placed])
 
-    def _part_state(self, part: Part, flows: dict[str, Flow], now: float) -> models.ReadPartState:
+    def _part_state(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.ReadPartState:
         remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
         return models.ReadPartState(**self._part(part), transferred_bytes=part.transferred_bytes,
                                     remaining_bytes=remaining_bytes, measured_bps=part.measured_bps,
                                     reroutes=part.reroutes, ended=part.ended, **_share(part, flows, now))
 
-    def _flow(self, part: Part, flows: dict[str, Flow], now: float) -> models.Flow:
+    def _flow(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.PlacedFlow:
         connection = part.five_tuple
-        return models.Flow(
+        return models.PlacedFlow(
             id=part.flow_id, read_id=part.read_id, source=connection.source, source_port=connection.source_port,
             destination=connection.destination, destination_port=connection.destination_port, protocol="tcp",
             size_bytes=part.size_bytes, transferred_bytes=part.transferred_bytes, rate_bps=part.measured_bps,
@@ -161,7 +161,7 @@ def _policies(read: Read) -> dict[str, Any]:
     return {"replica_policy": read.replica_policy, "path_policy": read.path_policy}
 
 
-def _share(part: Part, flows: dict[str, Flow], now: float) -> dict[str, Any]:
+def _share(part: ReadPart, flows: dict[str, ReadFlow], now: float) -> dict[str, Any]:
     flow = flows.get(part.flow_id) if part.is_flow else None
     if flow is None:
         return {"share_bps": None, "frozen": False}

@@ -22,10 +22,10 @@ from controller.events import EventFlowsEnded, EventFlowsMoved, EventHostChanged
 from controller.loops import in_turns
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.policy.reads.link_load import Flow
+from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.selection import Selection, Selector, compile_selection
 from controller.reads.api import ReadsApi
-from controller.reads.book import Part, Read, ReadBook, UnknownPart, UnknownRead, Wanted
+from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest, UnknownPart, UnknownRead
 from controller.reads.metrics import ReadMetrics
 from controller.reads.read_divisions import ReadDivider
 from controller.reads.replica_search import ReplicaSearch
@@ -68,7 +68,7 @@ class Flowserver(Application):
 
     # --- placing a read ---
 
-    def place(self, wanted: Wanted) -> Read:
+    def place(self, wanted: ReadRequest) -> Read:
         """Choose replicas and paths, and install them, confirmed by all the switches concerned.
 
         Raises UnknownHost, NoSuchPath, SwitchRefused, SwitchTimedOut or SwitchGone; then nothing of the read remains.
@@ -100,17 +100,17 @@ class Flowserver(Application):
         """See `PartInstaller`."""
         return self._scheduler.is_in_use(read, selection, client_port)
 
-    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> ReadPart:
         """See `PartInstaller`."""
         return self._scheduler.new_part(read, selection, client_port, size_bytes)
 
-    def _install(self, parts: Sequence[Part]) -> None:
+    def _install(self, parts: Sequence[ReadPart]) -> None:
         """Install all at once. Raises what went wrong when nothing is under way any more."""
         # A path that died meanwhile is chosen anew, which is of no use if there is something worse.
         for error in sorted(self.install(parts), key=lambda error: isinstance(error, NoSuchPath)):
             raise error
 
-    def install(self, parts: Sequence[Part]) -> list[ControllerError]:
+    def install(self, parts: Sequence[ReadPart]) -> list[ControllerError]:
         """See `PartInstaller`."""
         failures = self.forwarding.apply([self._claim(part, part.path) for part in parts])
         for error in failures.values():
@@ -119,17 +119,17 @@ class Flowserver(Application):
             self._follow(part, believed=part.path)
         return list(failures.values())
 
-    def _claim(self, part: Part, path: Path) -> Claim:
+    def _claim(self, part: ReadPart, path: Path) -> Claim:
         return Claim(part.five_tuple, CLAIMANT, part.flow_id, path,
                      idle_timeout_seconds=self._idle_timeout_seconds)
 
-    def _record(self, part: Part) -> FlowRecord | None:
+    def _record(self, part: ReadPart) -> FlowRecord | None:
         """The record in which a part has its claim."""
         record: FlowRecord | None = self.forwarding.records.get(part.five_tuple)
         claim = record.claims.get(CLAIMANT) if record else None
         return record if claim is not None and claim.subject == part.flow_id else None
 
-    def _follow(self, part: Part, believed: Path) -> None:
+    def _follow(self, part: ReadPart, believed: Path) -> None:
         """The policy's model has a part where its packets go, whoever chose that path."""
         record = self._record(part)
         if record is not None and record.path is not None:
@@ -167,13 +167,13 @@ class Flowserver(Application):
             raise UnknownPart(read_id, number)
         self._withdraw([read.parts[number]])
 
-    def _withdraw(self, parts: Iterable[Part]) -> None:
+    def _withdraw(self, parts: Iterable[ReadPart]) -> None:
         """Raises the first thing that a switch has against it."""
         for error in self.forwarding.apply(
                 (), [Withdrawal(part.five_tuple, CLAIMANT, part.flow_id) for part in parts if part.is_flow]).values():
             raise error
 
-    def remove_entry(self, part: Part) -> None:
+    def remove_entry(self, part: ReadPart) -> None:
         """See `PartInstaller`."""
         try:
             self._withdraw([part])
@@ -216,7 +216,7 @@ class Flowserver(Application):
             self.loops.spawn(self.reroute, stranded)
         self.divider.wake()
 
-    def _is_held(self, part: Part) -> bool:
+    def _is_held(self, part: ReadPart) -> bool:
         record = self._record(part)
         return record is not None and record.is_held(CLAIMANT)
 
@@ -242,7 +242,7 @@ class Flowserver(Application):
         if lost:
             self.loops.spawn(self.reroute, lost)
 
-    def reroute(self, parts: list[Part]) -> None:
+    def reroute(self, parts: list[ReadPart]) -> None:
         """Give running parts new paths from the same replica. All are decided first, then moved at once."""
         moved = {part: path for part in parts if (path := self._scheduler.decide_again(part)) is not None}
         failures = self.forwarding.apply([self._claim(part, path) for part, path in moved.items()])
@@ -266,6 +266,6 @@ class Flowserver(Application):
         """See `ReadDivider.follow`."""
         return self.divider.follow(read_id, after, wait_seconds)
 
-    def model(self) -> dict[str, Flow]:
-        """The policy's view of each flow, by `Part.flow_id`."""
+    def model(self) -> dict[str, ReadFlow]:
+        """The policy's view of each flow, by `ReadPart.flow_id`."""
         return {flow.flow_id: flow for flow in self._selector.flows()}

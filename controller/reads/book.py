@@ -10,7 +10,7 @@ from ryu.lib import hub
 from controller.errors import ControllerError
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class UnknownRead(ControllerError):
@@ -60,7 +60,7 @@ class ConnectionInUse(ControllerError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadRequest:
     """A read as a client asks for it. Policies may be None: as the controller is set.
 
     Part i ends at `client_ports[i]`; there are at most `most_parts` (None: as many as there are ports).
@@ -85,7 +85,7 @@ class Wanted:
 
 
 @dataclass(eq=False)
-class Part:
+class ReadPart:
     """One connection of a read. `flow_id` is what the policy calls it; empty if replica and client are one host: then
     nothing is installed."""
 
@@ -118,7 +118,7 @@ class Part:
 class Following:
     """How the client of a read hears of its divisions. `ports` are those of its local ports that no part had yet."""
 
-    def __init__(self, request: ReadRequest, most_parts: int, ports: Sequence[int], now: float) -> None:
+    def __init__(self, request: SelectionRequest, most_parts: int, ports: Sequence[int], now: float) -> None:
         self.request = request
         self.most_parts = most_parts
         self.ports = list(ports)
@@ -147,16 +147,16 @@ class Read:
     replica_policy: str
     path_policy: str
     started_at: float
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReadPart] = field(default_factory=list)
     following: Following | None = None
     requester: str | None = None
 
     @property
-    def running(self) -> list[Part]:
+    def running(self) -> list[ReadPart]:
         return [part for part in self.parts if not part.ended]
 
     @property
-    def flows(self) -> list[Part]:
+    def flows(self) -> list[ReadPart]:
         return [part for part in self.parts if part.is_flow]
 
 
@@ -165,7 +165,7 @@ class ReadBook:
 
     def __init__(self) -> None:
         self._reads: dict[str, Read] = {}
-        self._by_connection: dict[FiveTuple, Part] = {}
+        self._by_connection: dict[FiveTuple, ReadPart] = {}
 
     def __len__(self) -> int:
         return len(self._reads)
@@ -179,7 +179,7 @@ class ReadBook:
         for part in read.flows:
             self._add_flow(part)
 
-    def add_part(self, read: Read, part: Part) -> None:
+    def add_part(self, read: Read, part: ReadPart) -> None:
         """A read in flight gets one more part, which is a flow."""
         read.parts.append(part)
         self._add_flow(part)
@@ -187,21 +187,21 @@ class ReadBook:
     def get(self, read_id: str) -> Read | None:
         return self._reads.get(read_id)
 
-    def part_on(self, connection: FiveTuple) -> Part | None:
+    def part_on(self, connection: FiveTuple) -> ReadPart | None:
         """The part that a connection carries."""
         return self._by_connection.get(connection)
 
-    def flows(self) -> list[Part]:
+    def flows(self) -> list[ReadPart]:
         """Every part that has an entry, oldest first."""
         return list(self._by_connection.values())
 
-    def remove(self, read: Read) -> list[Part]:
+    def remove(self, read: Read) -> list[ReadPart]:
         """Take a read out. Returns those of its parts that had not ended."""
         if self._reads.pop(read.id, None) is None:
             return []
         return [part for part in read.parts if self._remove(part)]
 
-    def end_part(self, part: Part) -> bool:
+    def end_part(self, part: ReadPart) -> bool:
         """A part is over; the read with it when it was the last one. False if it was over before."""
         if not self._remove(part):
             return False
@@ -210,14 +210,14 @@ class ReadBook:
             del self._reads[read.id]
         return True
 
-    def drop_part(self, part: Part) -> bool:
+    def drop_part(self, part: ReadPart) -> bool:
         """A part did not come about; its read stays. False if it was over before."""
         return self._remove(part)
 
-    def _add_flow(self, part: Part) -> None:
+    def _add_flow(self, part: ReadPart) -> None:
         self._by_connection[part.five_tuple] = part
 
-    def _remove(self, part: Part) -> bool:
+    def _remove(self, part: ReadPart) -> bool:
         if part.ended:
             return False
         part.ended = True

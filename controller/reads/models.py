@@ -27,7 +27,7 @@ def _distinct(values: list[int] | list[ReplicaAddress]) -> list[int] | list[Repl
     return values
 
 
-class ReadRequest(Input):
+class ReadBody(Input):
     """A read that is about to start: who reads how much, from which of these replicas."""
 
     client: Ipv4
@@ -56,7 +56,7 @@ class ReadRequest(Input):
         return self
 
 
-class ReadPart(Output):
+class PlacedPart(Output):
     """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
     together; offsets of parts that came later are 0, as the client knows what it has left."""
 
@@ -72,17 +72,17 @@ class ReadPart(Output):
         description="Mayflower's cost of the choice (paper, Eq. 2); null on one host or if no cost was needed.")
 
 
-class Read(Output):
+class PlacedRead(Output):
     """What was decided for a read; the switches have confirmed it."""
 
     id: str
-    parts: list[ReadPart] = Field(description="None if the read is to wait for news.")
+    parts: list[PlacedPart] = Field(description="None if the read is to wait for news.")
     revision: int | None = Field(description="0 if there may be news of the read; null if there will be none.")
     replica_policy: ReplicaPolicy
     path_policy: PathPolicy
 
 
-class ReadPartState(ReadPart):
+class ReadPartState(PlacedPart):
     """A part and how far it is."""
 
     transferred_bytes: int = Field(ge=0, description="Counted by the first switch, without headers.")
@@ -108,11 +108,11 @@ class ReadState(Output):
     parts: list[ReadPartState] = Field(description="In the order in which they were opened.")
 
 
-class Reads(Output):
+class ReadList(Output):
     reads: list[ReadState]
 
 
-class Flow(Output):
+class PlacedFlow(Output):
     """A flow that the controller placed, as the switches count it."""
 
     id: str = Field(description="The cookie of its entry, 16 hex digits.")
@@ -131,5 +131,5 @@ class Flow(Output):
     frozen: bool
 
 
-class Flows(Output):
-    flows: list[Flow]
+class PlacedFlowList(Output):
+    flows: list[PlacedFlow]

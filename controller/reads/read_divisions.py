@@ -14,7 +14,7 @@ from typing import Protocol
 from controller.errors import ControllerError
 from controller.loops import Loops
 from controller.policy.reads.selection import Division, Selection, Selector
-from controller.reads.book import Following, Part, Read, ReadBook, TooManyWaiting, UnknownRead
+from controller.reads.book import Following, Read, ReadBook, ReadPart, TooManyWaiting, UnknownRead
 from controller.reads.metrics import ReadMetrics
 
 SILENCE_SECONDS = 5.0
@@ -29,13 +29,13 @@ class PartInstaller(Protocol):
     def is_in_use(self, read: Read, selection: Selection, client_port: int) -> bool:
         """Whether the connection of a further part carries a read that somebody else asked for."""
 
-    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> ReadPart:
         """A further part, not accounted for yet; whatever used its connection before is over."""
 
-    def install(self, parts: Sequence[Part]) -> list[ControllerError]:
+    def install(self, parts: Sequence[ReadPart]) -> list[ControllerError]:
         """Install entries at once; what went wrong, when nothing is under way any more."""
 
-    def remove_entry(self, part: Part) -> None:
+    def remove_entry(self, part: ReadPart) -> None:
         """Take an entry out that nobody waits for."""
 
 
@@ -163,7 +163,7 @@ class ReadDivider:
         else:
             following.revised()
 
-    def _open(self, read: Read, following: Following, opened: Sequence[Part]) -> None:
+    def _open(self, read: Read, following: Following, opened: Sequence[ReadPart]) -> None:
         failed = bool(self._installer.install(opened))
         for part in opened:
             if failed and self._reads.drop_part(part):

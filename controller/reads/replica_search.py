@@ -9,7 +9,7 @@ from ryu.lib import hub
 from controller.errors import ControllerError, UnknownHost
 from controller.loops import Loops
 from controller.policy.reads.selection_request import Replica
-from controller.reads.book import Wanted
+from controller.reads.book import ReadRequest
 from controller.topology.state import NetworkState
 
 LOCATE_SECONDS = 1.0
@@ -24,7 +24,7 @@ class ReplicaSearch:
         self._loops = loops
         self._searches: dict[str, Any] = {}
 
-    def locate(self, hosts: Any, wanted: Wanted) -> list[Replica]:
+    def locate(self, hosts: Any, wanted: ReadRequest) -> list[Replica]:
         """The replicas whose place is known; the others are searched for, and waited for only if none is known.
 
         `hosts` is the application that locates. Raises UnknownHost.

@@ -19,8 +19,8 @@ from controller.policy.errors import NoPath, UnknownLink, UnknownNode
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Link, Path
 from controller.policy.reads import selection as policy
-from controller.policy.reads.selection import MAYFLOWER, PLUS, ReadRequest, Replica, Selection, Selector
-from controller.reads.book import ConnectionInUse, Following, Part, Read, ReadBook, Wanted
+from controller.policy.reads.selection import MAYFLOWER, PLUS, Replica, Selection, SelectionRequest, Selector
+from controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
 from controller.reads.byte_ranges import byte_ranges
 from controller.reads.metrics import ReadMetrics
 from controller.reads.read_divisions import ReadDivider
@@ -54,10 +54,10 @@ class ReadScheduler:
 
     # --- decisions ---
 
-    def decide(self, wanted: Wanted, replicas: list[Replica]) -> Read:
+    def decide(self, wanted: ReadRequest, replicas: list[Replica]) -> Read:
         """Choose the replicas and paths of a read that begins. Raises NoSuchPath or ConnectionInUse."""
         now = time.monotonic()
-        request = ReadRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
+        request = SelectionRequest(wanted.client, tuple(replicas), 8.0 * wanted.size_bytes, wanted.client_ports[0])
         replica_policy = wanted.replica_policy or self._selector.replica_policy
         path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
         read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
@@ -81,24 +81,25 @@ class ReadScheduler:
         self._reads.add(read)
         return read
 
-    def _select(self, wanted: Wanted, request: ReadRequest, read: Read) -> list[policy.Part]:
+    def _select(self, wanted: ReadRequest, request: SelectionRequest, read: Read) -> list[policy.Subflow]:
         """The parts to begin with. A client that does not follow its read gets all of it at once, in one part, from
         a policy that would let it wait."""
         if read.replica_policy == PLUS and not wanted.follows:
             selection = self._selector.select(request, read.started_at, read.replica_policy, read.path_policy)
-            return [policy.Part(selection, request.size_bits)]
+            return [policy.Subflow(selection, request.size_bits)]
         most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
         return self._selector.select_parts(request, read.started_at, most_parts, read.replica_policy,
                                            read.path_policy, wanted.client_ports)
 
-    def decide_again(self, part: Part) -> Path | None:
+    def decide_again(self, part: ReadPart) -> Path | None:
         """Choose another path from the same replica; None if there is none, or the part is over."""
         read = self._reads.get(part.read_id)
         if read is None or self._reads.part_on(part.five_tuple) is not part:
             return None
         connection, now = part.five_tuple, time.monotonic()
-        request = ReadRequest(connection.destination, (Replica(connection.source, connection.source_port),),
-                              8.0 * max(part.size_bytes - part.transferred_bytes, 0), connection.destination_port)
+        request = SelectionRequest(connection.destination, (Replica(connection.source, connection.source_port),),
+                                   8.0 * max(part.size_bytes - part.transferred_bytes, 0),
+                                   connection.destination_port)
         try:
             with _as_controller_errors():
                 path = self._selector.select(request, now, read.replica_policy, read.path_policy).path
@@ -110,7 +111,7 @@ class ReadScheduler:
         part.stranded = False
         return path
 
-    def follow(self, part: Part, path: Path, believed: Path) -> None:
+    def follow(self, part: ReadPart, path: Path, believed: Path) -> None:
         """A part takes another path than the policy believes: somebody with more to say about the flow chose it."""
         if path != believed:
             try:
@@ -119,7 +120,7 @@ class ReadScheduler:
                 return      # that link went meanwhile, and the part will be told of
         part.path = path
 
-    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> Part:
+    def new_part(self, read: Read, selection: Selection, client_port: int, size_bytes: int) -> ReadPart:
         """See `PartInstaller`."""
         part = self._part(read, selection, client_port, 0, size_bytes)
         part.moved_at, part.placed = time.monotonic(), False
@@ -130,11 +131,12 @@ class ReadScheduler:
         """See `PartInstaller`."""
         return self._is_anothers(_connection(read, selection, client_port), read.requester, time.monotonic())
 
-    def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int, size_bytes: int) -> Part:
+    def _part(self, read: Read, selection: Selection, client_port: int, offset_bytes: int,
+              size_bytes: int) -> ReadPart:
         connection = _connection(read, selection, client_port)
         flow_id = f"{next(self._flow_numbers):016x}" if selection.path.links else ""
-        return Part(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
-                    selection.estimated_bps, selection.cost_seconds, flow_id, read.started_at)
+        return ReadPart(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
+                        selection.estimated_bps, selection.cost_seconds, flow_id, read.started_at)
 
     def _is_anothers(self, connection: FiveTuple, requester: str | None, now: float) -> bool:
         """Whether a connection carries a read that moves and that somebody else asked for: nobody ends such a read
@@ -144,7 +146,7 @@ class ReadScheduler:
         idle_seconds = SUPERSEDE_POLLS * self._state.settings.poll_interval_seconds
         return bool(former and read and read.requester != requester and now - former.moved_at <= idle_seconds)
 
-    def _supersede(self, part: Part) -> None:
+    def _supersede(self, part: ReadPart) -> None:
         # The client has bound this port anew, so whatever used the same connection before is over.
         former = self._reads.part_on(part.five_tuple)
         if former is not None:
@@ -152,7 +154,7 @@ class ReadScheduler:
 
     # --- ends ---
 
-    def forget(self, read: Read) -> list[Part]:
+    def forget(self, read: Read) -> list[ReadPart]:
         """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
         left = [part for part in self._reads.remove(read) if part.is_flow]
         for part in left:
@@ -161,7 +163,7 @@ class ReadScheduler:
         self._divider.wake()
         return left
 
-    def end_part(self, part: Part, reason: str) -> bool:
+    def end_part(self, part: ReadPart, reason: str) -> bool:
         """A part is over, and its read with the last one. False if it was over before."""
         read = self._reads.get(part.read_id)
         if not self._reads.end_part(part):
@@ -175,7 +177,7 @@ class ReadScheduler:
         self._divider.wake()
         return True
 
-    def expired(self, now: float, is_held: Callable[[Part], bool]) -> list[Part]:
+    def expired(self, now: float, is_held: Callable[[ReadPart], bool]) -> list[ReadPart]:
         """End what nobody will tell the end of: local reads, and entries whose removal was not heard of. Returns the
         parts with such an entry. One that `is_held` back by somebody is not over because it stands still."""
         self._divider.expire(now)
@@ -188,14 +190,14 @@ class ReadScheduler:
 
     # --- measurements ---
 
-    def flows_measured(self, flows: Iterable[tuple[Part, FlowRecord]], began_at: float, now: float) -> None:
+    def flows_measured(self, flows: Iterable[tuple[ReadPart, FlowRecord]], began_at: float, now: float) -> None:
         """A round of polls is over that began at `began_at`. Not all of these need have been read in it."""
         for part, record in flows:
             read_at = record.counters.read_at
             if read_at is not None and read_at >= began_at:
                 self._flow_measured(part, record, now)
 
-    def _flow_measured(self, part: Part, record: FlowRecord, now: float) -> None:
+    def _flow_measured(self, part: ReadPart, record: FlowRecord, now: float) -> None:
         transferred_bytes = record.transferred_bytes(CLAIMANT)
         if transferred_bytes > part.transferred_bytes:
             part.transferred_bytes = transferred_bytes

@@ -39,8 +39,8 @@ from cluster.commands.up import up
 from cluster.fabric import FabricCluster, FabricSettings
 from controller.errors import InvalidSettings
 from controller.main import main
-from controller.policy.reads.selection import ReadRequest, Replica, Selector
-from controller.reads.models import ReadRequest as ReadBody
+from controller.policy.reads.selection import Replica, SelectionRequest, Selector
+from controller.reads.models import ReadBody
 from controller.settings import load_settings
 from sim.experiments.custom import method_of
 from sim.experiments.mincof import _scheduler
@@ -70,7 +70,7 @@ network = network_of(fabric)
 assert isinstance(_scheduler("idle", network), FairSharing)
 client, *hosts = sorted(network.hosts)
 selector = Selector(network, "last", "longest-name", Random(1))
-request = ReadRequest(client, tuple(map(Replica, hosts)), 8e6, 1)
+request = SelectionRequest(client, tuple(map(Replica, hosts)), 8e6, 1)
 chosen = selector.select(request, 0.0)
 assert chosen.replica.host == hosts[-1] and chosen.path == network.shortest_paths(hosts[-1], client)[-1]
 """

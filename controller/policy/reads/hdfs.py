@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class Hdfs:
@@ -16,7 +16,7 @@ class Hdfs:
         self._network = network
         self._generator = generator
 
-    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica:
+    def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         racks = set(self._network.neighbours(request.client))
         local = [replica for replica in reachable if replica.host == request.client]
         in_rack = [replica for replica in reachable if not racks.isdisjoint(self._network.neighbours(replica.host))]

@@ -14,7 +14,7 @@ BACKGROUND_ORDER = 1 << 62
 """Traffic that is not a known flow comes after the flows, whenever these came."""
 
 
-class Flow:
+class ReadFlow:
     """A read in flight, in the paper's terms f: bandwidth b_f, remaining size r_f, freeze state and its end T.
 
     Compared by identity. Counters give `remaining_bits` as of `settled_at`; between them it is taken to
@@ -23,14 +23,14 @@ class Flow:
 
     __slots__ = ("_table", "flow_id", "links", "path", "row", "size_bits")
 
-    def __init__(self, flow_id: str, path: Path, links: tuple[int, ...], size_bits: float, table: FlowTable,
+    def __init__(self, flow_id: str, path: Path, links: tuple[int, ...], size_bits: float, table: ShareTable,
                  row: int) -> None:
         self.flow_id = flow_id
         self.path = path
         self.links = links
         self.size_bits = size_bits
         self.row = row
-        self._table: FlowTable | _Dropped = table
+        self._table: ShareTable | _Dropped = table
 
     @property
     def bandwidth_bps(self) -> float:
@@ -76,7 +76,7 @@ class _Dropped:
         self.flows = flows
 
 
-class FlowTable:
+class ShareTable:
     """Rows of flows and links. `share_kernels` says how they hang together."""
 
     def __init__(self) -> None:

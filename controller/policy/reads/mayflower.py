@@ -27,8 +27,8 @@ import numpy as np
 from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads import share_kernels as kernels
-from controller.policy.reads.link_load import Flow, FlowTable
-from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
+from controller.policy.reads.link_load import ReadFlow, ShareTable
+from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 
 class Mayflower:
@@ -41,13 +41,13 @@ class Mayflower:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._version = network.version
-        self._table = FlowTable()
-        self._flows: dict[str, Flow] = {}
+        self._table = ShareTable()
+        self._flows: dict[str, ReadFlow] = {}
 
     # --- decisions ---
 
     def select_replica_and_path(
-        self, request: ReadRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
+        self, request: SelectionRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
     ) -> Selection:
         """SELECTREPLICAANDPATH, lines 1 to 8: the replica and path of least cost (Eq. 1).
 
@@ -76,7 +76,7 @@ class Mayflower:
             replica, count = replicas.pop(0)
         return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost)
 
-    def _all_paths(self, request: ReadRequest) -> tuple[list[tuple[Replica, int]], kernels.Integers]:
+    def _all_paths(self, request: SelectionRequest) -> tuple[list[tuple[Replica, int]], kernels.Integers]:
         """How many shortest paths each replica has, and the link indices of all."""
         network = self._network
         found = [(replica, network.shortest_path_rows(replica.host, request.client))
@@ -107,7 +107,7 @@ class Mayflower:
         if flow_id in self._flows:
             raise DuplicateFlow(f"a flow {flow_id!r} is already known")
         links = self._indices(path)
-        flow = Flow(flow_id, path, links, size_bits, self._table, self._table.new_row(links, size_bits, now))
+        flow = ReadFlow(flow_id, path, links, size_bits, self._table, self._table.new_row(links, size_bits, now))
         self._flows[flow_id] = flow
         self._share_with(flow, now)
         return flow.bandwidth_bps
@@ -144,11 +144,11 @@ class Mayflower:
         flow.dropped()
         return True
 
-    def _settle(self, flow: Flow, remaining_bits: float, now: float) -> None:
+    def _settle(self, flow: ReadFlow, remaining_bits: float, now: float) -> None:
         self._table.flows["remaining"][flow.row] = remaining_bits
         self._table.flows["settled_at"][flow.row] = now
 
-    def _share_with(self, flow: Flow, now: float) -> None:
+    def _share_with(self, flow: ReadFlow, now: float) -> None:
         table = self._table
         table.make_room(flow.links)
         kernels.share_with(*table.state(), flow.row, now, table.stamps(1), table.losing,
@@ -159,7 +159,7 @@ class Mayflower:
         self._follow_network()
         return Trial(self)
 
-    def _remove(self, flow: Flow, now: float) -> None:
+    def _remove(self, flow: ReadFlow, now: float) -> None:
         """Take a flow off its links, and share out what it leaves."""
         table = self._table
         del self._flows[flow.flow_id]
@@ -196,7 +196,7 @@ class Mayflower:
 
     # --- look-ups ---
 
-    def flows(self) -> Iterable[Flow]:
+    def flows(self) -> Iterable[ReadFlow]:
         """The flows in flight, oldest first."""
         return self._flows.values()
 
@@ -224,7 +224,7 @@ class Trial:
 
     def __init__(self, mayflower: Mayflower) -> None:
         self._mayflower = mayflower
-        self._flows: list[Flow] = []
+        self._flows: list[ReadFlow] = []
         self._saved: list[tuple[kernels.Integers, kernels.Records]] = []
 
     def __enter__(self) -> Trial:
@@ -234,8 +234,8 @@ class Trial:
         """Add a temporary flow. Gives its estimated share in bits per second."""
         model = self._mayflower
         table, links = model._table, model._indices(path)
-        flow = Flow(f"temporary {len(self._flows)}", path, links, size_bits, table,
-                    table.new_row(links, size_bits, now))
+        flow = ReadFlow(f"temporary {len(self._flows)}", path, links, size_bits, table,
+                        table.new_row(links, size_bits, now))
         meeting = table.rows_on(links)
         self._saved.append((meeting, table.flows[meeting]))
         self._flows.append(flow)

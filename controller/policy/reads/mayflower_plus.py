@@ -36,8 +36,8 @@ from typing import NamedTuple
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.exact_shares import ExactShares, SharedFlow, Trial
 from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads.multi_replica import Part
-from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
+from controller.policy.reads.multi_replica import Subflow
+from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 FREE = 0.1
 """The part of its capacity that a link must have to spare for a new part. What is free is mostly next to nothing or
@@ -72,7 +72,7 @@ class _Read:
     """A read that runs, or waits as long as it has not `started`."""
 
     read_id: str
-    request: ReadRequest
+    request: SelectionRequest
     asked_at: float
     most_parts: int
     started: bool = False
@@ -98,14 +98,14 @@ class MayflowerPlus:
 
     # --- decisions ---
 
-    def select(self, request: ReadRequest, now: float) -> Selection:
+    def select(self, request: SelectionRequest, now: float) -> Selection:
         """The replica and path with most room for the whole read, at once. Raises NoPath, UnknownNode."""
         self._require_path(request)
         self._shares.flows_at(now)
         trial = self._shares.trial()
         return self._parts(request, [self._open_roomiest(request, trial)], trial)[0].selection
 
-    def select_parts(self, request: ReadRequest, now: float, most_parts: int) -> list[Part]:
+    def select_parts(self, request: SelectionRequest, now: float, most_parts: int) -> list[Subflow]:
         """The parts that the read starts with; none if it is to wait. Raises NoPath, UnknownNode."""
         self._require_path(request)
         self._shares.flows_at(now)
@@ -144,7 +144,7 @@ class MayflowerPlus:
 
     # --- where something is free ---
 
-    def _open_free(self, request: ReadRequest, used: set[str], most_parts: int, trial: Trial) -> list[_Choice]:
+    def _open_free(self, request: SelectionRequest, used: set[str], most_parts: int, trial: Trial) -> list[_Choice]:
         """Open the freest path, and so on, from replicas that are not `used` yet."""
         chosen: list[_Choice] = []
         used = set(used)
@@ -172,7 +172,7 @@ class MayflowerPlus:
             least_bps = min(least_bps, free_bps)
         return least_bps
 
-    def _open_roomiest(self, request: ReadRequest, trial: Trial) -> _Choice:
+    def _open_roomiest(self, request: SelectionRequest, trial: Trial) -> _Choice:
         """Open the path on whose tightest link a new flow would find most: what is free, or an equal share."""
         flows = self._shares.flows_by_link()
         capacities_bps = self._shares.capacities_bps
@@ -187,22 +187,22 @@ class MayflowerPlus:
         trial.add(choice.links)
         return choice
 
-    def _choices(self, request: ReadRequest) -> Iterator[_Choice]:
+    def _choices(self, request: SelectionRequest) -> Iterator[_Choice]:
         for replica in request.replicas if request.client in self._network else ():
             if replica.host in self._network:
                 for number, links in enumerate(self._network.shortest_path_links(replica.host, request.client)):
                     yield _Choice(replica, number, links)
 
-    def _path(self, request: ReadRequest, choice: _Choice) -> Path:
+    def _path(self, request: SelectionRequest, choice: _Choice) -> Path:
         return self._network.shortest_paths(choice.replica.host, request.client)[choice.number]
 
-    def _require_path(self, request: ReadRequest) -> None:
+    def _require_path(self, request: SelectionRequest) -> None:
         if request.client not in self._network:
             raise UnknownNode(request.client)
         if next(self._choices(request), None) is None:
             raise NoPath(f"no replica of this read can reach {request.client}")
 
-    def _longest_wait_seconds(self, request: ReadRequest) -> float:
+    def _longest_wait_seconds(self, request: SelectionRequest) -> float:
         client_bps = sum(
             self._network.capacity_bps((neighbour, request.client))
             for neighbour in self._network.neighbours(request.client)
@@ -212,15 +212,15 @@ class MayflowerPlus:
 
     # --- how a read is divided ---
 
-    def _parts(self, request: ReadRequest, chosen: Sequence[_Choice], trial: Trial) -> list[Part]:
+    def _parts(self, request: SelectionRequest, chosen: Sequence[_Choice], trial: Trial) -> list[Subflow]:
         shares = trial.last_shares_bps(len(chosen))
         if math.inf in shares:
             (choice,) = chosen
-            return [Part(Selection(choice.replica, self._path(request, choice), math.inf, 0.0), request.size_bits)]
+            return [Subflow(Selection(choice.replica, self._path(request, choice), math.inf, 0.0), request.size_bits)]
         total_bps = sum(shares)
         return [
-            Part(Selection(choice.replica, self._path(request, choice), share, request.size_bits / total_bps),
-                 request.size_bits * share / total_bps)
+            Subflow(Selection(choice.replica, self._path(request, choice), share, request.size_bits / total_bps),
+                    request.size_bits * share / total_bps)
             for choice, share in zip(chosen, shares, strict=True)
         ]
 
@@ -251,7 +251,7 @@ class MayflowerPlus:
 
     # --- what happened ---
 
-    def read_added(self, read_id: str, request: ReadRequest, most_parts: int, now: float) -> None:
+    def read_added(self, read_id: str, request: SelectionRequest, most_parts: int, now: float) -> None:
         """A read was asked for, and is running or waiting. Raises DuplicateFlow."""
         if read_id in self._reads:
             raise DuplicateFlow(f"a read {read_id!r} is already known")

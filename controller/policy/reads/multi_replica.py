@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from controller.policy.errors import NoPath
 from controller.policy.network.maxmin import RELATIVE_TOLERANCE
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import ReadRequest, Selection
+from controller.policy.reads.selection_request import Selection, SelectionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subflow:
     """A subflow: where it reads from, and its share S_i of the read's size in bits."""
 
     selection: Selection
@@ -30,12 +30,12 @@ class Part:
 
 def select_parts(
     mayflower: Mayflower,
-    select: Callable[[ReadRequest], Selection],
-    request: ReadRequest,
+    select: Callable[[SelectionRequest], Selection],
+    request: SelectionRequest,
     now: float,
     most_parts: int,
     client_ports: Sequence[int] | None = None,
-) -> list[Part]:
+) -> list[Subflow]:
     """One to `most_parts` parts from different replicas whose sizes let them end together: S_i = d b_i / b.
 
     `select` is the selection algorithm for one flow. Part i ends at `client_ports[i]`, all of them at the
@@ -44,7 +44,7 @@ def select_parts(
     """
     chosen = [select(request)]
     if most_parts == 1 or math.isinf(chosen[0].estimated_bps):
-        return [Part(chosen[0], request.size_bits)]
+        return [Subflow(chosen[0], request.size_bits)]
     with mayflower.trial() as trial:
         shares = [trial.add(chosen[0].path, request.size_bits, now)]
         while len(chosen) < min(most_parts, len(request.replicas)):
@@ -61,12 +61,12 @@ def select_parts(
             chosen.append(candidate)
     combined_bps = sum(shares)
     return [
-        Part(replace(selection, estimated_bps=share), request.size_bits * share / combined_bps)
+        Subflow(replace(selection, estimated_bps=share), request.size_bits * share / combined_bps)
         for selection, share in zip(chosen, shares, strict=True)
     ]
 
 
-def _try_select(select: Callable[[ReadRequest], Selection], request: ReadRequest) -> Selection | None:
+def _try_select(select: Callable[[SelectionRequest], Selection], request: SelectionRequest) -> Selection | None:
     try:
         return select(request)
     except NoPath:

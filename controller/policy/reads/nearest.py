@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class Nearest:
@@ -16,7 +16,7 @@ class Nearest:
         self._network = network
         self._generator = generator
 
-    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica:
+    def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         distances = [self._network.distance(replica.host, request.client) for replica in reachable]
         closest = min(distance for distance in distances if distance is not None)
         return self._generator.choice(

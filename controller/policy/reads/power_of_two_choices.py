@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from controller.policy.reads.link_load import Flow
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.link_load import ReadFlow
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class PowerOfTwoChoices:
     """Busy is who serves more of the reads that were asked for here. Knows nothing of the network."""
 
-    def __init__(self, flows: Callable[[], Iterable[Flow]], generator: Random) -> None:
+    def __init__(self, flows: Callable[[], Iterable[ReadFlow]], generator: Random) -> None:
         """`flows` gives the reads in flight."""
         self._flows = flows
         self._generator = generator
 
-    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica:
+    def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         drawn = self._generator.sample(reachable, min(2, len(reachable)))
         reads = dict.fromkeys([replica.host for replica in drawn], 0)
         for flow in self._flows():

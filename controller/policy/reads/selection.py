@@ -14,22 +14,22 @@ from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode, Unknown
 from controller.policy.network.examples import smallest_network
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Link, Network, Path
-from controller.policy.reads.link_load import Flow
+from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.mayflower import Mayflower
 from controller.policy.reads.mayflower_plus import PATIENCE, Division, DivisionPart, MayflowerPlus
-from controller.policy.reads.multi_replica import Part, select_parts
-from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
+from controller.policy.reads.multi_replica import Subflow, select_parts
+from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from controller.policy.reads.sinbad_r import SinbadR
 from controller.policy.registry import POLICIES, Kind
 
 __all__ = [
     "Division",
     "DivisionPart",
-    "Part",
-    "ReadRequest",
     "Replica",
     "Selection",
+    "SelectionRequest",
     "Selector",
+    "Subflow",
 ]
 
 MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
@@ -38,7 +38,7 @@ MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
 class ReplicaPolicy(Protocol):
     """Picks one of the replicas that have a path to the client; there is at least one."""
 
-    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica: ...
+    def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica: ...
 
 
 class Selector:
@@ -73,7 +73,7 @@ class Selector:
 
     def select(
         self,
-        request: ReadRequest,
+        request: SelectionRequest,
         now: float,
         replica_policy: str | None = None,
         path_policy: str | None = None,
@@ -98,13 +98,13 @@ class Selector:
 
     def select_parts(
         self,
-        request: ReadRequest,
+        request: SelectionRequest,
         now: float,
         most_parts: int,
         replica_policy: str | None = None,
         path_policy: str | None = None,
         client_ports: Sequence[int] | None = None,
-    ) -> list[Part]:
+    ) -> list[Subflow]:
         """Up to `most_parts` replicas and paths to read parts of the data from at once (section 4.3).
 
         Sizes are such that the parts should end together. Nothing changes until `flow_added` reports them.
@@ -115,14 +115,14 @@ class Selector:
         if (replica_policy or self.replica_policy) == PLUS:
             return self._mayflower_plus(now).select_parts(request, now, most_parts)
 
-        def select(part: ReadRequest) -> Selection:
+        def select(part: SelectionRequest) -> Selection:
             return self.select(part, now, replica_policy, path_policy)
 
         return select_parts(self._mayflower, select, request, now, most_parts, client_ports)
 
     # --- reads under mayflower-plus: its module says what is reported when ---
 
-    def read_added(self, read_id: str, request: ReadRequest, most_parts: int, now: float) -> None:
+    def read_added(self, read_id: str, request: SelectionRequest, most_parts: int, now: float) -> None:
         """A read that mayflower-plus has placed, or lets wait. Raises DuplicateFlow."""
         self._mayflower_plus(now).read_added(read_id, request, most_parts, now)
 
@@ -178,7 +178,7 @@ class Selector:
                     self._plus.flow_measured(flow.flow_id, int((flow.size_bits - flow.remaining_at(now)) / 8), now)
         return self._plus
 
-    def _reachable(self, request: ReadRequest) -> list[Replica]:
+    def _reachable(self, request: SelectionRequest) -> list[Replica]:
         network = self._network
         if request.client not in network:
             raise UnknownNode(request.client)
@@ -191,7 +191,7 @@ class Selector:
             raise NoPath(f"no replica of this read can reach {request.client}")
         return reachable
 
-    def _paths(self, request: ReadRequest, replica: Replica, path_policy: str) -> Sequence[Path]:
+    def _paths(self, request: SelectionRequest, replica: Replica, path_policy: str) -> Sequence[Path]:
         paths = self._network.shortest_paths(replica.host, request.client)
         header = FiveTuple(replica.host, request.client, TCP, replica.port, request.client_port)
         chosen: Sequence[Path] = POLICIES.make(Kind.PATH, path_policy, paths, header)
@@ -241,7 +241,7 @@ class Selector:
         if self._plus is not None:
             self._plus.link_measured(link, rate_bps, now)
 
-    def flows(self) -> Iterable[Flow]:
+    def flows(self) -> Iterable[ReadFlow]:
         """The flows in flight with their estimates, oldest first."""
         return self._mayflower.flows()
 
@@ -262,13 +262,13 @@ def compile_selection() -> None:
     and more, and a controller that began with it at its first read would answer nobody meanwhile."""
     network = smallest_network()
     selector = Selector(network, "mayflower", "mayflower", Random(0))
-    request = ReadRequest("a", (Replica("b", 1), Replica("c", 1)), 8e6)
+    request = SelectionRequest("a", (Replica("b", 1), Replica("c", 1)), 8e6)
     for number in range(3):
         now = float(number)
         path = selector.select(request, now).path
         selector.select(request, now, "nearest", "ecmp")
-        selector.select(ReadRequest("a", (Replica("a"), Replica("b")), 8e6), now)
-        selector.select(ReadRequest("a", (Replica("b"),), 8e6), now)
+        selector.select(SelectionRequest("a", (Replica("a"), Replica("b")), 8e6), now)
+        selector.select(SelectionRequest("a", (Replica("b"),), 8e6), now)
         selector.select_parts(request, now, 2)
         selector.flow_added(str(number), path, 8e6, now)
         selector.flow_measured(str(number), 1, 1.0, now)

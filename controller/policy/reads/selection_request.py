@@ -18,7 +18,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class SelectionRequest:
     """Mayflower's request R: who reads, from which replicas, how much.
 
     Replicas are in the file's order. `client_port` is where the client's connection ends: ECMP hashes it.

@@ -21,7 +21,7 @@ from random import Random
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.link_estimate import LinkEstimate
 from controller.policy.network.tiers import Tiers
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 
 
 class SinbadR:
@@ -33,7 +33,7 @@ class SinbadR:
         self._tiers = Tiers(network)
         self._estimates: dict[Link, LinkEstimate] = {}
 
-    def choose(self, request: ReadRequest, reachable: Sequence[Replica], now: float) -> Replica:
+    def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         pod = self._tiers.pod_of(request.client)
         in_pod = [replica for replica in reachable if replica.host in pod]
         residuals = [

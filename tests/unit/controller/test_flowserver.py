@@ -12,7 +12,7 @@ from controller.events import AffectedPath, EventFlowsEnded, EventHostChanged, E
 from controller.policy.reads.selection_request import Replica
 from controller.reads import app as module
 from controller.reads import replica_search
-from controller.reads.book import Part, Read, UnknownRead, Wanted
+from controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
 from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
 from controller.tables.flow_records import Claim, Claimant
 from controller.topology.state import HostLocation
@@ -27,9 +27,9 @@ def controller() -> Controller:
 
 
 def wanted(client: str = CLIENT, port: int = 40000, replicas: tuple[str, ...] = (SOURCE,), size_bytes: int = 10 ** 7,
-           **policies: str | None) -> Wanted:
-    return Wanted(client, [port], [Replica(host, 7000) for host in replicas], size_bytes,
-                  replica_policy=policies.get("replica_policy"), path_policy=policies.get("path_policy"))
+           **policies: str | None) -> ReadRequest:
+    return ReadRequest(client, [port], [Replica(host, 7000) for host in replicas], size_bytes,
+                       replica_policy=policies.get("replica_policy"), path_policy=policies.get("path_policy"))
 
 
 def place(controller: Controller, *arguments: Any, **more: Any) -> Read:
@@ -44,11 +44,11 @@ def agree(controller: Controller) -> None:
     assert model == {part.flow_id: part.path for part in controller.reads.flows()}
 
 
-def middle(part: Part) -> str:
+def middle(part: ReadPart) -> str:
     return part.path.nodes[2]
 
 
-def measured(controller: Controller, *readings: tuple[Part, int, float]) -> None:
+def measured(controller: Controller, *readings: tuple[ReadPart, int, float]) -> None:
     """A round of polls that read these byte counts at these ages of the entries."""
     for part, byte_count, seconds in readings:
         controller.tables.records[part.five_tuple].counted(byte_count, 0, seconds, 1.0)
@@ -182,7 +182,8 @@ def test_client_behind_a_lost_switch_has_no_path(controller: Controller) -> None
 
 
 def test_first_of_several_dataservers_on_one_host_is_meant(controller: Controller) -> None:
-    read = controller.flowserver.place(Wanted(CLIENT, [40000], [Replica(SOURCE, 7005), Replica(SOURCE, 7000)], 1000))
+    read = controller.flowserver.place(ReadRequest(
+        CLIENT, [40000], [Replica(SOURCE, 7005), Replica(SOURCE, 7000)], 1000))
     assert read.parts[0].five_tuple.source_port == 7005
 
 
@@ -214,7 +215,7 @@ def test_connection_used_anew_ends_the_read_that_had_it(controller: Controller) 
     assert controller.tables.entries[read.parts[0].five_tuple][1] == read.parts[0].flow_id
 
 
-def idled_out(part: Part, **changes: Any) -> EventFlowsEnded:
+def idled_out(part: ReadPart, **changes: Any) -> EventFlowsEnded:
     """What forwarding tells when a switch took the entry of a part out."""
     return EventFlowsEnded((Claim(**({"five_tuple": part.five_tuple, "claimant": CLAIMANT,
                                       "subject": part.flow_id} | changes)),), is_idle=True)

@@ -5,7 +5,7 @@ import pytest
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused
 from controller.policy.reads.selection_request import Replica
-from controller.reads.book import Read, UnknownPart, UnknownRead, Wanted
+from controller.reads.book import Read, ReadRequest, UnknownPart, UnknownRead
 from controller.reads.byte_ranges import ALIGNMENT_BYTES
 from tests.unit.controller.in_process import CAPACITY_BPS, EDGES, Controller, clocked
 from tests.unit.controller.test_flowserver import agree, idled_out, measured
@@ -21,13 +21,13 @@ def controller() -> Controller:
     """Both servers send to another client already, which leaves half of either server's link."""
     controller = Controller()
     for number, server in enumerate(SERVERS):
-        controller.flowserver.place(Wanted(OTHER, [30000 + number], [Replica(server, 7000)], 10 ** 10))
+        controller.flowserver.place(ReadRequest(OTHER, [30000 + number], [Replica(server, 7000)], 10 ** 10))
     return controller
 
 
 def place(controller: Controller, ports: tuple[int, ...] = (40000, 40001), size_bytes: int = SIZE_BYTES,
           most_parts: int | None = None, replica_policy: str | None = None, path_policy: str | None = None) -> Read:
-    return controller.flowserver.place(Wanted(
+    return controller.flowserver.place(ReadRequest(
         CLIENT, ports, [Replica(host, 7000) for host in SERVERS], size_bytes, most_parts=most_parts,
         replica_policy=replica_policy, path_policy=path_policy))
 
@@ -78,7 +78,7 @@ def test_policies_that_mayflower_is_compared_with_read_from_one_replica(
 def test_hashed_paths_are_those_of_the_parts_own_connections(controller: Controller) -> None:
     read = place(controller, (41000, 42000), path_policy="ecmp")
     for part in read.parts:
-        alone = controller.flowserver.place(Wanted(
+        alone = controller.flowserver.place(ReadRequest(
             CLIENT, [part.five_tuple.destination_port], [Replica(part.five_tuple.source, 7000)], 1000,
             path_policy="ecmp"))
         assert alone.parts[0].path == part.path
@@ -148,7 +148,8 @@ def test_part_that_never_was_is_unknown(controller: Controller, number: int) -> 
 
 
 def test_local_part_can_be_ended(controller: Controller) -> None:
-    read = controller.flowserver.place(Wanted(SERVERS[0], [1, 2], [Replica(host, 7000) for host in SERVERS], 10 ** 6))
+    read = controller.flowserver.place(ReadRequest(
+        SERVERS[0], [1, 2], [Replica(host, 7000) for host in SERVERS], 10 ** 6))
     controller.flowserver.end_part(read.id, 0)
     assert controller.reads.get(read.id) is None
 

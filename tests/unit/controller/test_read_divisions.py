@@ -9,7 +9,7 @@ import pytest
 from controller.errors import InvalidSettings, SwitchRefused
 from controller.policy.reads.selection_request import Replica
 from controller.reads import read_divisions
-from controller.reads.book import Read, TooManyWaiting, UnknownRead, Wanted
+from controller.reads.book import Read, ReadRequest, TooManyWaiting, UnknownRead
 from controller.settings import load_settings
 from tests.unit.controller.in_process import EDGES, HOSTS, Controller, clocked, read_of
 from tests.unit.controller.test_flowserver import agree, idled_out, measured
@@ -26,7 +26,7 @@ def controller() -> Controller:
 
 def place(controller: Controller, client: str, *servers: str, follows: bool = True, most_parts: int | None = None,
           ports: tuple[int, ...] = (40000, 40001), size_bytes: int = SIZE_BYTES) -> Read:
-    return controller.flowserver.place(Wanted(
+    return controller.flowserver.place(ReadRequest(
         client, ports, [Replica(server, 7000) for server in servers], size_bytes, replica_policy=PLUS,
         most_parts=most_parts, follows=follows))
 
@@ -61,8 +61,8 @@ def test_a_read_waits_until_something_is_free_and_then_begins(controller: Contro
 
 def test_a_running_read_gets_a_part_on_what_has_become_free(controller: Controller) -> None:
     """A and B send half of what they can to C. B's other half goes to A, so D reads from A alone at first."""
-    _, _, first = (controller.flowserver.place(Wanted(client, [30000], [Replica(server, 7000)], SIZE_BYTES,
-                                                      replica_policy="nearest"))
+    _, _, first = (controller.flowserver.place(ReadRequest(client, [30000], [Replica(server, 7000)], SIZE_BYTES,
+                                                           replica_policy="nearest"))
                    for client, server in ((C, A), (C, B), (A, B)))
     second = place(controller, D, A, B)
     assert sources(second) == [A] and second.parts[0].size_bytes == SIZE_BYTES
@@ -91,8 +91,8 @@ def test_what_is_left_is_told_to_the_policy_as_the_counters_show_it(
     """Both servers give half a link. One part is faster than expected: what is left is divided evenly again."""
     clocked(monkeypatch)
     for number, server in enumerate((A, B)):
-        controller.flowserver.place(Wanted(D, [30000 + number], [Replica(server, 7000)], 10 ** 10,
-                                           replica_policy="nearest"))
+        controller.flowserver.place(ReadRequest(D, [30000 + number], [Replica(server, 7000)], 10 ** 10,
+                                                replica_policy="nearest"))
     read = place(controller, C, A, B)
     first, second = read.parts
     measured(controller, (first, 30_000_000, 1.0), (second, 10_000_000, 1.0))
@@ -128,7 +128,7 @@ def test_a_running_read_whose_client_died_gets_nothing_more_and_idles_out(
     now = clocked(monkeypatch)
     blocking, dead = place(controller, C, B), place(controller, D, A, B, size_bytes=10 ** 10)
     assert sources(dead) == [A]
-    controller.flowserver.place(Wanted(C, [30000], [Replica(A, 7000)], SIZE_BYTES, replica_policy="nearest"))
+    controller.flowserver.place(ReadRequest(C, [30000], [Replica(A, 7000)], SIZE_BYTES, replica_policy="nearest"))
     now[0] += read_divisions.SILENCE_SECONDS + 1
     measured(controller)
     controller.flowserver.end(blocking.id)
@@ -156,8 +156,8 @@ def test_a_part_whose_entry_is_refused_is_taken_back_and_tried_again(controller:
 
 def test_a_replica_that_the_client_gave_up_is_not_given_again(controller: Controller) -> None:
     for number, server in enumerate((A, B)):
-        controller.flowserver.place(Wanted(D, [30000 + number], [Replica(server, 7000)], 10 ** 10,
-                                           replica_policy="nearest"))
+        controller.flowserver.place(ReadRequest(D, [30000 + number], [Replica(server, 7000)], 10 ** 10,
+                                                replica_policy="nearest"))
     read = place(controller, C, A, B)
     assert len(read.running) == 2
     given_up = read.parts[0].five_tuple.source
@@ -228,7 +228,7 @@ def test_a_read_that_waits_is_answered_without_parts(controller: Controller) -> 
 
 
 def test_a_read_of_another_policy_has_no_revision_and_is_answered_at_once(controller: Controller) -> None:
-    read = controller.flowserver.place(Wanted(C, [40000], [Replica(A, 7000)], SIZE_BYTES, follows=True))
+    read = controller.flowserver.place(ReadRequest(C, [40000], [Replica(A, 7000)], SIZE_BYTES, follows=True))
     assert ask(controller, read, "?after=0&wait_seconds=10")["revision"] is None
 
 

@@ -22,7 +22,7 @@ from controller.policy.registry import POLICIES, Kind
 from controller.reads import app as reads_app
 from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
-from controller.reads.book import Part, Read, ReadBook, Wanted
+from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest
 from controller.rest import RestApplication
 from tests.unit.controller.coflow_site import KEY, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
@@ -118,9 +118,9 @@ class Shop(Site):
 
     # --- one read from its begin to its end ---
 
-    def place(self, port: int, replica_policy: str, path_policy: str | None) -> tuple[Read, Part]:
+    def place(self, port: int, replica_policy: str, path_policy: str | None) -> tuple[Read, ReadPart]:
         hosts = self.network.hosts
-        read = self.flowserver.place(Wanted(
+        read = self.flowserver.place(ReadRequest(
             hosts[DESTINATION].ip, [port], [Replica(hosts[SOURCE].ip, 7000)], 60_000_000,
             replica_policy=replica_policy, path_policy=path_policy))
         return read, read.parts[0]
@@ -131,12 +131,12 @@ class Shop(Site):
         self.coflows.receive(encode(Report(coflow_id, 7, next(self.sequence), round(self.hub.now * 1e6),
                                            (FlowReport(flow, left),)), KEY))
 
-    def sample(self, part: Part) -> Sample:
+    def sample(self, part: ReadPart) -> Sample:
         model = self.flowserver.model()[part.flow_id]
         return Sample(part.transferred_bytes, part.measured_bps, model.bandwidth_bps,
                       model.frozen and self.hub.now <= model.frozen_until)
 
-    def check_paths(self, part: Part) -> None:
+    def check_paths(self, part: ReadPart) -> None:
         """Book, record, model and packets agree on a path that lives."""
         record = self.app.records.get(part.five_tuple)
         assert record is not None and record.path == part.path == self.flowserver.model()[part.flow_id].path

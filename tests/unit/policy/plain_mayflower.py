@@ -9,7 +9,7 @@ from operator import attrgetter
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.maxmin import RELATIVE_TOLERANCE, raised_shares, share_of_unbounded_flow
-from controller.policy.reads.selection_request import ReadRequest, Replica, Selection
+from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 
 
 class Flow:
@@ -152,7 +152,7 @@ class PlainMayflower:
     # --- decisions ---
 
     def select_replica_and_path(
-        self, request: ReadRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
+        self, request: SelectionRequest, now: float, paths: Sequence[tuple[Replica, Path]] | None = None
     ) -> Selection:
         """SELECTREPLICAANDPATH, lines 1 to 8: the replica and path of least cost (Eq. 1).
 
@@ -187,7 +187,7 @@ class PlainMayflower:
         )
         return Selection(replica, path, best_share, best[0])
 
-    def _all_paths(self, request: ReadRequest) -> list[tuple[Replica, int, tuple[int, ...]]]:
+    def _all_paths(self, request: SelectionRequest) -> list[tuple[Replica, int, tuple[int, ...]]]:
         network = self._network
         return [
             (replica, number, links)

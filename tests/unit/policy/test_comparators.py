@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection import ReadRequest, Replica, Selector
+from controller.policy.reads.selection import Replica, SelectionRequest, Selector
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
 
@@ -19,7 +19,7 @@ def network() -> Network:
 
 
 def chosen(selector: Selector, *replicas: Replica, reads: int = 60) -> set[str]:
-    return {selector.select(ReadRequest(CLIENT, replicas, 8e6), 0.0).replica.host for _ in range(reads)}
+    return {selector.select(SelectionRequest(CLIENT, replicas, 8e6), 0.0).replica.host for _ in range(reads)}
 
 
 def test_hdfs_reads_from_the_clients_rack_whatever_the_load(network: Network) -> None:

@@ -4,17 +4,17 @@ import pytest
 
 from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownLink, UnknownNode
 from controller.policy.network.graph import Network, Path
-from controller.policy.reads.link_load import Flow
+from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from tests.unit.policy.networks import network_with, part
 
 MBIT = 1e6
 LONG_AFTER = 1e6
-NINE_MBIT = ReadRequest("reader", (Replica("source"),), 9 * MBIT)
+NINE_MBIT = SelectionRequest("reader", (Replica("source"),), 9 * MBIT)
 
 
-def flow_of(mayflower: Mayflower, flow_id: str) -> Flow:
+def flow_of(mayflower: Mayflower, flow_id: str) -> ReadFlow:
     return next(flow for flow in mayflower.flows() if flow.flow_id == flow_id)
 
 
@@ -160,7 +160,7 @@ def test_remaining_size_shrinks_between_polls_and_never_below_nothing(mayflower:
 def test_finished_flows_cost_nothing(mayflower: Mayflower) -> None:
     for number in range(3):
         mayflower.flow_added(str(number), X_TO_Z, 1 * MBIT, 0.0)
-    request = ReadRequest("z", (Replica("y"),), 10 * MBIT)
+    request = SelectionRequest("z", (Replica("y"),), 10 * MBIT)
     selection = mayflower.select_replica_and_path(request, 10.0)
     assert selection.cost_seconds == pytest.approx(10 / 2.5)
     mayflower.flow_added("new", selection.path, 10 * MBIT, 10.0)
@@ -171,7 +171,7 @@ def test_finished_flows_cost_nothing(mayflower: Mayflower) -> None:
 def test_a_stalled_flow_neither_counts_nor_breaks_the_arithmetic(mayflower: Mayflower) -> None:
     mayflower.flow_added("stalled", X_TO_Z, 10 * MBIT, 0.0)
     mayflower.flow_measured("stalled", 0, 0.0, LONG_AFTER)
-    selection = mayflower.select_replica_and_path(ReadRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
+    selection = mayflower.select_replica_and_path(SelectionRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
     assert (selection.estimated_bps, selection.cost_seconds) == (10 * MBIT, 1.0)
 
 
@@ -180,13 +180,13 @@ def test_measured_demands_above_the_capacity_leave_a_new_flow_its_share(mayflowe
         mayflower.flow_added(flow_id, path, 10 * MBIT, 0.0)
     for flow_id in "ab":
         mayflower.flow_measured(flow_id, 0, 9 * MBIT, LONG_AFTER)
-    selection = mayflower.select_replica_and_path(ReadRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
+    selection = mayflower.select_replica_and_path(SelectionRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
     assert selection.estimated_bps == pytest.approx(10 / 3 * MBIT)
     assert selection.cost_seconds == pytest.approx(3 + 2 * (3 - 10 / 9))
 
 
 def test_an_empty_read_costs_only_what_it_disturbs(mayflower: Mayflower) -> None:
-    selection = mayflower.select_replica_and_path(ReadRequest("z", (Replica("y"),), 0), 0.0)
+    selection = mayflower.select_replica_and_path(SelectionRequest("z", (Replica("y"),), 0), 0.0)
     assert (selection.estimated_bps, selection.cost_seconds) == (10 * MBIT, 0.0)
 
 
@@ -245,7 +245,7 @@ def test_a_moved_flow_frees_its_old_path_and_takes_its_remaining_bits_along(figu
 
 def test_traffic_of_others_takes_a_share_but_has_no_cost(mayflower: Mayflower) -> None:
     mayflower.link_measured(("s", "t"), 10 * MBIT, 1.0)
-    selection = mayflower.select_replica_and_path(ReadRequest("z", (Replica("y"),), 10 * MBIT), 1.0)
+    selection = mayflower.select_replica_and_path(SelectionRequest("z", (Replica("y"),), 10 * MBIT), 1.0)
     assert selection.estimated_bps == pytest.approx(5 * MBIT)
     assert selection.cost_seconds == pytest.approx(2.0)
 
@@ -255,7 +255,7 @@ def test_background_gives_way_before_a_smaller_flow_does(mayflower: Mayflower) -
     mayflower.flow_measured("ours", 0, 3 * MBIT, LONG_AFTER)
     mayflower.link_measured(("s", "t"), 10 * MBIT, LONG_AFTER)
     assert mayflower.background_bps(("s", "t")) == pytest.approx(7 * MBIT)
-    selection = mayflower.select_replica_and_path(ReadRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
+    selection = mayflower.select_replica_and_path(SelectionRequest("z", (Replica("y"),), 10 * MBIT), LONG_AFTER)
     assert selection.estimated_bps == pytest.approx(3.5 * MBIT)
     assert selection.cost_seconds == pytest.approx(10 / 3.5)
 
@@ -327,16 +327,16 @@ def test_among_equal_costs_fewer_links_then_the_earlier_replica_and_path_win(fig
         figure2.network.set_capacity((host, "edge1"), 10 * MBIT)
     far, near = Replica("source"), Replica("there")
     figure2.network.set_capacity(("there", "edge2"), 10 * MBIT)
-    assert mayflower.select_replica_and_path(ReadRequest("reader", (far, near), MBIT), 0.0).replica == near
+    assert mayflower.select_replica_and_path(SelectionRequest("reader", (far, near), MBIT), 0.0).replica == near
     for replicas in [(Replica("source"), Replica("here")), (Replica("here"), Replica("source"))]:
-        selection = mayflower.select_replica_and_path(ReadRequest("reader", replicas, MBIT), 0.0)
+        selection = mayflower.select_replica_and_path(SelectionRequest("reader", replicas, MBIT), 0.0)
         assert selection.replica == replicas[0]
         assert selection.path.nodes[2] == "agg1"
 
 
 def test_a_replica_on_the_client_itself_costs_nothing(figure2: Figure2) -> None:
     replicas = (Replica("source"), Replica("reader"))
-    selection = figure2.mayflower.select_replica_and_path(ReadRequest("reader", replicas, MBIT), figure2.now)
+    selection = figure2.mayflower.select_replica_and_path(SelectionRequest("reader", replicas, MBIT), figure2.now)
     assert (selection.replica, selection.path) == (replicas[1], Path(("reader",)))
     assert (selection.estimated_bps, selection.cost_seconds) == (float("inf"), 0.0)
     figure2.mayflower.flow_added("local", selection.path, MBIT, figure2.now)
@@ -348,12 +348,12 @@ def test_a_replica_on_the_client_itself_costs_nothing(figure2: Figure2) -> None:
 def test_replicas_that_cannot_be_reached_are_passed_over(figure2: Figure2) -> None:
     replicas = (Replica("nowhere"), Replica("elsewhere"), Replica("source"))
     part(figure2.network, "elsewhere", "edge3")
-    request = ReadRequest("reader", replicas, MBIT)
+    request = SelectionRequest("reader", replicas, MBIT)
     assert figure2.mayflower.select_replica_and_path(request, figure2.now).replica == replicas[2]
     with pytest.raises(NoPath):
-        figure2.mayflower.select_replica_and_path(ReadRequest("reader", replicas[:2], MBIT), figure2.now)
+        figure2.mayflower.select_replica_and_path(SelectionRequest("reader", replicas[:2], MBIT), figure2.now)
     with pytest.raises(UnknownNode):
-        figure2.mayflower.select_replica_and_path(ReadRequest("nowhere", replicas, MBIT), figure2.now)
+        figure2.mayflower.select_replica_and_path(SelectionRequest("nowhere", replicas, MBIT), figure2.now)
 
 
 def test_a_path_that_lost_a_link_is_refused_and_nothing_is_recorded(network: Network, mayflower: Mayflower) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.network.maxmin import max_min_shares
-from controller.policy.reads.link_load import Flow
+from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
 from topo.fabric import fat_tree, three_tier
 
@@ -24,7 +24,7 @@ FABRICS = [
 def plain_cost(mayflower: Mayflower, network: Network, path: Path, size_bits: float, now: float) -> float:
     """Eq. 2 with every share computed afresh on every link."""
 
-    def others(link: Link) -> list[Flow]:
+    def others(link: Link) -> list[ReadFlow]:
         return [flow for flow in mayflower.flows() if link in flow.path.links]
 
     def shares(link: Link, new_demand_bps: float) -> list[float]:
@@ -63,7 +63,7 @@ class History:
     def read(self, number: int) -> None:
         client, *hosts = self.generator.sample(self.hosts, 4)
         size_bits = self.generator.choice((1e3, 1e6, 5e7))
-        request = ReadRequest(client, tuple(map(Replica, hosts)), size_bits)
+        request = SelectionRequest(client, tuple(map(Replica, hosts)), size_bits)
         selection = self.mayflower.select_replica_and_path(request, self.now)
         paths = [path for host in hosts for path in self.network.shortest_paths(host, client)]
         costs = {path: plain_cost(self.mayflower, self.network, path, size_bits, self.now) for path in paths}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.graph import Network, Path
 from controller.policy.reads.mayflower_plus import Division, MayflowerPlus
-from controller.policy.reads.multi_replica import Part
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.multi_replica import Subflow
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with
 from topo.fabric import three_tier
@@ -28,11 +28,12 @@ def star(**capacities_bps: float) -> Network:
     return network
 
 
-def request(client: str, replicas: str, megabits: float = 100) -> ReadRequest:
-    return ReadRequest(client, tuple(map(Replica, replicas.split())), megabits * 1e6)
+def request(client: str, replicas: str, megabits: float = 100) -> SelectionRequest:
+    return SelectionRequest(client, tuple(map(Replica, replicas.split())), megabits * 1e6)
 
 
-def start(policy: MayflowerPlus, name: str, wanted: ReadRequest, now: float, most_parts: int = 3) -> list[Part]:
+def start(policy: MayflowerPlus, name: str, wanted: SelectionRequest, now: float,
+          most_parts: int = 3) -> list[Subflow]:
     """Place a read as a carrier does; its flows are called `name.0`, `name.1`, ..."""
     parts = policy.select_parts(wanted, now, most_parts)
     policy.read_added(name, wanted, most_parts, now)
@@ -41,7 +42,7 @@ def start(policy: MayflowerPlus, name: str, wanted: ReadRequest, now: float, mos
     return parts
 
 
-def sources(parts: Sequence[Part]) -> list[str]:
+def sources(parts: Sequence[Subflow]) -> list[str]:
     return [part.selection.replica.host for part in parts]
 
 
@@ -231,11 +232,11 @@ class Carrier:
     def __init__(self) -> None:
         self.network = network_of(three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, host_bps=10e6))
         self.policy = MayflowerPlus(self.network)
-        self.requests: dict[str, ReadRequest] = {}
+        self.requests: dict[str, SelectionRequest] = {}
         self.flows: dict[str, dict[str, str]] = {}          # of each read: flow, and where it reads from
         self.now = 0.0
 
-    def ask(self, wanted: ReadRequest, most_parts: int) -> None:
+    def ask(self, wanted: SelectionRequest, most_parts: int) -> None:
         before = self.known()
         parts = self.policy.select_parts(wanted, self.now, most_parts)
         assert self.known() == before

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection import Part, ReadRequest, Replica, Selector
+from controller.policy.reads.selection import Replica, SelectionRequest, Selector, Subflow
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import network_with
 from topo.fabric import three_tier
@@ -20,11 +20,11 @@ def two_servers(client_bps: float) -> Network:
     return network
 
 
-def parts_of(network: Network, most_parts: int = 2, *busy: str) -> list[Part]:
+def parts_of(network: Network, most_parts: int = 2, *busy: str) -> list[Subflow]:
     selector = Selector(network, "mayflower", "mayflower", Random(1))
     for number, host in enumerate(busy):
         selector.flow_added(f"busy {number}", network.shortest_paths(host, "c")[0], BITS, 0.0)
-    return selector.select_parts(ReadRequest("c", (Replica("a"), Replica("b")), BITS), 0.0, most_parts)
+    return selector.select_parts(SelectionRequest("c", (Replica("a"), Replica("b")), BITS), 0.0, most_parts)
 
 
 def test_two_replicas_are_read_at_once_if_that_gives_more_bandwidth() -> None:
@@ -71,7 +71,7 @@ def test_a_decision_leaves_no_trace_in_the_model(most_parts: int) -> None:
     hosts = sorted(network.hosts)
     for number in range(60):
         client, *holders = chance.sample(hosts, 4)
-        request = ReadRequest(client, tuple(map(Replica, holders)), BITS)
+        request = SelectionRequest(client, tuple(map(Replica, holders)), BITS)
         if number % 10 == 9:
             for link in sorted(network.links):
                 selector.link_measured(link, chance.random() * 10e6, number)

@@ -12,7 +12,7 @@ from controller.policy.errors import InvalidRequest, NoPath, UnknownLink, Unknow
 from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Network, Path
-from controller.policy.reads.selection import ReadRequest, Replica, Selector
+from controller.policy.reads.selection import Replica, SelectionRequest, Selector
 from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import part
@@ -38,8 +38,8 @@ def selector(network: Network, replica_policy: str = "mayflower", path_policy: s
     return Selector(network, replica_policy, path_policy, Random(1))
 
 
-def request(*replicas: Replica, client_port: int = 40000) -> ReadRequest:
-    return ReadRequest(CLIENT, replicas, SIZE_BITS, client_port)
+def request(*replicas: Replica, client_port: int = 40000) -> SelectionRequest:
+    return SelectionRequest(CLIENT, replicas, SIZE_BITS, client_port)
 
 
 def congest(chooser: Selector, *nodes: str) -> None:
@@ -72,7 +72,7 @@ def test_replicas_without_a_path_are_passed_over(network: Network, replica_polic
     with pytest.raises(NoPath):
         chooser.select(request(unknown, SAME_RACK), 0.0)
     with pytest.raises(UnknownNode, match=r"nobody"):
-        chooser.select(ReadRequest("nobody", REPLICAS, SIZE_BITS), 0.0)
+        chooser.select(SelectionRequest("nobody", REPLICAS, SIZE_BITS), 0.0)
 
 
 @pytest.mark.parametrize(("replica_policy", "path_policy"), ALL)
@@ -182,7 +182,7 @@ def test_policies_that_are_not_offered_are_refused_by_name(network: Network) -> 
 )
 def test_a_request_that_makes_no_sense_is_refused(replicas: tuple[Replica, ...], size_bits: float) -> None:
     with pytest.raises(InvalidRequest):
-        ReadRequest(CLIENT, replicas, size_bits)
+        SelectionRequest(CLIENT, replicas, size_bits)
 
 
 def test_a_division_whose_path_is_gone_is_refused_and_changes_nothing(network: Network) -> None:
@@ -212,7 +212,7 @@ def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> No
 
 HISTORY = """
 from random import Random
-from controller.policy.reads.selection import ReadRequest, Replica, Selector
+from controller.policy.reads.selection import Replica, SelectionRequest, Selector
 from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
@@ -226,7 +226,7 @@ PAIRS = [(a, b) for a in POLICIES.names(Kind.REPLICA) for b in POLICIES.names(Ki
 for number in range(150):
     now = number / 10
     client, *replicas = chance.sample(hosts, 4)
-    request = ReadRequest(client, tuple(map(Replica, replicas)), 8e6 * chance.randint(1, 9), number)
+    request = SelectionRequest(client, tuple(map(Replica, replicas)), 8e6 * chance.randint(1, 9), number)
     selection = selector.select(request, now, *chance.choice(PAIRS))
     print(selection, selector.flow_added(str(number), selection.path, request.size_bits, now))
     if number % 3 == 2:

@@ -8,7 +8,7 @@ import pytest
 
 from controller.policy.network.graph import Network
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
 from tests.unit.policy.plain_mayflower import PlainMayflower
 from topo.fabric import fat_tree, three_tier
@@ -40,7 +40,7 @@ class Histories:
         if self.generator.random() < 0.05:
             replicas[0] = client
         size_bits = self.generator.choice([0.0, 1e6, 3e7, 8e8])
-        request = ReadRequest(client, tuple(map(Replica, replicas)), size_bits)
+        request = SelectionRequest(client, tuple(map(Replica, replicas)), size_bits)
         chosen = self.plain.select_replica_and_path(request, self.now)
         assert self.compiled.select_replica_and_path(request, self.now) == chosen
         if self.generator.random() < 0.3:

@@ -6,7 +6,7 @@ import pytest
 
 from controller.policy.network.graph import Network
 from controller.policy.network.link_estimate import SMOOTHING
-from controller.policy.reads.selection_request import ReadRequest, Replica
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from controller.policy.reads.sinbad_r import SinbadR
 from sim.fabric_network import network_of
 from topo.fabric import spine_leaf, three_tier
@@ -34,7 +34,7 @@ def one_rack() -> Network:
 
 def choose(sinbad_r: SinbadR, client: str, *hosts: str) -> str:
     replicas = tuple(map(Replica, hosts))
-    return sinbad_r.choose(ReadRequest(client, replicas, SIZE_BITS), replicas, 0.0).host
+    return sinbad_r.choose(SelectionRequest(client, replicas, SIZE_BITS), replicas, 0.0).host
 
 
 def measure(sinbad_r: SinbadR, network: Network, source: str, destination: str, rate_bps: float,
