@@ -62,7 +62,7 @@ class Acceptance:
     def __len__(self) -> int:
         return len(self._senders)
 
-    def take(self, report: Report, now_unix: float) -> list[FlowReport]:
+    def accept(self, report: Report, now_unix: float) -> list[FlowReport]:
         """What is new in a report: flows of which nothing later was heard. Raises InvalidReport."""
         if abs(report.sent_at_microseconds / 1e6 - now_unix) > self._allowed_skew_seconds:
             raise InvalidReport("stale", "its clock is too far from ours")

@@ -14,7 +14,14 @@ from itertools import count
 
 import numpy as np
 
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, CoflowFlow, CoflowScheduler, Schedule, TrafficSet
+from controller.policy.coflows.coflow import (
+    BITS_PER_BYTE,
+    Coflow,
+    CoflowFlow,
+    CoflowScheduler,
+    Schedule,
+    ServiceClass,
+)
 from controller.policy.coflows.live_coflows import hashed
 from controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
 from controller.policy.network.graph import Network
@@ -22,7 +29,7 @@ from controller.policy.reads.rerouting import Tcp, loss
 from sim.class_shares import class_rates, ranked_rates
 from sim.errors import InvalidSetting
 
-CLASSES = {TrafficSet.SCHEDULED: 0, TrafficSet.STARVED: 1, TrafficSet.BEST_EFFORT: 2}
+CLASSES = {ServiceClass.SCHEDULED: 0, ServiceClass.STARVED: 1, ServiceClass.BEST_EFFORT: 2}
 WEIGHTS = np.array([SCHEDULED_SHARE, STARVED_SHARE, BEST_EFFORT_SHARE])
 LOWEST_RANK = 8         # of flows without a priority, below all that have one
 ENDED_BITS = 1.0
@@ -129,7 +136,7 @@ class CoflowSimulation:
             self._owner.append(flow.flow_id)
             self._left[row] = flow.remaining_bytes * BITS_PER_BYTE
             self._caps[row], self._rank[row] = math.inf, LOWEST_RANK
-            self._class[row] = CLASSES[TrafficSet.BEST_EFFORT]
+            self._class[row] = CLASSES[ServiceClass.BEST_EFFORT]
             self._running[flow.flow_id] = _Running(flow, coflow.id, row)
             self._route(row, self._default_links(flow))
         if coflow.id not in self._hidden:
@@ -181,7 +188,7 @@ class CoflowSimulation:
             if own.rate_bps is not None:
                 metered = own.rate_bps * self._enforcement.meter_part
                 self._caps[row] = metered if metered > WAIT_BPS else 0.0
-            self._class[row] = CLASSES[own.traffic_set]
+            self._class[row] = CLASSES[own.service_class]
             self._rank[row] = LOWEST_RANK if own.priority is None else own.priority
             if own.path is not None:
                 links = tuple(self._network.link_index(link) for link in own.path.links)

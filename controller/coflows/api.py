@@ -48,10 +48,10 @@ class CoflowsApi:
             turns.others()
         return models.CoflowList(coflows=rows, total=len(coflows), next_offset=_next(offset, limit, len(coflows)))
 
-    @route("GET", "/v1/coflows/{id}", summary="A coflow with its flows", tag="coflows", response=models.Coflow,
+    @route("GET", "/v1/coflows/{id}", summary="A coflow with its flows", tag="coflows", response=models.CoflowDetails,
            problems=[UnknownCoflow], query=("offset", "limit"))
     def get_coflow(self, id: models.CoflowId, offset: models.Offset = 0,  # noqa: A002
-                   limit: models.Limit = LIMIT) -> models.Coflow:
+                   limit: models.Limit = LIMIT) -> models.CoflowDetails:
         """`offset` and `limit` are of its flows, in the order in which they were announced."""
         coflow = self._service.book.get(bytes.fromhex(id))
         if coflow is None:
@@ -61,7 +61,7 @@ class CoflowsApi:
         for flow in flows[offset:offset + limit]:
             members.append(self._flow(flow, self._service.book.schedule, coflow.distrusted is not None))
             turns.others()
-        return models.Coflow(**summary, members=members, next_offset=_next(offset, limit, len(flows)))
+        return models.CoflowDetails(**summary, members=members, next_offset=_next(offset, limit, len(flows)))
 
     @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
            problems=[UnknownCoflow])
@@ -76,8 +76,9 @@ class CoflowsApi:
                           for record in self._service.forwarding.records if record.meter is not None),
                          key=lambda each: (each[0], each[1].meter_id))
         return models.MeterList(without_meter=self._service.forwarding.flow_installer.unmetered, meters=[
-            models.Meter(dpid=dpid, switch_name=self._state.name_of(dpid), meter=meter.meter_id,
-                  rate_bps=1000 * meter.rate_kbps, burst_bits=1000 * meter.burst_kbits, **_ends(five_tuple))
+            models.FlowMeter(dpid=dpid, switch_name=self._state.name_of(dpid), meter=meter.meter_id,
+                             rate_bps=1000 * meter.rate_kbps, burst_bits=1000 * meter.burst_kbits,
+                             **_ends(five_tuple))
             for dpid, meter, five_tuple in metered])
 
     def _places(self) -> dict[bytes, int]:
@@ -95,7 +96,7 @@ class CoflowsApi:
                 "rate_bps": sum(assignment.rate_bps or 0.0 for assignment in own),
                 "age_seconds": max(0.0, now - coflow.arrived_at), "silent_seconds": max(0.0, now - coflow.heard_at)}
 
-    def _flow(self, flow: ReportedFlow, schedule: Any, refused: bool) -> models.CoflowFlow:
+    def _flow(self, flow: ReportedFlow, schedule: Any, refused: bool) -> models.CoflowMember:
         five_tuple = flow.five_tuple
         assignment = schedule.get(five_tuple)
         record = self._service.forwarding.records.get(five_tuple)
@@ -108,7 +109,7 @@ class CoflowsApi:
         state: models.FlowState = (
             "failed" if five_tuple in self._service.failures else "placed" if placed and nodes else
             "default" if refused or (assignment and not nodes) else "waiting")
-        return models.CoflowFlow(
+        return models.CoflowMember(
             **_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",
             remaining_bytes=flow.remaining_bytes, measured_bytes=flow.measured_bytes,
             queue=_queue(assignment) if assignment else "best-effort",
@@ -133,4 +134,4 @@ def _queue(assignment: Assignment) -> str:
 
 
 def _state(assignment: Assignment) -> str:
-    return "scheduled" if assignment.priority is not None else assignment.traffic_set.value.replace("_", "-")
+    return "scheduled" if assignment.priority is not None else assignment.service_class.value.replace("_", "-")

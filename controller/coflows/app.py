@@ -26,13 +26,13 @@ from controller.coflows.api import CLAIMANT, CoflowsApi
 from controller.coflows.book import CoflowBook, ReportedFlow
 from controller.coflows.metrics import CoflowMetrics
 from controller.coflows.minimum_rates import with_minimum_rates
-from controller.coflows.planning import Assignments, News, Plan, Planner
+from controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
 from controller.coflows.policies import compile_policy, make_scheduler
 from controller.coflows.turns import TURN_SECONDS, Turns
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.events import EventHostChanged, EventLinkChanged
-from controller.policy.coflows.coflow import Assignment, TrafficSet
+from controller.policy.coflows.coflow import Assignment, ServiceClass
 from controller.policy.errors import PolicyError
 from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import FiveTuple
@@ -42,8 +42,8 @@ from controller.rest import RestApplication
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.topology.state import NetworkState
 
-TRAFFIC_CLASSES = {TrafficSet.SCHEDULED: SCHEDULED.number, TrafficSet.STARVED: STARVED.number,
-                   TrafficSet.BEST_EFFORT: BEST_EFFORT.number}
+TRAFFIC_CLASSES = {ServiceClass.SCHEDULED: SCHEDULED.number, ServiceClass.STARVED: STARVED.number,
+                   ServiceClass.BEST_EFFORT: BEST_EFFORT.number}
 EXPIRE_INTERVAL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 NETWORK_DELAY_SECONDS = 0.05
@@ -56,7 +56,7 @@ MAX_SEARCHES = 64
 SHORT_SECONDS = 0.005
 """A decision that took the processor for longer than this is made in another thread the next time."""
 FEW_FLOWS = 100
-"""News of more flows than this are taken in there too."""
+"""Updates of more flows than this are taken in there too."""
 MOST_REST_SECONDS = 1.0
 """After a plan there is a rest as long as it took, but no longer than this: it takes half of the time at most."""
 LOOP_PATIENCE_SECONDS = 30.0
@@ -80,7 +80,7 @@ class Coflows(Application):
         self._acceptance = Acceptance()
         compile_policy(settings.coflow_policy)
         self.book = CoflowBook(settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
-        self.planner = Planner(
+        self.planner = CoflowPlanner(
             lambda network: make_scheduler(settings.coflow_policy, network, settings.coflow_threshold_bytes),
             self._state.network, self._enforced)
         self._decision_seconds = 0.0
@@ -90,7 +90,7 @@ class Coflows(Application):
         """What the switches have confirmed, and for which flow of the book: a connection may serve several coflows,
         one after the other."""
         self.failures: dict[FiveTuple, str] = {}
-        self._news = hub.Event()
+        self._updated = hub.Event()
         self._schedule_changed = hub.Event()
         self._renew_at = 0.0
         self._retry_at = 0.0
@@ -139,24 +139,24 @@ class Coflows(Application):
         """Take one datagram in; what is wrong with it is counted."""
         try:
             report = decode(datagram, self._key)
-            news = self._acceptance.take(report, time.time())
+            updates = self._acceptance.accept(report, time.time())
         except InvalidReport as error:
             self.metrics.reports.labels(error.reason).inc()
             self.logger.debug("a report is refused: %s", error)
             return
         known, turned_away = self.book.get(report.coflow_id), self.book.turned_away
-        self.book.take(report.coflow_id, news, time.monotonic())
+        self.book.report(report.coflow_id, updates, time.monotonic())
         self.metrics.reports.labels("taken" if self.book.turned_away == turned_away else "crowded").inc()
         if known is None and self.book.get(report.coflow_id) is not None:
             self.metrics.arrived.inc()
-        for each in news:
+        for each in updates:
             for host in (each.flow.source, each.flow.destination):
                 if (each.remaining_bytes and host not in self._state.hosts and host not in self._searching
                         and len(self._searching) < MAX_SEARCHES):
                     self._searching.add(host)
                     self.loops.spawn(self._search, host)
-        if self.book.has_news:
-            self._news.set()
+        if self.book.has_updates:
+            self._updated.set()
 
     def _search(self, host: str) -> None:
         """Find a host that no switch has seen; the next report of its flows then finds a path."""
@@ -172,14 +172,14 @@ class Coflows(Application):
         if self.book.get(coflow_id) is None:
             raise UnknownCoflow(coflow_id.hex())
         self.book.remove(coflow_id, "it was deleted")
-        self._news.set()
+        self._updated.set()
 
     # --- schedules ---
 
     def _plan_when_due(self) -> None:
-        if not self.book.has_news:
-            self._news.wait(timeout=EXPIRE_INTERVAL_SECONDS)
-            self._news.clear()
+        if not self.book.has_updates:
+            self._updated.wait(timeout=EXPIRE_INTERVAL_SECONDS)
+            self._updated.clear()
         try:
             self.plan()
         except Exception:
@@ -189,21 +189,21 @@ class Coflows(Application):
 
     def plan(self) -> None:
         """Have the schedule follow what has happened: all of it, if that is little."""
-        if not self.book.has_news:
+        if not self.book.has_updates:
             return
         began = time.monotonic()
         self.planner.follow_network()
         with self.metrics.decision_seconds.time():
-            news = self.book.news()
-            in_thread = len(news) > FEW_FLOWS or self._decision_seconds > SHORT_SECONDS
-            plan = (tpool.execute if in_thread else _here)(self._decide, news, began)
+            updates = self.book.updates()
+            in_thread = len(updates) > FEW_FLOWS or self._decision_seconds > SHORT_SECONDS
+            plan = (tpool.execute if in_thread else _here)(self._decide, updates, began)
         self.book.planned(plan)
         self._schedule_changed.set()
         hub.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
 
-    def _decide(self, news: News, now: float) -> Plan:
+    def _decide(self, updates: CoflowUpdates, now: float) -> CoflowPlan:
         began = time.thread_time()
-        plan = self.planner.plan(news, now)
+        plan = self.planner.plan(updates, now)
         if plan.assignments is not None:
             self._decision_seconds = time.thread_time() - began
         return plan
@@ -276,7 +276,7 @@ class Coflows(Application):
         lifetime_seconds = self._state.settings.coflow_lifetime_seconds
         if assignment.path is None and assignment.priority is None:
             return Claim(flow, CLAIMANT, reported, rate_bps=assignment.rate_bps, lifetime_seconds=lifetime_seconds)
-        path, traffic_class = assignment.path, TRAFFIC_CLASSES[assignment.traffic_set]
+        path, traffic_class = assignment.path, TRAFFIC_CLASSES[assignment.service_class]
         if path is None:
             try:
                 paths = self._state.network.shortest_paths(flow.source, flow.destination)
@@ -298,8 +298,8 @@ class Coflows(Application):
         for coflow in self.book:
             self.book.expire(coflow, time.monotonic())
             turns.others()
-        if self.book.has_news:
-            self._news.set()
+        if self.book.has_updates:
+            self._updated.set()
 
     @set_ev_cls([EventLinkChanged, EventHostChanged])
     def network_changed(self, event: Any) -> None:
@@ -310,7 +310,7 @@ class Coflows(Application):
     def _plan_anew(self) -> None:
         self._network_dirty = False
         self.book.network_changed()
-        self._news.set()
+        self._updated.set()
 
     # --- measurements ---
 
@@ -326,12 +326,12 @@ class Coflows(Application):
                 self.metrics.distrusted.inc()
                 self.logger.warning("the coflow of a flow from %s to %s moved more than it announced: no schedule",
                                     flow.source, flow.destination)
-                self._news.set()
+                self._updated.set()
 
     @property
     def unmetered(self) -> int:
         return int(self.forwarding.flow_installer.unmetered)
 
 
-def _here(function: Callable[..., Plan], *arguments: Any) -> Plan:
+def _here(function: Callable[..., CoflowPlan], *arguments: Any) -> CoflowPlan:
     return function(*arguments)

@@ -1,7 +1,7 @@
 """The coflows that reports tell of, and the schedule that they have. No Ryu, no sockets, no clock.
 
 What is not reported any more ends here, and so does what is not worth believing: a coflow that moves more than it
-announced, and a flow that is announced and does not move. The others are told to a scheduler: `news` says what has
+announced, and a flow that is announced and does not move. The others are told to a scheduler: `updates` says what has
 changed since it was last told, `planned` takes in what came of it.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from coflow.report import Flow, FlowReport
-from controller.coflows.planning import News, Plan
+from controller.coflows.planning import CoflowPlan, CoflowUpdates
 from controller.policy.coflows.coflow import Assignment, Coflow, CoflowFlow
 from controller.policy.network.five_tuple import FiveTuple
 
@@ -23,7 +23,7 @@ MAX_COFLOWS, MAX_FLOWS = 16384, 65536
 """What is kept; others are turned away until there is room."""
 MAX_LOST = 1024
 """How many flows a coflow remembers to have lost to others."""
-MAX_NEWS = 1000
+MAX_UPDATES = 1000
 """Flows told to the scheduler at once: what it takes to collect them holds up everything else."""
 
 
@@ -117,7 +117,7 @@ class CoflowBook:
 
     # --- reports ---
 
-    def take(self, coflow_id: bytes, reports: Sequence[FlowReport], now: float) -> None:
+    def report(self, coflow_id: bytes, reports: Sequence[FlowReport], now: float) -> None:
         """Take in what a report says of a coflow's flows."""
         coflow = self._coflows.get(coflow_id)
         if coflow is None:
@@ -129,11 +129,11 @@ class CoflowBook:
             coflow = self._coflows[coflow_id] = ReportedCoflow(coflow_id, now)
         coflow.heard_at = now
         for each in reports:
-            self._take_flow(coflow, _five_tuple(each.flow), each.remaining_bytes, now)
+            self._report_flow(coflow, _five_tuple(each.flow), each.remaining_bytes, now)
         if not coflow.flows:
             self._forget(coflow)
 
-    def _take_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> None:
+    def _report_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple, remaining_bytes: int, now: float) -> None:
         flow = coflow.flows.get(five_tuple)
         if remaining_bytes == 0:
             if flow is not None:
@@ -242,15 +242,15 @@ class CoflowBook:
     # --- the scheduler ---
 
     @property
-    def has_news(self) -> bool:
+    def has_updates(self) -> bool:
         return bool(self._untold) or self._network_changed
 
-    def news(self) -> News:
+    def updates(self) -> CoflowUpdates:
         """What the scheduler has to be told; it counts as told from here on. Of many flows, the first."""
         ended: list[FiveTuple] = []
         arrived: dict[bytes, list[CoflowFlow]] = {}
         progress: dict[FiveTuple, int] = {}
-        for five_tuple in list(islice(self._untold, MAX_NEWS)):
+        for five_tuple in list(islice(self._untold, MAX_UPDATES)):
             del self._untold[five_tuple]
             told, flow = self._told.get(five_tuple), self._schedulable(five_tuple)
             if told is not None and told is not flow:
@@ -266,8 +266,8 @@ class CoflowBook:
                 arrived.setdefault(self._owner[five_tuple], []).append(
                     CoflowFlow(five_tuple, five_tuple.source, five_tuple.destination, flow.remaining_bytes))
         network_changed, self._network_changed = self._network_changed, False
-        return News(ended, [Coflow(coflow_id, tuple(flows), self._coflows[coflow_id].arrived_at)
-                            for coflow_id, flows in arrived.items()], progress, network_changed)
+        return CoflowUpdates(ended, [Coflow(coflow_id, tuple(flows), self._coflows[coflow_id].arrived_at)
+                                     for coflow_id, flows in arrived.items()], progress, network_changed)
 
     def _schedulable(self, five_tuple: FiveTuple) -> ReportedFlow | None:
         """The flow as the scheduler should know it; None if it should not."""
@@ -277,8 +277,8 @@ class CoflowBook:
         flow = coflow.flows[five_tuple]
         return None if flow.stalled else flow
 
-    def planned(self, plan: Plan) -> None:
-        """Take in what came of news. Flows of which there is other news since are left out of the schedule."""
+    def planned(self, plan: CoflowPlan) -> None:
+        """Take in what came of updates. Flows with further updates since are left out of the schedule."""
         for five_tuple, reason in plan.refused.items():
             if self._told.pop(five_tuple, None) is self.flow(five_tuple) is not None:
                 self.refusals[five_tuple] = reason

@@ -16,7 +16,7 @@ class CoflowMetrics:
                                ["problem"], registry=registry)
         self.live = Gauge("speedwell_coflows_live", "Coflows that are live.", registry=registry)
         self.decision_seconds = Histogram("speedwell_coflow_decision_seconds",
-                                          "Time from news to the schedule that they lead to.",
+                                          "Time from an update to the schedule that it leads to.",
                                           buckets=(0.0001, 0.00025, *LATENCY_BUCKETS), registry=registry)
         self.placement_seconds = Histogram("speedwell_coflow_placement_seconds",
                                            "Time to put a schedule into the switches, confirmed.",

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller.policy.coflows.coflow import Assignment, TrafficSet
+from controller.policy.coflows.coflow import Assignment, ServiceClass
 from controller.policy.coflows.mincof import STARVED_SHARE
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
@@ -36,7 +36,7 @@ def with_minimum_rates(assignments: Assignments, network: Network, least_bps: fl
         share_bps = min((STARVED_SHARE * capacities_bps[link] / flows_on[link] for link in links), default=least_bps)
         result[flow] = replace(
             assignments[flow], rate_bps=max(rate_bps, min(least_bps, share_bps)),
-            traffic_set=assignments[flow].traffic_set if rate_bps > 0 else TrafficSet.STARVED)
+            service_class=assignments[flow].service_class if rate_bps > 0 else ServiceClass.STARVED)
     return result
 
 

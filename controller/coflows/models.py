@@ -17,7 +17,7 @@ Limit = Annotated[int, Field(ge=1, le=500, description="How many to tell at most
 _NEXT = Field(default=None, description="The `offset` of what comes next; null with the last.")
 
 
-class CoflowFlow(Output):
+class CoflowMember(Output):
     """A flow of a coflow, in the direction of its bytes."""
 
     source: Ipv4
@@ -54,10 +54,10 @@ class CoflowSummary(Output):
     silent_seconds: float = Field(ge=0, description="Since it was last heard of.")
 
 
-class Coflow(CoflowSummary):
+class CoflowDetails(CoflowSummary):
     """A coflow with its flows."""
 
-    members: list[CoflowFlow]
+    members: list[CoflowMember]
     next_offset: int | None = _NEXT
 
 
@@ -67,7 +67,7 @@ class CoflowList(Output):
     next_offset: int | None = _NEXT
 
 
-class Meter(Output):
+class FlowMeter(Output):
     """A meter that the controller made."""
 
     dpid: Dpid
@@ -82,5 +82,5 @@ class Meter(Output):
 
 
 class MeterList(Output):
-    meters: list[Meter]
+    meters: list[FlowMeter]
     without_meter: int = Field(ge=0, description="Placements so far that had to do without a meter.")

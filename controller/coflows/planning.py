@@ -1,8 +1,9 @@
-"""From news of coflows to the schedule that they are to have. No Ryu, no sockets, no clock.
+"""From updates of coflows to the schedule that they are to have. No Ryu, no sockets, no clock.
 
 A decision over thousands of coflows takes longer than a controller may keep silent. So the scheduler is owned by a
-`Planner` that works on a copy of the network: `plan` may run in another thread, as long as one plan is made at a time
-and `follow_network` and `start_over` are called between plans. What happens meanwhile is told with the next plan.
+`CoflowPlanner` that works on a copy of the network: `plan` may run in another thread, as long as one plan is made at
+a time and `follow_network` and `start_over` are called between plans. What happens meanwhile is told with the next
+plan.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Assignments = Mapping[FiveTuple, Assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class CoflowUpdates:
     """What has happened since the last plan, each flow named once: it ended, came, or has so many bytes left."""
 
     ended: Sequence[FiveTuple] = ()
@@ -33,8 +34,8 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What came of news. Without `assignments` those of before hold, less the flows that have ended.
+class CoflowPlan:
+    """What came of updates. Without `assignments` those of before hold, less the flows that have ended.
 
     `enforced` is what the switches are told of the assignments, flows about which there is nothing to tell left out.
     """
@@ -45,7 +46,7 @@ class Plan:
     order: Sequence[bytes] = ()
 
 
-class Planner:
+class CoflowPlanner:
     """`make` gives a scheduler for a network; `enforce` what the switches are told of its assignments."""
 
     def __init__(self, make: Callable[[Network], CoflowScheduler], network: Network,
@@ -63,27 +64,27 @@ class Planner:
         """Take over what has changed in the network."""
         self._network.follow(self._source)
 
-    def plan(self, news: News, now: float) -> Plan:
-        """The schedule after the news: one decision, if they ask for any."""
+    def plan(self, updates: CoflowUpdates, now: float) -> CoflowPlan:
+        """The schedule after the updates: one decision, if they ask for any."""
         scheduler = self.scheduler
         refused: dict[FiveTuple, str] = {}
-        with scheduler.together(now) as decided:
-            for five_tuple in news.ended:
+        with scheduler.together(now) as decision:
+            for five_tuple in updates.ended:
                 scheduler.flow_finished(five_tuple, now)
-            for coflow in news.arrived:
+            for coflow in updates.arrived:
                 self._arrive(coflow, refused, now)
-            for five_tuple, remaining_bytes in news.progress.items():
+            for five_tuple, remaining_bytes in updates.progress.items():
                 scheduler.progress(five_tuple, remaining_bytes, now)
-            for five_tuple in news.progress:
+            for five_tuple in updates.progress:
                 scheduler.correct(five_tuple, now)
             scheduler.again(now)
-            if news.network_changed:
+            if updates.network_changed:
                 scheduler.network_changed(now)
-        if decided.schedule is None:
-            return Plan(refused)
-        assignments: dict[FiveTuple, Assignment] = dict(decided.schedule.assignments)  # type: ignore[arg-type]
-        return Plan(refused, assignments, self._enforce(assignments, self._network),
-                    decided.schedule.order)  # type: ignore[arg-type]  # coflows are known to it by their ids
+        if decision.schedule is None:
+            return CoflowPlan(refused)
+        assignments: dict[FiveTuple, Assignment] = dict(decision.schedule.assignments)  # type: ignore[arg-type]
+        return CoflowPlan(refused, assignments, self._enforce(assignments, self._network),
+                          decision.schedule.order)  # type: ignore[arg-type]  # coflows are known to it by their ids
 
     def _arrive(self, coflow: Coflow, refused: dict[FiveTuple, str], now: float) -> None:
         """One flow at a time only if some are refused."""

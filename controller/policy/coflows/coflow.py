@@ -12,9 +12,9 @@ A scheduler (MinCOF and everything that it is compared with) is told what happen
 A schedule names every live flow, whether anything changes for it or not: `Schedule.changes_since` tells what to do on
 the switches. What happens at one time may be told together, for one decision:
 
-    with scheduler.together(now) as decided:
+    with scheduler.together(now) as decision:
         ...                                             # arrivals, reports, ends
-    schedule = decided.schedule                         # None: nothing of it asked for a decision
+    schedule = decision.schedule                        # None: nothing of it asked for a decision
 
 Bytes are what is left to send, rates bits per second, `now` seconds on any one clock.
 """
@@ -34,7 +34,7 @@ from controller.policy.network.graph import Path
 BITS_PER_BYTE = 8
 
 
-class TrafficSet(StrEnum):
+class ServiceClass(StrEnum):
     """The queues of a link from a leaf to a spine (MinCOF, section III-B)."""
 
     SCHEDULED = "scheduled"
@@ -79,19 +79,19 @@ class Assignment:
     `path` leads from the flow's source to its destination; None leaves it to the switches' default (ECMP), as for
     flows of coflows below the size threshold. `rate_bps` is enforced at the flow's first switch (by the hosts, for
     policies that do so); None does not limit it. `priority` counts for policies that rank traffic instead of
-    limiting it: 0 is served first, 7 last, strictly; None leaves the flow in the queue of its `traffic_set`.
+    limiting it: 0 is served first, 7 last, strictly; None leaves the flow in the queue of its `service_class`.
     """
 
     flow_id: Hashable
     coflow_id: Hashable
     path: Path | None
     rate_bps: float | None
-    traffic_set: TrafficSet
+    service_class: ServiceClass
     priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ScheduleChanges:
     """What differs between two schedules. A flow is in `moved` if its path changed, in `changed` if anything did."""
 
     added: tuple[Assignment, ...]
@@ -107,21 +107,21 @@ class Schedule:
     assignments: Mapping[Hashable, Assignment] = field(default_factory=dict)
     order: tuple[Hashable, ...] = ()
 
-    def of(self, traffic_set: TrafficSet) -> Iterator[Assignment]:
+    def of(self, service_class: ServiceClass) -> Iterator[Assignment]:
         """The flows of one queue."""
-        return (assignment for assignment in self.assignments.values() if assignment.traffic_set is traffic_set)
+        return (assignment for assignment in self.assignments.values() if assignment.service_class is service_class)
 
-    def changes_since(self, before: Schedule) -> Changes:
+    def changes_since(self, before: Schedule) -> ScheduleChanges:
         """What has to be done where `before` holds."""
         now, then = self.assignments, before.assignments
         changed = tuple(own for flow_id, own in now.items() if flow_id in then and then[flow_id] != own)
-        return Changes(
+        return ScheduleChanges(
             added=tuple(own for flow_id, own in now.items() if flow_id not in then), changed=changed,
             moved=tuple(own for own in changed if then[own.flow_id].path != own.path),
             removed=tuple(other for flow_id, other in then.items() if flow_id not in now))
 
 
-class Decided:
+class Decision:
     """What came of things that were told together: None if they asked for no decision, or before their end."""
 
     schedule: Schedule | None = None
@@ -141,17 +141,17 @@ class CoflowScheduler(ABC):
         self._is_due = False
 
     @contextmanager
-    def together(self, now: float) -> Iterator[Decided]:
+    def together(self, now: float) -> Iterator[Decision]:
         """Inside, what happens is taken in; at the end there is one decision if any of it asks for one. Meanwhile
         methods return the schedule of before."""
-        decided = Decided()
+        decision = Decision()
         self._puts_off, self._is_due = True, False
         try:
-            yield decided
+            yield decision
         finally:
             self._puts_off = False
         if self._is_due:
-            decided.schedule = self._decide_anew(now)
+            decision.schedule = self._decide_anew(now)
 
     def _decided(self, now: float) -> Schedule:
         if not self._puts_off:

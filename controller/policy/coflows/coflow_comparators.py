@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from controller.policy.coflows import checked_kernels as kernels
-from controller.policy.coflows.coflow import TrafficSet
+from controller.policy.coflows.coflow import ServiceClass
 from controller.policy.coflows.coflow_kernels import FULL, Integers, Reals
 from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, hashed, without_rates
 from controller.policy.network.graph import Network
@@ -100,7 +100,7 @@ class Varys(_HostLinksOnly):
         arrays.scaled(order)
         arrays.backfill(order)
         for flow in arrays.flows:
-            flow.traffic_set = TrafficSet.BEST_EFFORT
+            flow.service_class = ServiceClass.BEST_EFFORT
         return arrays.in_order(order)
 
     def _order_of(self, arrays: LiveArrays) -> Integers:
@@ -203,7 +203,7 @@ class Tailor(_Routed):
 
 class Rapier(_Routed):
     def _decide(self, now: float) -> list[LiveCoflow]:
-        without_rates(self._flows.values(), TrafficSet.BEST_EFFORT)
+        without_rates(self._flows.values(), ServiceClass.BEST_EFFORT)
         free = np.array(self._network.capacities_bps(), np.float64)
         whole, waiting, ordered = free.copy(), list(self._by_age()), []
         while waiting:

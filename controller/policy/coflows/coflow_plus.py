@@ -32,7 +32,7 @@ from controller.policy.coflows.coflow import (
     CoflowFlow,
     CoflowScheduler,
     Schedule,
-    TrafficSet,
+    ServiceClass,
     require_bytes,
 )
 from controller.policy.coflows.coflow_kernels import Integers, Reals
@@ -160,7 +160,7 @@ class _Rows:
         self.chosen = np.full(64, -1, np.int64)
         self._free = list(range(63, -1, -1))
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         if not self._free:
             size = len(self.left)
             self.left = np.concatenate((self.left, np.zeros(size)))
@@ -170,7 +170,7 @@ class _Rows:
             self._free = list(range(2 * size - 1, size - 1, -1))
         return self._free.pop()
 
-    def give_back(self, row: int) -> None:
+    def release(self, row: int) -> None:
         self.chosen[row] = -1
         self._free.append(row)
 
@@ -193,9 +193,9 @@ class _Assignments(Mapping[Hashable, Assignment]):
         flow, coflow_id, row = self._flows[flow_id]
         number = int(self._chosen[row])
         if number < 0:
-            return Assignment(flow_id, coflow_id, None, None, TrafficSet.BEST_EFFORT)
+            return Assignment(flow_id, coflow_id, None, None, ServiceClass.BEST_EFFORT)
         return Assignment(flow_id, coflow_id, self._fabric.path(flow.source, number, flow.destination), None,
-                          TrafficSet.SCHEDULED, min(self._ranks[coflow_id], PRIORITIES - 1))
+                          ServiceClass.SCHEDULED, min(self._ranks[coflow_id], PRIORITIES - 1))
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self._flows)
@@ -243,7 +243,7 @@ class CoflowPlus(CoflowScheduler):
         if live is None:
             live = self._coflows[coflow.id] = _LiveCoflow((coflow.arrived_at, next(self._numbers)), {})
         for flow in coflow.flows:
-            row = live.rows[flow.flow_id] = self._rows.take()
+            row = live.rows[flow.flow_id] = self._rows.allocate()
             self._flows[flow.flow_id] = (flow, coflow.id, row)
             self._rows.left[row] = flow.remaining_bytes * BITS_PER_BYTE
             self._rows.pair[row] = self._fabric.pair(flow.source, flow.destination)
@@ -260,7 +260,7 @@ class CoflowPlus(CoflowScheduler):
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         _, coflow_id, row = self._flow(flow_id)
         del self._flows[flow_id], self._coflows[coflow_id].rows[flow_id]
-        self._rows.give_back(row)
+        self._rows.release(row)
         if flow_id in self._schedule.assignments:
             self._ended.add(flow_id)
         if self._coflows[coflow_id].rows:
@@ -273,7 +273,7 @@ class CoflowPlus(CoflowScheduler):
             raise UnknownCoflow(coflow_id)
         for flow_id, row in self._coflows.pop(coflow_id).rows.items():
             del self._flows[flow_id]
-            self._rows.give_back(row)
+            self._rows.release(row)
             if flow_id in self._schedule.assignments:
                 self._ended.add(flow_id)
         return self._decided(now)

@@ -15,7 +15,7 @@ from controller.policy.coflows.coflow import (
     CoflowFlow,
     CoflowScheduler,
     Schedule,
-    TrafficSet,
+    ServiceClass,
     require_bytes,
 )
 from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow
@@ -37,7 +37,7 @@ class LiveFlow:
     """
 
     __slots__ = ("_left_bits", "_reported_bits", "_settled_at", "coflow", "destination", "flow_id", "is_stranded",
-                 "links", "path", "priority", "rate_bps", "source", "traffic_set")
+                 "links", "path", "priority", "rate_bps", "service_class", "source")
 
     def __init__(self, flow: CoflowFlow, coflow: LiveCoflow, now: float) -> None:
         self.flow_id = flow.flow_id
@@ -48,7 +48,7 @@ class LiveFlow:
         self.links: tuple[int, ...] = ()
         self.is_stranded = False
         self.rate_bps: float | None = None
-        self.traffic_set = TrafficSet.BEST_EFFORT
+        self.service_class = ServiceClass.BEST_EFFORT
         self.priority: int | None = None
         self.report(flow.remaining_bytes, now)
 
@@ -75,7 +75,7 @@ class LiveFlow:
         return self.remaining_bits(now) / self.rate_bps if self.rate_bps else 0.0
 
     def assignment(self) -> Assignment:
-        return Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps, self.traffic_set, self.priority)
+        return Assignment(self.flow_id, self.coflow.id, self.path, self.rate_bps, self.service_class, self.priority)
 
 
 class LiveCoflow:
@@ -145,7 +145,7 @@ class TableScheduler(CoflowScheduler):
 
     @abstractmethod
     def _decide(self, now: float) -> Iterable[LiveCoflow]:
-        """Set `rate_bps`, `traffic_set` and `priority` of all live flows; gives the order of the coflows.
+        """Set `rate_bps`, `service_class` and `priority` of all live flows; gives the order of the coflows.
 
         What it says of stranded flows does not count, and `_by_age` has no coflow of which all flows are stranded.
         """
@@ -218,7 +218,7 @@ class TableScheduler(CoflowScheduler):
         self._place([flow for flow in unplaced if not flow.is_stranded], now)
         self._unplaced = []
         self._order = tuple(coflow.id for coflow in self._decide(now))
-        without_rates((flow for flow in self._flows.values() if flow.is_stranded), TrafficSet.BEST_EFFORT)
+        without_rates((flow for flow in self._flows.values() if flow.is_stranded), ServiceClass.BEST_EFFORT)
         for coflow in self._coflows.values():
             coflow.plan(now)
         self._schedule = None
@@ -260,10 +260,10 @@ class TableScheduler(CoflowScheduler):
                            key=lambda coflow: coflow.age))
 
 
-def without_rates(flows: Iterable[LiveFlow], traffic_set: TrafficSet) -> None:
+def without_rates(flows: Iterable[LiveFlow], service_class: ServiceClass) -> None:
     """Put flows into a queue in which nothing limits them."""
     for flow in flows:
-        flow.rate_bps, flow.traffic_set, flow.priority = None, traffic_set, None
+        flow.rate_bps, flow.service_class, flow.priority = None, service_class, None
 
 def hashed(flow: LiveFlow | CoflowFlow, choices: int) -> int:
     """Which of so many paths ECMP gives a flow: always the same one for the same flow, each equally often."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, Schedule, TrafficSet
+from controller.policy.coflows.coflow import BITS_PER_BYTE, Coflow, Schedule, ServiceClass
 from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, without_rates
 from controller.policy.errors import InvalidRequest
 from controller.policy.network.graph import Network
@@ -76,7 +76,7 @@ class MinCOF(TableScheduler):
         table = self._table(self._scheduled_share)
         for flow in self._flows.values():
             if flow.rate_bps is not None and flow.links:
-                table.take(flow.links, flow.rate_bps)
+                table.reserve(flow.links, flow.rate_bps)
         for coflow in coflows.values():
             new = [flow for flow in coflow.flows.values() if not flow.links and not flow.is_stranded]
             choices = self._least_used(new, [flow.remaining_bits(now) for flow in new], table)
@@ -98,7 +98,7 @@ class MinCOF(TableScheduler):
             # Equally good: stay where it is, else the first in the network's order.
             links = max(paths, key=lambda links: (table.path_rem(links), links == present))
             chosen[number] = links
-            table.take(links, sizes_bits[number] / seconds if seconds > 0 else 0.0)
+            table.reserve(links, sizes_bits[number] / seconds if seconds > 0 else 0.0)
         return chosen
 
     def _put(self, flow: LiveFlow, links: Choice) -> None:
@@ -111,7 +111,7 @@ class MinCOF(TableScheduler):
 
     def _decide(self, now: float) -> list[LiveCoflow]:
         large = [coflow for coflow in self._by_age() if self._is_large(coflow)]
-        without_rates(self._flows.values(), TrafficSet.BEST_EFFORT)
+        without_rates(self._flows.values(), ServiceClass.BEST_EFFORT)
         ordered = self._shortest_bottleneck_first(large, now)
         if ordered and self._rebalance(ordered[0], now):
             ordered = self._shortest_bottleneck_first(ordered, now)
@@ -159,14 +159,14 @@ class MinCOF(TableScheduler):
             bits_on = _bits_on(coflow, now)
             seconds = table.gamma(bits_on)
             if not 0 < seconds < float("inf") or not self._is_sufficient(table, bits_on):
-                without_rates(coflow.flows.values(), TrafficSet.STARVED)
+                without_rates(coflow.flows.values(), ServiceClass.STARVED)
                 continue
             scheduled.append(coflow)
             for flow in coflow.flows.values():
                 if flow.links and flow.remaining_bits(now) > 0:
                     flow.rate_bps = flow.remaining_bits(now) / seconds
-                    flow.traffic_set = TrafficSet.SCHEDULED
-                    table.take(flow.links, flow.rate_bps)
+                    flow.service_class = ServiceClass.SCHEDULED
+                    table.reserve(flow.links, flow.rate_bps)
         return scheduled
 
     def _is_sufficient(self, table: PathTable, links: Iterable[int]) -> bool:
@@ -181,13 +181,13 @@ class MinCOF(TableScheduler):
             for flow in coflow.flows.values():
                 for link in flow.links:
                     rate_on[link] = rate_on.get(link, 0.0) + (flow.rate_bps or 0.0)
-                table.take(flow.links, flow.rate_bps or 0.0)
+                table.reserve(flow.links, flow.rate_bps or 0.0)
             rates.append(rate_on)
         for coflow, rate_on in zip(scheduled, rates, strict=True):
             more = table.headroom(rate_on)
             if more > 0:
                 for flow in coflow.flows.values():
-                    table.take(flow.links, more * (flow.rate_bps or 0.0))
+                    table.reserve(flow.links, more * (flow.rate_bps or 0.0))
                     flow.rate_bps = (flow.rate_bps or 0.0) * (1 + more)
 
     # --- helpers ---

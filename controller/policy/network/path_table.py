@@ -43,7 +43,7 @@ class PathTable:
         """What is left, as a part of the whole link."""
         return self._left_bps[link] / self._whole_bps[link]
 
-    def take(self, links: Iterable[int], rate_bps: float) -> None:
+    def reserve(self, links: Iterable[int], rate_bps: float) -> None:
         """Update PathRem with a flow's rate; a negative rate gives back."""
         for link in links:
             self._left_bps[link] -= rate_bps

@@ -26,7 +26,7 @@ def test_whatever_order_the_latest_report_counts_and_none_counts_twice(order: li
     known, seen = 0, set()
     for sequence in order:
         try:
-            news = acceptance.take(report(sequence, remaining=1000 - sequence), NOW)
+            news = acceptance.accept(report(sequence, remaining=1000 - sequence), NOW)
         except InvalidReport as refused:
             assert refused.reason == "replayed" and sequence in seen
             continue
@@ -40,47 +40,47 @@ def test_whatever_order_the_latest_report_counts_and_none_counts_twice(order: li
 def test_parts_of_one_report_may_overtake_each_other() -> None:
     acceptance, other = Acceptance(), FLOW._replace(source_port=7200)
     second = replace(report(2), flows=(FlowReport(other, 7),))
-    assert acceptance.take(second, NOW) == list(second.flows)
-    assert acceptance.take(report(1), NOW) == list(report(1).flows)
+    assert acceptance.accept(second, NOW) == list(second.flows)
+    assert acceptance.accept(report(1), NOW) == list(report(1).flows)
 
 
 def test_a_report_far_behind_is_refused() -> None:
     acceptance = Acceptance()
-    acceptance.take(report(WINDOW + 1), NOW)
+    acceptance.accept(report(WINDOW + 1), NOW)
     with pytest.raises(InvalidReport):
-        acceptance.take(report(1), NOW)
-    assert acceptance.take(report(2), NOW) == []
+        acceptance.accept(report(1), NOW)
+    assert acceptance.accept(report(2), NOW) == []
 
 
 @pytest.mark.parametrize("at", [NOW - 31, NOW + 31])
 def test_a_report_from_another_time_is_stale(at: float) -> None:
     with pytest.raises(InvalidReport) as refused:
-        Acceptance(30.0).take(report(1, at=at), NOW)
+        Acceptance(30.0).accept(report(1, at=at), NOW)
     assert refused.value.reason == "stale"
 
 
 def test_a_replay_is_refused_as_long_as_its_clock_would_pass() -> None:
     acceptance, old = Acceptance(30.0), report(1)
-    acceptance.take(old, NOW)
+    acceptance.accept(old, NOW)
     for later in (1, 29, 30, 31, 60, 90):
         acceptance.forget(NOW + later)
         with pytest.raises(InvalidReport):
-            acceptance.take(old, NOW + later)
+            acceptance.accept(old, NOW + later)
     assert len(acceptance) == 0
 
 
 def test_senders_do_not_disturb_each_other() -> None:
     acceptance = Acceptance()
-    assert acceptance.take(report(5), NOW)
-    assert acceptance.take(report(5, sender=2), NOW)
-    assert acceptance.take(report(5, coflow=b"d" * 16), NOW)
+    assert acceptance.accept(report(5), NOW)
+    assert acceptance.accept(report(5, sender=2), NOW)
+    assert acceptance.accept(report(5, coflow=b"d" * 16), NOW)
 
 
 def test_a_sender_is_forgotten_as_soon_as_its_clock_protects_from_replays() -> None:
     acceptance = Acceptance(30.0)
-    acceptance.take(report(1), NOW)
-    acceptance.take(report(2, at=NOW + 10), NOW + 10)
-    acceptance.take(report(1, sender=2), NOW)
+    acceptance.accept(report(1), NOW)
+    acceptance.accept(report(2, at=NOW + 10), NOW + 10)
+    acceptance.accept(report(1, sender=2), NOW)
     acceptance.forget(NOW + 32)
     assert len(acceptance) == 1
     acceptance.forget(NOW + 42)
@@ -91,7 +91,7 @@ def test_four_hundred_new_senders_a_second_are_taken_for_a_minute() -> None:
     acceptance = Acceptance()
     for number in range(400 * 60):
         now = NOW + number / 400
-        assert acceptance.take(report(1, sender=number + 1, at=now), now)
+        assert acceptance.accept(report(1, sender=number + 1, at=now), now)
     assert len(acceptance) <= 400 * 60
 
 
@@ -102,11 +102,11 @@ def test_old_senders_make_room_for_new_ones_and_go_on_reporting(flows: int) -> N
     told = tuple(FlowReport(FLOW._replace(source_port=port), 9) for port in range(1, flows + 1))
     for number in range(10_000):
         now = NOW + number / 400
-        assert acceptance.take(replace(report(1, sender=number + 1, at=now), flows=told), now)
+        assert acceptance.accept(replace(report(1, sender=number + 1, at=now), flows=told), now)
         assert acceptance._entries <= 1000
     assert acceptance._entries == len(acceptance) + sum(len(each.latest) for each in acceptance._senders.values())
     later = NOW + 26
-    assert acceptance.take(report(2, sender=1, at=later), later), "one that was forgotten"
+    assert acceptance.accept(report(2, sender=1, at=later), later), "one that was forgotten"
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(-31, 31), st.integers(0, 8)),
@@ -122,7 +122,7 @@ def test_nothing_is_taken_twice_however_little_is_remembered(told: list[tuple[in
                 acceptance.forget(now)
             key = each.sender, each.sequence, each.sent_at_microseconds / 1e6
             try:
-                acceptance.take(each, now)
+                acceptance.accept(each, now)
             except InvalidReport:
                 continue
             assert key not in taken
@@ -133,12 +133,12 @@ def test_flows_that_one_sender_ever_told_of_are_not_remembered() -> None:
     acceptance = Acceptance()
     for number in range(10_000):
         one = FlowReport(FLOW._replace(source_port=1 + number), 9)
-        assert acceptance.take(replace(report(number + 1), flows=(one,)), NOW)
+        assert acceptance.accept(replace(report(number + 1), flows=(one,)), NOW)
     assert acceptance._entries < 400
 
 
 def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
     acceptance = Acceptance(30.0, max_entries=2)
     for sender in (1, 2, 3):
-        acceptance.take(report(1, sender=sender, at=NOW + 3600 + sender), NOW + 3600)
-    assert acceptance.take(report(1, sender=4, at=NOW), NOW)
+        acceptance.accept(report(1, sender=sender, at=NOW + 3600 + sender), NOW + 3600)
+    assert acceptance.accept(report(1, sender=4, at=NOW), NOW)

@@ -10,8 +10,8 @@ import pytest
 from coflow.report import Flow, FlowReport
 from controller.coflows import book as coflow_book
 from controller.coflows.book import LIE_SLACK_BYTES, CoflowBook
-from controller.coflows.planning import Planner
-from controller.policy.coflows.coflow import CoflowScheduler, TrafficSet
+from controller.coflows.planning import CoflowPlanner
+from controller.policy.coflows.coflow import CoflowScheduler, ServiceClass
 from controller.policy.coflows.coflow_comparators import Varys
 from controller.policy.coflows.coflow_plus import CoflowPlus
 from controller.policy.coflows.mincof import MinCOF
@@ -47,18 +47,18 @@ class Reported:
         """A book and a scheduler that know nothing."""
         self.book = CoflowBook(EXPIRY_SECONDS, STALL_SECONDS)
         self.revision = 0
-        self.planner = Planner(policy, self.network, lambda assignments, network: dict(assignments))
+        self.planner = CoflowPlanner(policy, self.network, lambda assignments, network: dict(assignments))
 
     def take(self, now: float, coflow: bytes = ONE, **remaining: int) -> bool:
         """Report flows by name (`a` to `d`) with what they have left. Returns whether there is another schedule."""
-        self.book.take(coflow, [FlowReport(flow(name), left) for name, left in remaining.items()], now)
+        self.book.report(coflow, [FlowReport(flow(name), left) for name, left in remaining.items()], now)
         return self.plan(now)
 
     def plan(self, now: float) -> bool:
         before = self.revision
-        while self.book.has_news:
+        while self.book.has_updates:
             self.planner.follow_network()
-            self.book.planned(self.planner.plan(self.book.news(), now))
+            self.book.planned(self.planner.plan(self.book.updates(), now))
         self.revision = self.book.revision
         return self.revision != before
 
@@ -94,7 +94,7 @@ def reported() -> Reported:
 def test_a_reported_coflow_gets_paths_and_rates(reported: Reported) -> None:
     assert reported.take(0, a=10 * MB, d=10 * MB)
     schedule = reported.book.schedule
-    assert {schedule[key(name)].traffic_set for name in "ad"} == {TrafficSet.SCHEDULED}
+    assert {schedule[key(name)].service_class for name in "ad"} == {ServiceClass.SCHEDULED}
     assert all(schedule[key(name)].path and schedule[key(name)].rate_bps for name in "ad")
     assert reported.book.order == (ONE,)
 

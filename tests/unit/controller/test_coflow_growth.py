@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coflow.report import Flow, FlowReport
 from controller.coflows.book import MAX_LOST, CoflowBook
-from controller.coflows.planning import Planner
+from controller.coflows.planning import CoflowPlanner
 from controller.coflows.policies import make_scheduler
 from controller.policy.coflows.coflow import Assignment
 from controller.policy.network.five_tuple import FiveTuple
@@ -35,17 +35,17 @@ class Told:
     def __init__(self, policy: str, network: Network) -> None:
         self.network = network
         self.book = CoflowBook(EXPIRY_SECONDS, STALL_SECONDS)
-        self.planner = Planner(lambda network: make_scheduler(policy, network, 0.0), network,
-                               lambda assignments, network: dict(assignments))
+        self.planner = CoflowPlanner(lambda network: make_scheduler(policy, network, 0.0), network,
+                                     lambda assignments, network: dict(assignments))
 
     def take(self, coflow: int, flows: dict[int, int], now: float) -> None:
-        self.book.take(coflow.to_bytes(16, "big"),
-                       [FlowReport(flow_of(number), left) for number, left in flows.items()], now)
+        self.book.report(coflow.to_bytes(16, "big"),
+                         [FlowReport(flow_of(number), left) for number, left in flows.items()], now)
 
     def plan(self, now: float) -> None:
-        while self.book.has_news:
+        while self.book.has_updates:
             self.planner.follow_network()
-            self.book.planned(self.planner.plan(self.book.news(), now))
+            self.book.planned(self.planner.plan(self.book.updates(), now))
 
     def expire(self, now: float) -> None:
         for coflow in self.book:

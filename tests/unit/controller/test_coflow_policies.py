@@ -74,7 +74,7 @@ def test_a_flow_shows_its_queue_by_the_name_that_the_queues_have(
     (tmp_path / "key").write_bytes(b"k" * 32)
     controller = Controller(coflow_policy=policy, queues=queues, coflow_key_file=tmp_path / "key")
     flow = FlowReport(Flow("10.0.0.1", "10.0.1.1", 7100, 40000), 50_000_000)
-    controller.coflows.book.take(b"c" * 16, [flow], time.monotonic())
+    controller.coflows.book.report(b"c" * 16, [flow], time.monotonic())
     controller.coflows.plan()
     coflow = controller.ask("GET", f"/v1/coflows/{(b'c' * 16).hex()}").json
     assert (coflow["state"], [shown["queue"] for shown in coflow["members"]]) == (state, [queue])

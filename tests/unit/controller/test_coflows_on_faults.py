@@ -93,6 +93,6 @@ def test_one_round_of_planning_is_one_plan_though_reports_come_meanwhile(run: An
         site.coflows.planner.plan = plan_while_reports_come
         site.report(20 * MB)
         site.coflows.plan()
-        assert len(plans) == 1 and site.coflows.book.has_news
+        assert len(plans) == 1 and site.coflows.book.has_updates
 
     run(scenario)

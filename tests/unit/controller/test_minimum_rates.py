@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.coflows.minimum_rates import with_minimum_rates
-from controller.policy.coflows.coflow import Assignment, TrafficSet
+from controller.policy.coflows.coflow import Assignment, ServiceClass
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
 
@@ -24,9 +24,9 @@ def _network() -> Network:
 
 
 def assignments(count: int, rate_bps: float | None, target: str = "b", source: str = "a",
-                traffic_set: TrafficSet = TrafficSet.BEST_EFFORT) -> dict[FiveTuple, Assignment]:
+                service_class: ServiceClass = ServiceClass.BEST_EFFORT) -> dict[FiveTuple, Assignment]:
     flows = [FiveTuple(source, target, 6, 5000 + number, 6000) for number in range(count)]
-    return {flow: Assignment(flow, "coflow", None, rate_bps, traffic_set, None) for flow in flows}
+    return {flow: Assignment(flow, "coflow", None, rate_bps, service_class, None) for flow in flows}
 
 
 @pytest.mark.parametrize("rate_bps", [None, LEAST_BPS, 5e6])
@@ -37,12 +37,13 @@ def test_other_rates_stay(network: Network, rate_bps: float | None) -> None:
 
 def test_a_flow_that_waits_keeps_what_tcp_needs_and_is_of_the_starved(network: Network) -> None:
     (found,) = with_minimum_rates(assignments(1, 0.0), network, LEAST_BPS).values()
-    assert (found.rate_bps, found.traffic_set) == (LEAST_BPS, TrafficSet.STARVED)
+    assert (found.rate_bps, found.service_class) == (LEAST_BPS, ServiceClass.STARVED)
 
 
 def test_a_scheduled_flow_with_a_rate_for_almost_nothing_stays_scheduled(network: Network) -> None:
-    (found,) = with_minimum_rates(assignments(1, 10.0, traffic_set=TrafficSet.SCHEDULED), network, LEAST_BPS).values()
-    assert (found.rate_bps, found.traffic_set) == (LEAST_BPS, TrafficSet.SCHEDULED)
+    before = assignments(1, 10.0, service_class=ServiceClass.SCHEDULED)
+    (found,) = with_minimum_rates(before, network, LEAST_BPS).values()
+    assert (found.rate_bps, found.service_class) == (LEAST_BPS, ServiceClass.SCHEDULED)
 
 
 @pytest.mark.parametrize("target", ["b", "c"])

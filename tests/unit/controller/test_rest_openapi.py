@@ -111,7 +111,7 @@ def test_every_route_answers_as_documented(described: Described) -> None:
                              url=f"/v1/placements/{placement['id']}").status_int == expected_status
     coflow_id = b"c" * 16
     flow = Flow("10.0.0.1", "10.0.1.1", 7100, 40000)
-    described.controller.coflows.book.take(coflow_id, [FlowReport(flow, 50_000_000)], 0.0)
+    described.controller.coflows.book.report(coflow_id, [FlowReport(flow, 50_000_000)], 0.0)
     described.controller.coflows.plan()
     described.ask("GET", "/v1/coflows")
     described.ask("GET", "/v1/meters")

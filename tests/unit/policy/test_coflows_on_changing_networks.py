@@ -271,5 +271,6 @@ def assert_same(schedule: Schedule, expected: Schedule) -> None:
     assert schedule.assignments.keys() == expected.assignments.keys()
     for flow_id, own in schedule.assignments.items():
         other = expected.assignments[flow_id]
-        assert (own.path, own.traffic_set, own.priority) == (other.path, other.traffic_set, other.priority), flow_id
+        assert own.path == other.path, flow_id
+        assert (own.service_class, own.priority) == (other.service_class, other.priority), flow_id
         assert own.rate_bps == (other.rate_bps and pytest.approx(other.rate_bps, rel=1e-6)), flow_id

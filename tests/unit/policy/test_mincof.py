@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.coflows.coflow import Coflow, CoflowFlow, Schedule, TrafficSet
+from controller.policy.coflows.coflow import Coflow, CoflowFlow, Schedule, ServiceClass
 from controller.policy.coflows.mincof import MinCOF
 from controller.policy.errors import DuplicateFlow, InvalidRequest, NoPath, UnknownCoflow, UnknownFlow, UnknownNode
 from controller.policy.network.graph import Link, Network
@@ -99,7 +99,7 @@ def test_flows_of_a_coflow_are_scheduled_as_one() -> None:
     schedule = scheduler.coflow_arrived(coflow("C1", ("a", "c", 1), ("b", "d", 1)), 0)
 
     assert schedule.order == ("C1", "C2")
-    assert {schedule.assignments[f"C2.{n}"].traffic_set for n in (1, 2)} == {TrafficSet.STARVED}
+    assert {schedule.assignments[f"C2.{n}"].service_class for n in (1, 2)} == {ServiceClass.STARVED}
     ends = run(scheduler, schedule, {"C1.1": 1, "C1.2": 1, "C2.1": 2, "C2.2": 1})
     assert ends == pytest.approx({"C1.1": 1, "C1.2": 1, "C2.1": 3, "C2.2": 3})
 
@@ -160,8 +160,8 @@ def test_small_coflows_are_left_to_the_default_path_and_queue() -> None:
     small = coflow("small", ("h00", "h10", 20), ("h00", "h11", 20))
     schedule = scheduler.coflow_arrived(small, 0)
 
-    assert {(own.path, own.rate_bps, own.traffic_set) for own in schedule.assignments.values()} == {
-        (None, None, TrafficSet.BEST_EFFORT)}
+    assert {(own.path, own.rate_bps, own.service_class) for own in schedule.assignments.values()} == {
+        (None, None, ServiceClass.BEST_EFFORT)}
     assert schedule.order == ()
 
 
@@ -198,7 +198,7 @@ def test_nothing_is_decided_until_the_last_flow_of_a_coflow_ends() -> None:
     assert scheduler.schedule.assignments["B.1"] == before.assignments["B.1"]
     after = scheduler.flow_finished("A.1", 2)
     assert after is not None
-    assert after.assignments["B.1"].traffic_set is TrafficSet.SCHEDULED
+    assert after.assignments["B.1"].service_class is ServiceClass.SCHEDULED
     assert after.order == ("B",)
 
 
@@ -234,7 +234,7 @@ def test_flows_leave_a_path_that_is_gone_and_wait_where_there_is_none() -> None:
 
     part(network, "l0", after.assignments["A.1"].path.nodes[2])     # type: ignore[union-attr]
     cut = scheduler.network_changed(0)
-    assert (cut.assignments["A.1"].path, cut.assignments["A.1"].traffic_set) == (None, TrafficSet.BEST_EFFORT)
+    assert (cut.assignments["A.1"].path, cut.assignments["A.1"].service_class) == (None, ServiceClass.BEST_EFFORT)
     assert cut.assignments["A.2"].rate_bps == pytest.approx(MBIT)
 
     join(network, "l0", spine, MBIT)
@@ -284,7 +284,7 @@ def test_every_schedule_keeps_to_the_links_and_wastes_nothing(
         schedule = scheduler.coflow_arrived(new, 0)
         sizes |= {str(flow.flow_id): flow.remaining_bytes * 8 for flow in new.flows}
         used: dict[Link, float] = {}
-        for own in schedule.of(TrafficSet.SCHEDULED):
+        for own in schedule.of(ServiceClass.SCHEDULED):
             assert own.path is not None
             assert own.rate_bps is not None
             for link in own.path.links:
@@ -295,8 +295,8 @@ def test_every_schedule_keeps_to_the_links_and_wastes_nothing(
         seconds = {}
         for name in schedule.order:
             mine = [own for own in schedule.assignments.values() if own.coflow_id == name]
-            assert len({own.traffic_set for own in mine}) == 1
-            if mine[0].traffic_set is TrafficSet.SCHEDULED:
+            assert len({own.service_class for own in mine}) == 1
+            if mine[0].service_class is ServiceClass.SCHEDULED:
                 ends = [sizes[str(own.flow_id)] / own.rate_bps for own in mine if own.rate_bps]
                 assert max(ends) == pytest.approx(min(ends)), "all flows of a coflow end together"
                 assert any(link in full for own in mine if own.path for link in own.path.links), "something is left"
