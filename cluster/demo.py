@@ -31,12 +31,12 @@ from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
-from cluster.waiting import wait_for
 from fs.client import Client
 from fs.errors import SpeedwellError
 from topo.emulation import EmulationError
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
+from topo.waiting import wait_for
 
 TREE = Path("/usr/lib/python3.11/encodings")
 LARGE_FILE_BYTES = 16 << 20

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import requests
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster import mounts
-from cluster.errors import InvalidSetting, StartFailed
+from cluster.errors import InvalidSetting
 from cluster.nameservers import (
     MAX_NAMESERVERS,
     EtcdMember,
@@ -31,11 +30,11 @@ from cluster.nameservers import (
 )
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
-from cluster.waiting import wait_for
 from controller.policy.registry import POLICIES, Kind
 from controller.settings import CoflowPolicy, PathPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
+from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
 from topo.emulation.settings import Settings
 from topo.fabric import Fabric, InvalidFabric
@@ -47,9 +46,9 @@ REST_PORT = 8080
 NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
 ETCD_CLIENT_PORT, ETCD_PEER_PORT = 7020, 7040   # likewise
+DATASERVER_BYTES = 30 << 20     # proportional set size of an idle one
 CONTROLLER_URL = f"http://{MACHINE}:{REST_PORT}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
-DISCOVERY_TIMEOUT_SECONDS = 45.0
 
 Progress = Callable[[str], None]
 
@@ -100,7 +99,8 @@ class FabricCluster:
         self.processes = Processes(settings.directory)
         self.emulation = Emulation(settings.fabric, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
-                                   queue_packets=settings.queue_packets, queues=settings.coflows is not None)
+                                   queue_packets=settings.queue_packets, queues=settings.coflows is not None,
+                                   host_service_bytes=DATASERVER_BYTES)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
@@ -277,50 +277,6 @@ def read_settings(**values: Any) -> FabricSettings:
         raise InvalidSetting("; ".join(reasons)) from error
     except InvalidFabric as error:
         raise InvalidSetting(str(error)) from error
-
-
-def wait_for_network(controller_url: str, fabric: Fabric) -> None:
-    """Wait until the controller holds every switch and switch-to-switch link of `fabric`.
-
-    Raises StartFailed, saying what is missing, after DISCOVERY_TIMEOUT_SECONDS.
-    """
-    hosts = {host.name for host in fabric.hosts}
-    wanted = (len(fabric.switches), 2 * sum(link.a not in hosts and link.b not in hosts for link in fabric.links))
-    seen = (0, 0)
-
-    def complete() -> bool:
-        nonlocal seen
-        try:
-            network = requests.get(f"{controller_url}/v1/network", timeout=2.0).json()
-        except (requests.RequestException, ValueError):
-            return False
-        connected = [switch for switch in network["switches"] if switch["connected"]]
-        between_switches = [link for link in network["links"]
-                            if "." not in link["source"] and "." not in link["destination"]]
-        seen = (len(connected), len(between_switches))
-        return seen == wanted
-
-    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
-        raise StartFailed(f"the controller found {seen[0]} of {wanted[0]} switches and {seen[1]} of {wanted[1]} "
-                          f"directed links in {DISCOVERY_TIMEOUT_SECONDS:g} s; see its log")
-
-
-def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
-    """Wait until the controller knows where every host of `fabric` is: it chooses among replicas it knows.
-
-    Raises StartFailed, naming some that are missing, after DISCOVERY_TIMEOUT_SECONDS.
-    """
-    missing = {host.ip for host in fabric.hosts}
-
-    def complete() -> bool:
-        with contextlib.suppress(requests.RequestException, ValueError):
-            hosts = requests.get(f"{controller_url}/v1/hosts", timeout=2.0).json()["hosts"]
-            missing.difference_update(host["ip"] for host in hosts)
-        return not missing
-
-    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
-        raise StartFailed(f"the controller does not know {len(missing)} hosts after {DISCOVERY_TIMEOUT_SECONDS:g} s "
-                          f"({', '.join(sorted(missing)[:4])}); see its log")
 
 
 def run_on_host(pid: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cluster.errors import StartFailed
-from cluster.waiting import wait_for
+from topo.waiting import wait_for
 
 REGISTRATION_TIMEOUT_SECONDS = 20.0
 REBUILDING_TIMEOUT_SECONDS = 240.0

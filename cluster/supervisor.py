@@ -52,10 +52,13 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
     settings.directory.mkdir(parents=True, exist_ok=True)
     log = settings.directory / "supervisor.log"
     with log.open("wb") as errors:
-        child = subprocess.Popen([sys.executable, "-m", "cluster.supervisor", settings.model_dump_json()],
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+        child = subprocess.Popen([sys.executable, "-m", "cluster.supervisor"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                  start_new_session=True, cwd="/")
     try:
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError), child.stdin as settings_of_child:     # its end is reported below
+            settings_of_child.write(settings.model_dump_json().encode())    # too long for an argument
         return _follow(child, log, progress)
     except BaseException:
         child.terminate()
@@ -140,9 +143,9 @@ def _follow(child: subprocess.Popen[bytes], log: Path, progress: Callable[[str],
 
 
 def main() -> None:
-    """Entry of the background process; its argument is a FabricSettings document."""
+    """Entry of the background process; its standard input is a FabricSettings document."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = FabricSettings.model_validate_json(sys.argv[1])
+    settings = FabricSettings.model_validate_json(sys.stdin.read())
     with exclusive(LOCK_FILE, "a cluster on an emulated fabric"):
         _supervise(FabricCluster(settings))
 

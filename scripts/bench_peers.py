@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cluster import local
-from cluster.waiting import wait_for
+from topo.waiting import wait_for
 
 GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
 GLUSTER_PORT = 24007

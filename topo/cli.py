@@ -14,11 +14,14 @@ import click
 
 from topo.click_types import HostPort
 from topo.emulation import Emulation, EmulationError
+from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS
 
 _DIRECTORY = Path("/run/speedwell/fabric")
 _OPENFLOW_PORT = 6653
+_REST_PORT = 8080
+_CONTROLLER_URL = f"http://{MACHINE_ADDRESS}:{_REST_PORT}"
 _CONNECT_TIMEOUT_SECONDS = 60.0
 _CONTROLLER_STOP_SECONDS = 3.0
 
@@ -131,6 +134,11 @@ def _run(description: Fabric, options: _Options) -> None:
         if target:
             _say(f"waiting for {len(description.switches)} switches to find their controller")
             emulation.wait_connected(_CONNECT_TIMEOUT_SECONDS)
+        if target and not options.controller:
+            _say("waiting until the controller knows every link and host")
+            wait_for_network(_CONTROLLER_URL, description)
+            emulation.announce_hosts()
+            wait_for_hosts(_CONTROLLER_URL, description)
         _say(f"logs are in {options.directory}; `exit` stops everything")
         _prompt(emulation)
 
@@ -150,10 +158,10 @@ def _start_controller(directory: Path, cleanup: ExitStack) -> None:
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [program, "--openflow-host", MACHINE_ADDRESS, "--openflow-port", str(_OPENFLOW_PORT),
-             "--rest-host", MACHINE_ADDRESS],
+             "--rest-host", MACHINE_ADDRESS, "--rest-port", str(_REST_PORT)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     cleanup.callback(_stop_controller, process)
-    _say(f"started the controller, its REST interface is http://{MACHINE_ADDRESS}:8080")
+    _say(f"started the controller, its REST interface is {_CONTROLLER_URL}")
 
 
 def _stop_controller(process: subprocess.Popen[bytes]) -> None:

@@ -24,13 +24,12 @@ from cluster.fabric import (
     MACHINE,
     OPENFLOW_PORT,
     REST_PORT,
-    wait_for_hosts,
-    wait_for_network,
 )
 from cluster.machine import busy_seconds
 from cluster.processes import Command, Processes, program
 from controller.policy.coflows.coflow import Coflow
 from topo.emulation import Emulation
+from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import click
@@ -23,11 +24,12 @@ def down(directory: Path | None, installation: Path | None, force: bool) -> None
     """Unmount and stop an installation; stored files stay.
 
     All of its mounts on this machine are unmounted. If one is in use nothing is stopped, and the processes that use
-    it are named.
+    it are named. Where no installation is known, what a killed `mn` or `speedwell fabric` left is removed.
     """
     found = current.in_directory(installation) if installation else current.read() if directory is None else None
     if found is None and directory is None:
-        echo("nothing to stop: no installation was started here")
+        if not _removed_leftovers():
+            echo("nothing to stop: no installation was started here")
     elif found is not None and found.kind == "fabric":
         _fabric(found)
     else:
@@ -55,6 +57,22 @@ def _fabric(installation: current.Current) -> None:
     except NotRunning as error:
         echo(f"nothing to stop: {error}")
     current.forget(installation.directory)
+
+
+def _removed_leftovers() -> bool:
+    """Remove what `mn` or `speedwell fabric` left when it was killed; whether there was anything, which is said."""
+    from topo.emulation import EmulationRunning, remove_leftovers
+
+    if os.geteuid() != 0:
+        return False
+    try:
+        left = remove_leftovers()
+    except EmulationRunning as error:
+        echo(str(error))
+        return True
+    if left is not None:
+        echo(f"removed what {left} had left")
+    return left is not None
 
 
 def _unmount_others(installation: current.Current, force: bool) -> None:

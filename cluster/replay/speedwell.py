@@ -15,12 +15,12 @@ from cluster.errors import ClusterError
 from cluster.replay.agents import ReaderAgents
 from cluster.replay.scale import StoredFile
 from cluster.replay.system import Progress, ReadReport
-from cluster.waiting import wait_for
 from fs.client import Client
 from fs.errors import AlreadyExists, SpeedwellError
 from fs.paths import parent
 from fs.proto.speedwell_pb2 import Attributes
 from sim.experiments.mayflower import Method
+from topo.waiting import wait_for
 
 STORING_THREADS = 4
 BLOCK_BYTES = 1 << 20

@@ -7,9 +7,10 @@ from topo.emulation.errors import (
     EmulationRunning,
     InvalidSettings,
     MissingRequirement,
+    TooLarge,
 )
 from topo.emulation.reservation import remove_leftovers
 from topo.emulation.settings import Settings
 
 __all__ = ["AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
-           "MissingRequirement", "Settings", "remove_leftovers"]
+           "MissingRequirement", "Settings", "TooLarge", "remove_leftovers"]

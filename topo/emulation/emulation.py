@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from topo.emulation import capacity, management, namespace, processes, requirements
 from topo.emulation import congestion_control as tcp
-from topo.emulation import management, namespace, processes, requirements
 from topo.emulation.errors import EmulationError
 from topo.emulation.reservation import Reservation
 from topo.emulation.settings import Settings
@@ -37,19 +37,21 @@ class Emulation:
 
     `directory` takes the files and logs of the switches (`switches/NAME/`). The other parameters are those of
     `Settings`; `controller=None` leaves the switches without one. Once started, `congestion_control` is the
-    algorithm in force on the hosts.
+    algorithm in force on the hosts. `host_service_bytes` is the memory that services on each host will need.
     """
 
     def __init__(self, fabric: Fabric, *, directory: Path,
                  controller: tuple[str, int] | None = (MACHINE_ADDRESS, CONTROLLER_PORT), mtu: int = 9000,
                  queue_packets: int = 20, shaped: bool = True, congestion_control: str | None = None,
-                 queues: bool = False, best_effort_packets: int = 2, host_queue_packets: int | None = None) -> None:
+                 queues: bool = False, best_effort_packets: int = 2, host_queue_packets: int | None = None,
+                 host_service_bytes: int = 0) -> None:
         self.fabric = fabric
         self.directory = directory.resolve()
         self.settings = Settings(controller=controller, mtu=mtu, queue_packets=queue_packets, shaped=shaped,
                                  congestion_control=congestion_control, queues=queues,
                                  best_effort_packets=best_effort_packets, host_queue_packets=host_queue_packets)
         self.congestion_control = congestion_control or ""
+        self._host_service_bytes = host_service_bytes
         self._cleanup = ExitStack()
         self._network: Mininet | None = None
         self._marker = ""
@@ -67,11 +69,12 @@ class Emulation:
         """Build the fabric; returns when every switch forwards (a controller may still have to be found).
 
         `progress` is told each step in words. Whatever fails half-way, nothing of it remains. Raises
-        `MissingRequirement`, `EmulationRunning`, `AddressConflict` or another `EmulationError`.
+        `MissingRequirement`, `TooLarge`, `EmulationRunning`, `AddressConflict` or another `EmulationError`.
         """
         if self._network is not None:
             raise EmulationError("the emulation is started already")
         requirements.check()
+        capacity.check(self.fabric, self._host_service_bytes)
         try:
             self._start(progress or log.info)
         except BaseException:
@@ -119,10 +122,7 @@ class Emulation:
 
         What they announced at their start was lost if the switches had no controller yet. Raises `EmulationError`.
         """
-        hosts = self.fabric.hosts
-        for host, neighbour in zip(hosts, (*hosts[1:], hosts[0]), strict=True):
-            if host is not neighbour:
-                namespace.announce(self.host_pid(host.name), neighbour.ip)
+        namespace.announce_all([(self.host_pid(host.name), host.ip) for host in self.fabric.hosts])
 
     def kill_switch(self, name: str) -> None:
         """Kill the forwarding daemon of a switch with SIGKILL, as a crash would."""

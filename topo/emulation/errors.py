@@ -19,3 +19,11 @@ class EmulationRunning(EmulationError):
 
 class AddressConflict(EmulationError):
     """The machine uses addresses of the management network for something else."""
+
+
+class NotDiscovered(EmulationError):
+    """The controller did not find the whole fabric in time."""
+
+
+class TooLarge(EmulationError):
+    """The fabric needs more than this machine has."""

@@ -1,43 +1,64 @@
 """The fabrics, switches and controller as the `mn` command takes them (see `topo/mininet_custom.py`)."""
 
 import atexit
+import os
 import shutil
+import signal
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import cache
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
+from mininet.log import info, warn
 from mininet.node import Controller
 
-from topo.emulation import congestion_control, management, processes, requirements
-from topo.emulation.errors import MissingRequirement
+from topo.emulation import congestion_control, management, namespace, processes, requirements
+from topo.emulation.discovery import wait_for_hosts, wait_for_network
+from topo.emulation.errors import EmulationError, MissingRequirement
 from topo.emulation.nodes import FabricSwitch, Site
 from topo.emulation.prompt import FabricCLI
 from topo.emulation.reservation import RUN_DIRECTORY, Reservation
 from topo.emulation.settings import FailMode, Settings
 from topo.emulation.topology import FabricTopo
-from topo.fabric import fat_tree, spine_leaf, three_tier
+from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
+
+_REST_PORT = 8080
+_CONTROLLER_URL = f"http://{MACHINE_ADDRESS}:{_REST_PORT}"
+_cleanup = ExitStack()
+
+
+@cache
+def _reservation() -> Reservation:
+    """The machine, held by this `mn` process. All that it starts from now on carries the marker."""
+    requirements.check()
+    reservation = Reservation("mn")
+    atexit.register(_cleanup.close)
+    _cleanup.push(reservation.release)
+    os.environ[processes.MARKER_VARIABLE] = reservation.marker
+    signal.signal(signal.SIGTERM, _end)     # at its default it ends a process without what is registered at exit
+    return reservation
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 @cache
 def _site(settings: Settings) -> Site:
-    """The surroundings of the nodes of this `mn` process, taken down when it ends however it ends."""
-    requirements.check()
-    cleanup = ExitStack()
-    atexit.register(cleanup.close)
-    reservation = Reservation("mn")
-    cleanup.push(reservation.release)
+    """The surroundings of the nodes of this `mn` process, taken down when it ends."""
+    reservation = _reservation()
     algorithm, take_back = congestion_control.choose(settings.congestion_control)
-    cleanup.callback(take_back)
+    _cleanup.callback(take_back)
     directory = RUN_DIRECTORY / "mn"
-    cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
+    _cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
     site = Site(settings, reservation.marker, directory, requirements.datapath_type(), algorithm)
     site.management.create()
-    cleanup.callback(management.remove_bridge)
-    cleanup.callback(processes.kill_marked, reservation.marker)
+    _cleanup.callback(management.remove_bridge)
+    _cleanup.callback(processes.kill_marked, reservation.marker)
     return site
 
 
@@ -101,15 +122,43 @@ class SpeedwellController(Controller):  # type: ignore[misc]
         program = str(in_project) if in_project.exists() else shutil.which("speedwell-controller")
         if program is None:
             raise MissingRequirement("speedwell-controller is not installed: run scripts/setup first")
+        _reservation()
         super().__init__(name, **{
             "command": program, "ip": MACHINE_ADDRESS,
-            "cargs": f"--openflow-host {MACHINE_ADDRESS} --openflow-port %d --rest-host {MACHINE_ADDRESS}", **params})
+            "cargs": f"--openflow-host {MACHINE_ADDRESS} --openflow-port %d --rest-host {MACHINE_ADDRESS} "
+                     f"--rest-port {_REST_PORT}", **params})
 
     def checkListening(self) -> None:  # noqa: N802
         """The management network is made for this run: nobody listens there yet."""
 
 
+class Prompt(FabricCLI):
+    """The prompt, shown once our controller knows the fabric. Says so where nobody tells the switches anything."""
+
+    def __init__(self, network: Any, *arguments: Any, **options: Any) -> None:
+        switches = [switch for switch in network.switches if isinstance(switch, FabricSwitch)]
+        if any(isinstance(each, SpeedwellController) for each in network.controllers):
+            if isinstance(network.topo, FabricTopo):
+                info("*** Waiting until the controller knows every link and host\n")
+                _wait_until_known(network)
+        elif any(switch.forwards_nothing for switch in switches):
+            warn("*** No controller: the switches forward nothing but what `dpctl add-flow` tells them. "
+                 "`--controller speedwell` starts ours; in a fabric without loops `fail_mode=standalone` lets "
+                 "switches learn addresses\n")
+        super().__init__(network, *arguments, **options)
+
+
+def _wait_until_known(network: Any) -> None:
+    fabric: Fabric = network.topo.fabric
+    try:
+        wait_for_network(_CONTROLLER_URL, fabric)
+        namespace.announce_all([(network[host.name].pid, host.ip) for host in fabric.hosts])
+        wait_for_hosts(_CONTROLLER_URL, fabric)
+    except EmulationError as failure:
+        warn(f"*** {failure}\n")
+
+
 topos = {"three-tier": ThreeTierTopo, "fat-tree": FatTreeTopo, "spine-leaf": SpineLeafTopo}
 switches = {"speedwell": OwnSwitch}
 controllers = {"speedwell": SpeedwellController}
-CLI = FabricCLI
+CLI = Prompt

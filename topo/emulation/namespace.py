@@ -39,6 +39,13 @@ def enter(pid: int) -> None:
         raise EmulationError(f"cannot enter the network of process {pid}: {error.strerror}") from None
 
 
+def announce_all(hosts: Sequence[tuple[int, str]]) -> None:
+    """Let each host, given as a process in its namespace and its address, ask for the next one's address."""
+    for (pid, address), (_, neighbour) in zip(hosts, (*hosts[1:], *hosts[:1]), strict=True):
+        if address != neighbour:
+            announce(pid, neighbour)
+
+
 def announce(pid: int, neighbour: str) -> None:
     """Let the host in a process's namespace ask the fabric for a neighbour's address, and so show its own."""
     refused: list[EmulationError] = []

@@ -102,6 +102,9 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
             switch._batch = False
         return switches
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: dpid={self.dpid} management={self.management_ip} pid={self.pid}>"
+
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803
         """Kill the daemons. The interfaces go with the namespace."""
         self.vswitch.stop()
@@ -111,6 +114,11 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
         # what Open vSwitch's database says of it is up to 5 s old
         return not self._controllers or any(processes.has_tcp_connection(self.pid, address, port)
                                             for address, port in self._controllers)
+
+    @property
+    def forwards_nothing(self) -> bool:
+        """Whether no controller is to tell the switch what to do, and it does nothing by itself."""
+        return not self._controllers and self.site.settings.fail_mode == "secure"
 
     def dpctl(self, *arguments: str) -> str:
         """Mininet's `dpctl`: an `ovs-ofctl` command on this switch."""
@@ -176,6 +184,9 @@ class FabricInterface(Intf):  # type: ignore[misc]
     def __init__(self, name: str, capacity_bps: int | None = None, **params: Any) -> None:
         self.capacity_bps = capacity_bps
         super().__init__(name, **params)
+
+    def __str__(self) -> str:
+        return f"{self.node.name}-{self.name}"     # as in Mininet, where the interface itself is called so
 
     def config(self, **params: Any) -> dict[str, Any]:
         """Nothing to do here."""

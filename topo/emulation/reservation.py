@@ -17,7 +17,8 @@ class Reservation:
     """Holds the machine for one emulation.
 
     A lock file tells whether an emulation runs: the kernel frees the lock when its owner dies, however it dies. A
-    record beside it names what the emulation makes, so that the next owner can remove what a killed one left.
+    record beside it names what the emulation makes, so that the next owner can remove what a killed one left:
+    `removed` says what that was, or is None.
     """
 
     def __init__(self, description: str, run_directory: Path = RUN_DIRECTORY) -> None:
@@ -35,11 +36,12 @@ class Reservation:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "of an unknown process"
             self._lock.close()
-            raise EmulationRunning(f"an emulation runs already ({owner}): stop it first") from None
+            raise EmulationRunning(f"an emulation runs already ({owner}): stop it first, by `exit` or "
+                                   "`speedwell down`") from None
         self._lock.truncate(0)
         self._lock.write(f"{description}, process {os.getpid()}")
         self._lock.flush()
-        self._remove_leftovers()
+        self.removed = self._remove_leftovers()
         self.record(description=description, namespaces={})
 
     def record(self, **facts: Any) -> None:
@@ -59,19 +61,26 @@ class Reservation:
         self._lock.truncate(0)
         self._lock.close()
 
-    def _remove_leftovers(self) -> None:
+    def _remove_leftovers(self) -> str | None:
         try:
-            marker = json.loads(self._record_path.read_text())["marker"]
+            record = json.loads(self._record_path.read_text())
+            marker, description = record["marker"], str(record["description"])
         except FileNotFoundError:
-            return
+            return None
         except (ValueError, KeyError, TypeError):
             raise EmulationError(f"{self._record_path} is damaged: remove it after stopping what an earlier "
                                  "emulation left") from None
         processes.kill_marked(marker)
         management.remove_bridge()
         self._record_path.unlink()
+        return description
 
 
-def remove_leftovers() -> None:
-    """Remove what an emulation whose owner was killed left; raises `EmulationRunning` if one is alive."""
-    Reservation("clean-up").release()
+def remove_leftovers() -> str | None:
+    """Remove what an emulation whose owner was killed left; returns what that was, None if there was nothing.
+
+    Raises `EmulationRunning` if one is alive.
+    """
+    reservation = Reservation("clean-up")
+    reservation.release()
+    return reservation.removed

@@ -15,12 +15,12 @@ from typing import Any
 
 import requests
 
-from cluster.fabric import wait_for_network
 from cluster.processes import Command, Processes, program
 from controller.switches.openflow import COOKIE_MASK
 from controller.tables.registry import COOKIE_FLOWS
 from tests.waiting import wait_until
 from topo.emulation import Emulation
+from topo.emulation.discovery import wait_for_network
 from topo.fabric import Fabric
 
 MACHINE = "10.255.0.1"

@@ -1,5 +1,8 @@
 """The fabric by itself: `speedwell fabric` and Mininet's own `mn`."""
 
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.topo.machine import nothing_stays_behind
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
 PROJECT = Path(__file__).parents[3]
 SPEEDWELL = Path(sys.executable).with_name("speedwell")
 CUSTOM = PROJECT / "topo" / "mininet_custom.py"
+RECORD = Path("/run/speedwell/emulation.json")
 SMALL = ["spine-leaf", "--leaves", "2", "--spines", "1", "--hosts", "1"]
 
 
@@ -29,18 +34,26 @@ def mn(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_prompt_runs_commands_on_hosts_and_switches(tmp_path: Path) -> None:
-    lines = "leaf0 ip -brief link show eth1\nr1h0 ip -brief address show eth0\n"
+    lines = ("leaf0 ip -brief link show eth1\nr1h0 ip -brief address show eth0\nlinks\nnet\ndump\niperf r0h0 leaf0\n"
+             "link nothing leaf0 down\n")
     with nothing_stays_behind():
         done = fabric([*SMALL, "--no-controller"], lines, tmp_path)
     assert done.returncode == 0, done.stdout
     assert "eth1@" in done.stdout and "10.0.1.1/8" in done.stdout
+    assert "leaf0-eth2<->spine0-eth1 (OK OK)" in done.stdout            # links
+    assert "leaf1 leaf1-eth1:r1h0-eth0 leaf1-eth2:spine0-eth2" in done.stdout   # net
+    assert "leaf0: dpid=0000000000010001 management=10.255.128.2" in done.stdout    # dump
+    assert "None" not in done.stdout
+    assert "no host is named 'leaf0'" in done.stdout
 
 
 def test_hosts_reach_each_other_through_the_started_controller(tmp_path: Path) -> None:
     with nothing_stays_behind():
-        done = fabric(SMALL, "r0h0 ping -c 3 -W 2 r1h0\n", tmp_path)
+        done = fabric([*SMALL, "--ratio", "1"], "r0h0 ping -c 1 -W 2 r1h0\niperf r0h0 r1h0\n", tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "bytes from 10.0.1.1" in done.stdout
+    assert "0% packet loss" in done.stdout, "the prompt came before the controller knew the network"
+    throughput = re.search(r"r0h0 to r1h0: (\S+) Mbit/s by TCP in 5 s", done.stdout)
+    assert throughput and 1 < float(throughput[1]) <= 80, done.stdout
 
 
 def test_command_that_is_terminated_takes_the_fabric_down(tmp_path: Path) -> None:
@@ -63,6 +76,30 @@ def test_mn_builds_our_fabric_and_pings_all_hosts() -> None:
 def in_chroot() -> bool:
     mountpoints = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     return "/" not in mountpoints
+
+
+def test_mn_says_that_switches_without_a_controller_forward_nothing() -> None:
+    with nothing_stays_behind():
+        done = mn("--topo", "spine-leaf,1,1,1")
+    assert "forward nothing but what `dpctl add-flow` tells them" in done.stdout
+    assert "--controller speedwell" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_mn_that_was_terminated_leaves_nothing_once_speedwell_down_has_run(number: signal.Signals,
+                                                                          tmp_path: Path) -> None:
+    log = tmp_path / "mn.log"
+    with nothing_stays_behind():
+        with log.open("wb") as output:
+            process = subprocess.Popen(["mn", "--custom", str(CUSTOM), "--topo", "spine-leaf,1,1,1", "--controller",
+                                        "speedwell"], stdin=subprocess.PIPE, stdout=output, stderr=output, cwd="/")
+        wait_until(lambda: "mininet>" in log.read_text(), 60, log.read_text)
+        os.kill(json.loads(RECORD.read_text())["process"], number)
+        process.communicate(timeout=20)
+        done = subprocess.run([SPEEDWELL, "down"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+    assert ("removed what mn had left" in done.stdout) == (number == signal.SIGKILL), done.stdout
 
 
 @pytest.mark.skipif(in_chroot(), reason="mnexec needs / to be a mount for Mininet's own hosts")

@@ -16,12 +16,14 @@ from topo.emulation import (
     InvalidSettings,
     MissingRequirement,
     Settings,
+    TooLarge,
+    capacity,
     processes,
     requirements,
     shaping,
 )
 from topo.emulation.reservation import Reservation
-from topo.fabric import InvalidFabric
+from topo.fabric import InvalidFabric, fat_tree
 
 CONTROLLER = ("10.255.0.1", 6653)
 
@@ -137,3 +139,11 @@ def test_topologies_for_mn_refuse_impossible_fabrics_before_they_make_anything(n
 
     with pytest.raises(InvalidFabric):
         topos[name](**parameters)
+
+
+def test_fabric_beyond_this_machine_is_refused_with_the_limit() -> None:
+    with pytest.raises(TooLarge, match=r"1024 hosts and 320 switches; a machine emulates at most 1023 in all"):
+        capacity.check(fat_tree(k=16), available_bytes=1 << 40)
+    with pytest.raises(TooLarge, match=r"needs 3\.\d GiB of memory, of which this machine has 1\.0 GiB"):
+        capacity.check(fat_tree(k=8), host_service_bytes=13 << 20, available_bytes=1 << 30)
+    capacity.check(fat_tree(k=8), available_bytes=4 << 30)

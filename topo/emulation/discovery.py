@@ -1,0 +1,56 @@
+"""Waiting until a controller knows the whole of an emulated fabric, asked over its REST interface."""
+
+import contextlib
+
+import requests
+
+from topo.emulation.errors import NotDiscovered
+from topo.fabric import Fabric
+from topo.waiting import wait_for
+
+DISCOVERY_TIMEOUT_SECONDS = 45.0
+_REQUEST_TIMEOUT_SECONDS = 2.0
+
+
+def wait_for_network(controller_url: str, fabric: Fabric) -> None:
+    """Wait until the controller holds every switch and switch-to-switch link of `fabric`.
+
+    Raises `NotDiscovered`, saying what is missing, after DISCOVERY_TIMEOUT_SECONDS.
+    """
+    hosts = {host.name for host in fabric.hosts}
+    wanted = (len(fabric.switches), 2 * sum(link.a not in hosts and link.b not in hosts for link in fabric.links))
+    seen = (0, 0)
+
+    def complete() -> bool:
+        nonlocal seen
+        try:
+            network = requests.get(f"{controller_url}/v1/network", timeout=_REQUEST_TIMEOUT_SECONDS).json()
+        except (requests.RequestException, ValueError):
+            return False
+        connected = [switch for switch in network["switches"] if switch["connected"]]
+        between_switches = [link for link in network["links"]
+                            if "." not in link["source"] and "." not in link["destination"]]
+        seen = (len(connected), len(between_switches))
+        return seen == wanted
+
+    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
+        raise NotDiscovered(f"the controller found {seen[0]} of {wanted[0]} switches and {seen[1]} of {wanted[1]} "
+                            f"directed links in {DISCOVERY_TIMEOUT_SECONDS:g} s; see its log")
+
+
+def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
+    """Wait until the controller knows where every host of `fabric` is: it chooses among replicas it knows.
+
+    Raises `NotDiscovered`, naming some that are missing, after DISCOVERY_TIMEOUT_SECONDS.
+    """
+    missing = {host.ip for host in fabric.hosts}
+
+    def complete() -> bool:
+        with contextlib.suppress(requests.RequestException, ValueError):
+            hosts = requests.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
+            missing.difference_update(host["ip"] for host in hosts)
+        return not missing
+
+    if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
+        raise NotDiscovered(f"the controller does not know {len(missing)} hosts after "
+                            f"{DISCOVERY_TIMEOUT_SECONDS:g} s ({', '.join(sorted(missing)[:4])}); see its log")
