@@ -22,7 +22,7 @@ from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
 from controller.switches.openflow import FlowKey, Meter
 from controller.switches.transactions import confirmed
-from controller.tables.flow_records import Claim, Claimant, FlowRecord, FlowRecords, Placement, Withdrawal
+from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import NetworkState
 
@@ -31,7 +31,7 @@ OUT_OF_METERS, METER_EXISTS = "OFPMMFC_OUT_OF_METERS", "OFPMMFC_METER_EXISTS"
 
 log = logging.getLogger(__name__)
 
-PlanWhenReady = Callable[[FlowRecord, int, bool, bool], Placement]
+PlanWhenReady = Callable[[FlowRecord, int, bool, bool], EntryPlacement]
 """`FlowRecords.planned`, once the switches are ready for it; the last argument says that the flow has a meter.
 Raises NoSuchPath if that takes too long."""
 Failures = dict[FiveTuple, ControllerError]
@@ -51,8 +51,8 @@ class _Step:
 
     record: FlowRecord
     former_claims: dict[Claimant, Claim]
-    former: Placement | None
-    planned: Placement
+    former: EntryPlacement | None
+    planned: EntryPlacement
     kept: Meter | None
     """The meter that the flow has at the switch: its own, or the one of an earlier controller."""
     messages: list[Any] = field(default_factory=list)
@@ -185,7 +185,7 @@ class FlowInstaller:
         if former is not None and former.dpid == planned.dpid:
             kept = former.meter
         else:
-            kept = self.meters.take_over(planned.dpid, planned.entry.key)
+            kept = self.meters.adopt(planned.dpid, planned.entry.key)
         meter = None
         if rate_bps is not None:
             meter = None if without_meter else self.meters.meter_for(planned.dpid, kept, rate_bps)
@@ -228,7 +228,7 @@ class FlowInstaller:
         former, planned = step.former, step.planned
         if former is not None and former.dpid != planned.dpid:
             # The new entry is there before the old one, at another switch, goes.
-            self._take_out(former.dpid, [former])
+            self._remove_entries(former.dpid, [former])
         if step.kept is not None and step.kept.meter_id != _id_of(planned.meter):
             self.meters.drop(step.dpid, [step.kept])
 
@@ -241,7 +241,7 @@ class FlowInstaller:
         if code == METER_EXISTS:
             ids.is_somebody_elses(meter.meter_id)
         else:
-            ids.give_back(meter.meter_id)
+            ids.release(meter.meter_id)
         former = replace(step.former, meter=None) if step.former else None
         self._records.place(record, former)
         without_meter = is_last_try or code == OUT_OF_METERS
@@ -279,7 +279,7 @@ class FlowInstaller:
         if step.former is not None:
             clean_up: tuple[Any, ...] = (self.meters.drop, step.dpid, [meter] if meter else [])
         else:
-            clean_up = (self._take_out, step.dpid, [replace(step.planned, meter=meter or step.kept)])
+            clean_up = (self._remove_entries, step.dpid, [replace(step.planned, meter=meter or step.kept)])
         if isinstance(error, SwitchTimedOut):
             self._loops.spawn(*clean_up)        # nobody is to wait for this switch twice
         else:
@@ -301,13 +301,13 @@ class FlowInstaller:
             placements = [record.placement for record in records if record.placement]
             for record in records:
                 self._records.drop(record)
-            error = self._take_out(dpid, placements)
+            error = self._remove_entries(dpid, placements)
             if error is not None:
                 failures.update((record.five_tuple, error) for record in records)
         for record in ended:
             self._records.drop(record)
 
-    def _take_out(self, dpid: str, gone: Sequence[Placement]) -> ControllerError | None:
+    def _remove_entries(self, dpid: str, gone: Sequence[EntryPlacement]) -> ControllerError | None:
         """Take entries out, then their meters. Returns what the switch had against it."""
         datapath, problem = self._state.datapaths.get(dpid), None
         if datapath is not None:

@@ -25,7 +25,7 @@ from controller.switches.openflow import (
     Output,
     cookie,
 )
-from controller.tables.plan import Planner
+from controller.tables.plan import TablePlanner
 from controller.tables.registry import COOKIE_FLOWS
 
 
@@ -67,7 +67,7 @@ class Withdrawal:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class EntryPlacement:
     """What a flow's first switch holds for it. `path` None: the entry sends it where default traffic goes."""
 
     dpid: str
@@ -82,7 +82,7 @@ class FlowRecord:
 
     five_tuple: FiveTuple
     claims: dict[Claimant, Claim] = field(default_factory=dict)
-    placement: Placement | None = None
+    placement: EntryPlacement | None = None
     counters: FlowCounters = field(default_factory=FlowCounters)
     _before: dict[Claimant, int | None] = field(default_factory=dict)
     """The bytes that were counted before a claim came; None until the next reading."""
@@ -163,7 +163,7 @@ class FlowRecord:
 class FlowRecords:
     """The flows that have an entry of their own, by 5-tuple and by the cookie of the entry."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: TablePlanner) -> None:
         self._planner = planner
         self._records: dict[FiveTuple, FlowRecord] = {}
         self._by_cookie: dict[int, FlowRecord] = {}
@@ -199,7 +199,7 @@ class FlowRecords:
             record = self._records[five_tuple] = FlowRecord(five_tuple)
         return record
 
-    def place(self, record: FlowRecord, placement: Placement | None) -> None:
+    def place(self, record: FlowRecord, placement: EntryPlacement | None) -> None:
         """From now on the record's switch holds this for it, or nothing."""
         if record.placement is not None:
             self._by_cookie.pop(record.placement.entry.cookie, None)
@@ -221,7 +221,7 @@ class FlowRecords:
 
     # --- what the entry should be ---
 
-    def planned(self, record: FlowRecord, number: int, must_have_path: bool = True) -> Placement:
+    def planned(self, record: FlowRecord, number: int, must_have_path: bool = True) -> EntryPlacement:
         """What the first switch should hold, under this cookie, its meter apart.
 
         Raises NoSuchPath if paths are claimed and none can be had; without `must_have_path` the flow is sent the
@@ -230,20 +230,20 @@ class FlowRecords:
         paths = [claim.path for claim in record.ranked if claim.path is not None]
         if must_have_path and paths:
             path = next(filter(self._is_live, paths), paths[0])
-            return Placement(path.nodes[1], self._entry(record, path, number), path)
+            return EntryPlacement(path.nodes[1], self._entry(record, path, number), path)
         for path in filter(self._is_live, paths):
             if record.placement is None or record.placement.dpid == path.nodes[1]:
                 try:
-                    return Placement(path.nodes[1], self._entry(record, path, number), path)
+                    return EntryPlacement(path.nodes[1], self._entry(record, path, number), path)
                 except NoSuchPath:
                     continue
         return self.on_default(record, number, must_have_path)
 
-    def on_default(self, record: FlowRecord, number: int, may_move: bool = False) -> Placement:
+    def on_default(self, record: FlowRecord, number: int, may_move: bool = False) -> EntryPlacement:
         """What sends a flow the default way, at the switch that has its entry, or where its host is by now."""
         dpid = self._default_switch(record, may_move)
         entry = self._planner.default_entry(record.five_tuple, dpid, number, record.idle_timeout_seconds)
-        return Placement(dpid, replace(entry, hard_timeout_seconds=record.lifetime_seconds), None)
+        return EntryPlacement(dpid, replace(entry, hard_timeout_seconds=record.lifetime_seconds), None)
 
     def _entry(self, record: FlowRecord, path: Path, number: int) -> FlowEntry:
         entry = self._planner.explicit_entry(record.five_tuple, path, number, record.idle_timeout_seconds,

@@ -35,9 +35,9 @@ from controller.switches.openflow import flow_stats_request
 from controller.switches.transactions import confirmed
 from controller.tables.entries import label_key
 from controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
-from controller.tables.flow_records import Claim, FlowRecord, FlowRecords, Placement, Withdrawal
+from controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
 from controller.tables.metrics import TableMetrics
-from controller.tables.plan import Planner
+from controller.tables.plan import TablePlanner
 from controller.tables.registry import COOKIE_FLOWS, EXPLICIT_COOKIES, EntriesOf, OwnedTable
 from controller.tables.sync import TableSync
 from controller.topology.state import HostLocation, NetworkState
@@ -60,7 +60,7 @@ class Forwarding(Application):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.state: NetworkState = kwargs["state"]
-        self.planner = Planner(self.state)
+        self.planner = TablePlanner(self.state)
         self.records = FlowRecords(self.planner)
         self.flow_installer = FlowInstaller(self.state, self.records, self._begin_placing, self._flows_moved,
                                             self.loops)
@@ -130,7 +130,7 @@ class Forwarding(Application):
         return partial(self._planned_once_ready, self._patience())
 
     def _planned_once_ready(self, deadline: float, record: FlowRecord, number: int, must_have_path: bool,
-                            is_metered: bool) -> Placement:
+                            is_metered: bool) -> EntryPlacement:
         """See `flow_installer.PlanWhenReady`. While switches are being brought up to date, waits until the labels are
         in place.
 

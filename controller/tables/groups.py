@@ -1,4 +1,4 @@
-"""The groups of one switch: which ways lead to which destinations, and what number each group has.
+"""The groups of one switch: which next hops lead to which destinations, and what number each group has.
 
 Destinations that hang on the same switches, and whose choices are the same, share a group: what fails above them
 fails for all. While all of a group's destinations change alike the group keeps its number, and one message changes
@@ -21,7 +21,7 @@ MAX_BUCKETS = 64
 """Of a group; where there are more choices, buckets take some of each first hop."""
 
 
-class Ways(NamedTuple):
+class NextHops(NamedTuple):
     """What a group is made for."""
 
     near: tuple[str, ...]
@@ -40,35 +40,35 @@ class SwitchGroups:
         self.groups: dict[int, Group] = {}
         self.changed: set[int] = set()
         self._found = dict(found or {})
-        self._ways: dict[str, Ways] = {}
-        self._destinations: dict[Ways, set[str]] = {}
-        self._ids: dict[Ways, int] = {}
+        self._next_hops: dict[str, NextHops] = {}
+        self._destinations: dict[NextHops, set[str]] = {}
+        self._ids: dict[NextHops, int] = {}
         self._failover_ids: dict[int, dict[int, int]] = {}
 
     def group_toward(self, destination: str) -> int | None:
-        """The group that leads to an edge switch; None if there is no way."""
-        ways = self._ways.get(destination)
-        return None if ways is None else self._ids[ways]
+        """The group that leads to an edge switch; None if there is none."""
+        next_hops = self._next_hops.get(destination)
+        return None if next_hops is None else self._ids[next_hops]
 
     def failover_group(self, destination: str, port_no: int) -> int | None:
         """The group that leads out of a port as long as it is up, and to `group_toward` otherwise."""
         group_id = self.group_toward(destination)
         return None if group_id is None else self._failover_ids[group_id].get(port_no)
 
-    def set_ways(self, ways_to: Mapping[str, Ways | None]) -> set[str]:
-        """Destinations have other ways now. Returns those that another group leads to."""
-        before = {destination: self.group_toward(destination) for destination in ways_to}
-        successors: dict[Ways, Ways] = {}
-        for destination, ways in ways_to.items():
-            former = self._ways.pop(destination, None)
+    def set_next_hops(self, next_hops_to: Mapping[str, NextHops | None]) -> set[str]:
+        """Destinations have other next hops now. Returns those that another group leads to."""
+        before = {destination: self.group_toward(destination) for destination in next_hops_to}
+        successors: dict[NextHops, NextHops] = {}
+        for destination, next_hops in next_hops_to.items():
+            former = self._next_hops.pop(destination, None)
             if former is not None:
                 self._destinations[former].discard(destination)
-                if ways is not None:
-                    successors.setdefault(former, ways)
-            if ways is not None:
-                self._ways[destination] = ways
-                self._destinations.setdefault(ways, set()).add(destination)
-        for former in [ways for ways, destinations in self._destinations.items() if not destinations]:
+                if next_hops is not None:
+                    successors.setdefault(former, next_hops)
+            if next_hops is not None:
+                self._next_hops[destination] = next_hops
+                self._destinations.setdefault(next_hops, set()).add(destination)
+        for former in [next_hops for next_hops, destinations in self._destinations.items() if not destinations]:
             del self._destinations[former]
             group_id = self._ids.pop(former, None)
             successor = successors.get(former)
@@ -79,22 +79,22 @@ class SwitchGroups:
                 self._make(group_id, successor)
             else:
                 self._delete(group_id)
-        for ways in {ways for ways in ways_to.values() if ways is not None and ways not in self._ids}:
-            group_id = self._free_id(repr(ways), _buckets(ways), False)
-            self._ids[ways] = group_id
-            self._make(group_id, ways)
+        for next_hops in {new for new in next_hops_to.values() if new is not None and new not in self._ids}:
+            group_id = self._free_id(repr(next_hops), _buckets(next_hops), False)
+            self._ids[next_hops] = group_id
+            self._make(group_id, next_hops)
         return {destination for destination, group_id in before.items()
                 if group_id != self.group_toward(destination)}
 
-    def _make(self, group_id: int, ways: Ways) -> None:
-        self._set(Group(group_id, _buckets(ways)))
+    def _make(self, group_id: int, next_hops: NextHops) -> None:
+        self._set(Group(group_id, _buckets(next_hops)))
         failover = self._failover_ids.setdefault(group_id, {})
-        for port_no, _ in ways.choices:
+        for port_no, _ in next_hops.choices:
             buckets = _failover_buckets(group_id, port_no)
             if port_no not in failover:
                 failover[port_no] = self._free_id(repr((group_id, port_no)), buckets, True)
                 self._set(Group(failover[port_no], buckets, is_failover=True))
-        for port_no in failover.keys() - {port_no for port_no, _ in ways.choices}:
+        for port_no in failover.keys() - {port_no for port_no, _ in next_hops.choices}:
             self._unset(failover.pop(port_no))
 
     def _delete(self, group_id: int) -> None:
@@ -125,17 +125,17 @@ class SwitchGroups:
 _cache: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[Bucket, ...]] = {}
 
 
-def _buckets(ways: Ways) -> tuple[Bucket, ...]:
+def _buckets(next_hops: NextHops) -> tuple[Bucket, ...]:
     """One bucket for each choice, in their order."""
-    key = ways.bits, ways.choices
+    key = next_hops.bits, next_hops.choices
     if key not in _cache:
         if len(_cache) > 4096:
             _cache.clear()
-        chosen = [(choice, port_no) for port_no, choices in ways.choices for choice in bits_of(choices)]
+        chosen = [(choice, port_no) for port_no, choices in next_hops.choices for choice in bits_of(choices)]
         if len(chosen) > MAX_BUCKETS:
             chosen = list(_spread([[(choice, port_no) for choice in bits_of(choices)]
-                                   for port_no, choices in ways.choices]))
-        _cache[key] = tuple(_bucket(choice, ways.bits, port_no) for choice, port_no in sorted(chosen))
+                                   for port_no, choices in next_hops.choices]))
+        _cache[key] = tuple(_bucket(choice, next_hops.bits, port_no) for choice, port_no in sorted(chosen))
     return _cache[key]
 
 

@@ -38,16 +38,16 @@ def own_range(switch_meters: int | None, most: int) -> range:
 
 
 class MeterIds:
-    """The controller's meter numbers at one switch: the lowest free one is taken, and given back it is taken again.
+    """The controller's meter numbers at one switch. The lowest free one is allocated first.
 
     Meters with other numbers are somebody else's. Numbers of the range that are in use there and nobody's here are
     `foreign`: an earlier controller's, or taken by others all the same. They are neither given out nor deleted as
-    long as entries use them. Whoever takes over an entry of an earlier controller takes its meter over.
+    long as entries use them. Whoever adopts an entry of an earlier controller adopts its meter.
     """
 
     def __init__(self, numbers: range) -> None:
         self.numbers = numbers
-        self.taken: set[int] = set()
+        self.allocated: set[int] = set()
         self.foreign: set[int] = set()
         self._free: list[int] = []
         self._next = numbers.start
@@ -58,48 +58,48 @@ class MeterIds:
             self._free, self._next = [], numbers.start
         self.numbers = numbers
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """A free number. Raises MetersExhausted."""
         while self._free:
             number = heapq.heappop(self._free)
             if self._is_free(number):
-                self.taken.add(number)
+                self.allocated.add(number)
                 return number
         while self._next < self.numbers.stop:
             number, self._next = self._next, self._next + 1
             if self._is_free(number):
-                self.taken.add(number)
+                self.allocated.add(number)
                 return number
         raise MetersExhausted(f"all {len(self.numbers)} meters are in use")
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """A meter is gone from the switch, or never got there. Unknown numbers are fine."""
-        if number in self.taken:
-            self.taken.remove(number)
+        if number in self.allocated:
+            self.allocated.remove(number)
             heapq.heappush(self._free, number)
 
     def is_somebody_elses(self, number: int) -> None:
-        """A number that was taken is in use there without our doing."""
-        self.taken.discard(number)
+        """A number that was allocated is in use there without our doing."""
+        self.allocated.discard(number)
         self.foreign.add(number)
 
     def found(self, numbers: Iterable[int], in_use: Iterable[int]) -> list[int]:
         """The switch says which meters it has, and which of them entries use, whoever's. Returns those to be deleted,
         and given back after that: of the controller's range, nobody's here, and of no use there."""
         used = set(in_use)
-        strangers = {number for number in numbers if number in self.numbers} - self.taken
+        strangers = {number for number in numbers if number in self.numbers} - self.allocated
         released, self.foreign = self.foreign - strangers, strangers & used
         for number in released:
             heapq.heappush(self._free, number)
         idle = strangers - used
         # Nobody gets one of them before the switch has deleted it.
-        self.taken |= idle
+        self.allocated |= idle
         return sorted(idle)
 
-    def take_over(self, number: int) -> None:
+    def adopt(self, number: int) -> None:
         """A foreign meter is ours from now on."""
         self.foreign.discard(number)
-        self.taken.add(number)
+        self.allocated.add(number)
 
     def _is_free(self, number: int) -> bool:
-        return number in self.numbers and number not in self.taken and number not in self.foreign
+        return number in self.numbers and number not in self.allocated and number not in self.foreign

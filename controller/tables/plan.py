@@ -1,7 +1,7 @@
 """What every switch should hold, kept up with the network state. docs/switch-tables.md is the reference.
 
 `update` looks at what changed and changes as few entries as it can: a host concerns its own switch, and the others
-only if the routes to racks change; a link concerns the two switches at its ends, and the groups whose ways it was on.
+only if the routes to racks change; a link concerns the two switches at its ends, and the groups that lead over it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ipaddress import IPv4Address
 from controller.errors import NoSuchPath
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Link, Path
-from controller.policy.network.labels import Block, Changed, FoundBlock, Labels, labels_in
+from controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
 from controller.policy.network.path_trees import bits_of
 from controller.policy.network.prefixes import Prefix, PrefixRoutes, longest_match
 from controller.switches.openflow import Action, FlowEntry, FlowKey, Group, LoadLabel, Output, SetQueue, ToGroup
 from controller.tables import entries, packet_in_limits
 from controller.tables.entries import SwitchTables
-from controller.tables.groups import SwitchGroups, Ways
+from controller.tables.groups import NextHops, SwitchGroups
 from controller.tables.registry import Table, TableRegistry
 from controller.topology.state import HostLocation, NetworkState
 
@@ -27,14 +27,14 @@ HOSTS_AT_ONCE = 32
 
 
 @dataclass(slots=True)
-class Touched:
+class DirtyEntries:
     """What of a switch's plan changed since it was last asked for."""
 
     flows: set[FlowKey] = field(default_factory=set)
     groups: set[int] = field(default_factory=set)
 
 
-class Planner:
+class TablePlanner:
     """Plans tables from a network state. `update` follows it; what is asked for in between is as of its last end."""
 
     def __init__(self, state: NetworkState) -> None:
@@ -46,7 +46,7 @@ class Planner:
         """Forget all plans, and take over what switches hold, by datapath id, from before or from another controller.
 
         Labels and groups that would be planned likewise keep their numbers. Other labels keep their entries, so that
-        traffic under way keeps its paths, until `forget_left`.
+        traffic under way keeps its paths, until `forget_inherited`.
         """
         self.labels = Labels()
         self.labels_exhausted: set[str] = set()
@@ -57,9 +57,9 @@ class Planner:
         self._hosts: dict[str, HostLocation] = {}
         self._ports: dict[Link, int] = {}
         self._queues: dict[str, tuple[int, ...]] = {}
-        self._handed_up: dict[str, list[FlowEntry]] = {}
+        self._packet_in_entries: dict[str, list[FlowEntry]] = {}
         """Entries by which switches hand packets up."""
-        self._seen_ports: dict[str, tuple[object, ...]] = {}
+        self._packet_in_ports: dict[str, tuple[object, ...]] = {}
         """What these entries were made of."""
         self._tables: dict[str, SwitchTables] = {}
         self._groups: dict[str, SwitchGroups] = {}
@@ -67,10 +67,10 @@ class Planner:
         """By block the trees that switches hold labels of."""
         self._found: dict[str, SwitchTables] = {}
         self._is_first = True
-        self._left: dict[str, dict[FlowKey, FlowEntry]] = {}
+        self._inherited: dict[str, dict[FlowKey, FlowEntry]] = {}
         """Entries of an earlier controller's labels."""
-        self._touched: dict[str, Touched] = {}
-        self._moved: set[tuple[str, str]] = set()
+        self._dirty: dict[str, DirtyEntries] = {}
+        self._relabelled: set[tuple[str, str]] = set()
         if installed:
             self._adopt(installed)
 
@@ -83,14 +83,14 @@ class Planner:
             self._fill(dpid)
         return self._tables[dpid]
 
-    def take_touched(self) -> dict[str, Touched]:
+    def pop_dirty(self) -> dict[str, DirtyEntries]:
         """What changed, by switch, since the last call."""
-        touched, self._touched = self._touched, {}
-        return touched
+        dirty, self._dirty = self._dirty, {}
+        return dirty
 
-    def take_moved(self) -> set[tuple[str, str]]:
+    def pop_relabelled(self) -> set[tuple[str, str]]:
         """(first, last) switches between which paths have other labels or groups since the last call."""
-        moved, self._moved = self._moved, set()
+        moved, self._relabelled = self._relabelled, set()
         return moved
 
     def groups(self, dpid: str) -> Mapping[int, Group]:
@@ -115,21 +115,21 @@ class Planner:
         yield from self._hosts_changed(hosts)
         self._packet_ins_changed()
         yield
-        ways: dict[str, dict[str, Ways | None]] = {}
+        next_hops: dict[str, dict[str, NextHops | None]] = {}
         if changed_links or edges != former_edges:
             for changed in self.labels.update(ports.keys(), edges):
-                self._labels_changed(changed, ways)
+                self._labels_changed(changed, next_hops)
                 yield
             self._links_changed(changed_links)
             for source in {link[0] for link in changed_links & former_ports.keys() & ports.keys()} & edges:
-                ways.setdefault(source, {}).update(
-                    (destination, self._ways_to(source, destination)) for destination in edges - {source})
+                next_hops.setdefault(source, {}).update(
+                    (destination, self._next_hops_to(source, destination)) for destination in edges - {source})
             if self._is_first:
-                self._keep_left()
+                self._keep_inherited()
             self.labels_exhausted = self.labels.without_labels
             yield
-        for dpid, ways_to in ways.items():
-            self._ways_changed(dpid, ways_to)
+        for dpid, next_hops_to in next_hops.items():
+            self._next_hops_changed(dpid, next_hops_to)
             yield
         for dpid in edges ^ former_edges:
             self._fill(dpid)
@@ -140,7 +140,7 @@ class Planner:
 
     def fill_all(self) -> None:
         """Something changed that every switch's tables depend on."""
-        self._handed_up.clear()
+        self._packet_in_entries.clear()
         for dpid in self._tables:
             self._fill(dpid)
 
@@ -164,10 +164,10 @@ class Planner:
     def _packet_ins_changed(self) -> None:
         for dpid in self._tables:
             seen = self.state.packet_in_meters.get(dpid), tuple(self.state.edge_ports(dpid))
-            if self._seen_ports.get(dpid) != seen:
-                self._seen_ports[dpid] = seen
-                former, self._handed_up[dpid] = self._handed_up.get(dpid, ()), self._packet_ins(dpid)
-                wanted = {entry.key: entry for entry in self._handed_up[dpid]}
+            if self._packet_in_ports.get(dpid) != seen:
+                self._packet_in_ports[dpid] = seen
+                former, self._packet_in_entries[dpid] = self._packet_in_entries.get(dpid, ()), self._packet_ins(dpid)
+                wanted = {entry.key: entry for entry in self._packet_in_entries[dpid]}
                 for key in {entry.key for entry in former} | wanted.keys():
                     self._set(dpid, key, wanted.get(key))
 
@@ -188,27 +188,27 @@ class Planner:
             for dpid in self._edges & self._tables.keys():
                 self._set_route(dpid, prefix, destination)
 
-    def _labels_changed(self, changed: Changed, ways: dict[str, dict[str, Ways | None]]) -> None:
-        """Note a destination's labels, and what it means for the ways from edge switches, which are set later."""
+    def _labels_changed(self, changed: LabelChanges, next_hops: dict[str, dict[str, NextHops | None]]) -> None:
+        """Note a destination's labels, and what it means for the next hops of edge switches, which are set later."""
         for block in changed.ended:
             self._set_arrivals(block, {})
         for block in changed.made:
             self._set_arrivals(block, block.arrivals)
         destination = changed.destination
         for source in changed.sources:
-            ways.setdefault(source, {})[destination] = self._ways_to(source, destination)
+            next_hops.setdefault(source, {})[destination] = self._next_hops_to(source, destination)
         if changed.made or changed.ended:
-            self._moved |= {(source, destination) for source in changed.sources}
+            self._relabelled |= {(source, destination) for source in changed.sources}
 
-    def _ways_to(self, source: str, destination: str) -> Ways | None:
+    def _next_hops_to(self, source: str, destination: str) -> NextHops | None:
         block = self.labels.block_of(source, destination) if source in self._edges else None
         if block is None:
             return None
         near = tuple(sorted(block.trees.before[block.destination]))
-        return Ways(near, block.bits, tuple((self._ports[source, neighbour], choices)
-                                            for neighbour, choices in block.trees.choices_by_hop(source)))
+        return NextHops(near, block.bits, tuple((self._ports[source, neighbour], choices)
+                                                for neighbour, choices in block.trees.choices_by_hop(source)))
 
-    def _set_arrivals(self, block: Block, arrivals: Mapping[str, int]) -> None:
+    def _set_arrivals(self, block: LabelBlock, arrivals: Mapping[str, int]) -> None:
         former = self._arrivals.pop(block.base, {})
         if arrivals:
             self._arrivals[block.base] = dict(arrivals)
@@ -219,7 +219,7 @@ class Planner:
                 if arrivals.get(dpid, 0) != former.get(dpid, 0):
                     self._set_labels(dpid, block)
 
-    def _set_labels(self, dpid: str, block: Block) -> None:
+    def _set_labels(self, dpid: str, block: LabelBlock) -> None:
         cookie = entries.label_cookie(block.base, block.bits)
         for label, neighbour in labels_in(block, dpid):
             port_no = None if neighbour is None else self._ports.get((dpid, neighbour))
@@ -241,11 +241,11 @@ class Planner:
                     self._set(dpid, entries.label_key(label),
                               None if port_no is None else entries.label_entry(label, cookie, port_no))
 
-    def _ways_changed(self, dpid: str, ways_to: Mapping[str, Ways | None]) -> None:
+    def _next_hops_changed(self, dpid: str, next_hops_to: Mapping[str, NextHops | None]) -> None:
         groups = self._groups.setdefault(dpid, SwitchGroups(self._found.get(dpid, SwitchTables()).groups))
-        regrouped = groups.set_ways(ways_to) | {destination for destination in ways_to
-                                                if (dpid, destination) in self._moved}
-        self._moved |= {(dpid, destination) for destination in regrouped}
+        regrouped = groups.set_next_hops(next_hops_to) | {destination for destination in next_hops_to
+                                                          if (dpid, destination) in self._relabelled}
+        self._relabelled |= {(dpid, destination) for destination in regrouped}
         if dpid not in self._tables:
             return
         for group_id in groups.changed:
@@ -260,10 +260,10 @@ class Planner:
             self._set(dpid, entries.route_key(prefix), None)
             self._set(dpid, entries.arp_route_key(prefix), None)
         else:
-            for entry in entries.route_entries(prefix, self._way(dpid, destination)):
+            for entry in entries.route_entries(prefix, self._default_route(dpid, destination)):
                 self._set(dpid, entry.key, entry)
 
-    def _way(self, dpid: str, destination: str) -> tuple[int, int] | None:
+    def _default_route(self, dpid: str, destination: str) -> tuple[int, int] | None:
         """(first label of the block, group) from an edge switch to another."""
         block = self.labels.block_of(dpid, destination)
         groups = self._groups.get(dpid)
@@ -279,7 +279,7 @@ class Planner:
             del flows[key]
         else:
             flows[key] = entry
-        self._touched.setdefault(dpid, Touched()).flows.add(key)
+        self._dirty.setdefault(dpid, DirtyEntries()).flows.add(key)
 
     def _set_group(self, dpid: str, group_id: int, group: Group | None) -> None:
         groups = self._tables[dpid].groups
@@ -287,7 +287,7 @@ class Planner:
             groups.pop(group_id, None)
         else:
             groups[group_id] = group
-        self._touched.setdefault(dpid, Touched()).groups.add(group_id)
+        self._dirty.setdefault(dpid, DirtyEntries()).groups.add(group_id)
 
     def _fill(self, dpid: str) -> None:
         """Plan one switch from the beginning."""
@@ -297,10 +297,10 @@ class Planner:
         self._tables[dpid] = tables
         after_sources = self.registry.after(Table.SOURCES)
         tables.add(entries.STATIC_ENTRIES)
-        tables.add(self._handed_up.setdefault(dpid, self._packet_ins(dpid)))
+        tables.add(self._packet_in_entries.setdefault(dpid, self._packet_ins(dpid)))
         tables.add(map(entries.queue_entry, self.state.set_queue_classes.get(dpid, ())))
         tables.add(self.registry.owned_entries(dpid))
-        tables.flows.update(self._left.get(dpid, {}))
+        tables.flows.update(self._inherited.get(dpid, {}))
         for block in self.labels.blocks:
             self._set_labels(dpid, block)
         if dpid in self._edges:
@@ -312,9 +312,9 @@ class Planner:
             if dpid in self._groups:
                 tables.groups = dict(self._groups[dpid].groups)
                 self._groups[dpid].changed.clear()
-        touched = self._touched.setdefault(dpid, Touched())
-        touched.flows |= former.flows.keys() | tables.flows.keys()
-        touched.groups |= former.groups.keys() | tables.groups.keys()
+        dirty = self._dirty.setdefault(dpid, DirtyEntries())
+        dirty.flows |= former.flows.keys() | tables.flows.keys()
+        dirty.groups |= former.groups.keys() | tables.groups.keys()
 
     # --- an earlier controller ---
 
@@ -334,30 +334,30 @@ class Planner:
                     case (Output(port_no=port_no),) if (dpid, port_no) in self.state.links:
                         neighbour = self.state.links[dpid, port_no][0]
                         hops.setdefault(block, {}).setdefault(dpid, {})[tree] = neighbour
-        self.labels.adopt(FoundBlock(ends.pop(), *block, hops.get(block, {}))
+        self.labels.adopt(InheritedBlock(ends.pop(), *block, hops.get(block, {}))
                           for block, ends in sorted(destinations.items()) if len(ends) == 1)
-        self._left = {dpid: {key: entry for key, entry in tables.flows.items() if entry.table == Table.LABELS}
-                      for dpid, tables in installed.items()}
+        self._inherited = {dpid: {key: entry for key, entry in tables.flows.items() if entry.table == Table.LABELS}
+                           for dpid, tables in installed.items()}
 
-    def _keep_left(self) -> None:
+    def _keep_inherited(self) -> None:
         """Of an earlier controller's labels, keep those that are none of this one's."""
         self._is_first = False
-        left = {block.base for block in self.labels.not_taken_over()}
-        self._left = {dpid: {key: entry for key, entry in flows.items()
-                             if entries.block_of_cookie(entry.cookie)[0] in left}
-                      for dpid, flows in self._left.items()}
-        for dpid, flows in self._left.items():
+        inherited = {block.base for block in self.labels.not_adopted()}
+        self._inherited = {dpid: {key: entry for key, entry in flows.items()
+                                  if entries.block_of_cookie(entry.cookie)[0] in inherited}
+                           for dpid, flows in self._inherited.items()}
+        for dpid, flows in self._inherited.items():
             if dpid in self._tables:
                 for key, entry in flows.items():
                     self._set(dpid, key, entry)
 
-    def forget_left(self, used: Iterable[int]) -> None:
+    def forget_inherited(self, used: Iterable[int]) -> None:
         """Entries of explicit paths use these labels: what an earlier controller left besides is wanted no more."""
         labels = frozenset(used)
-        for found in self.labels.not_taken_over():
+        for found in self.labels.not_adopted():
             if labels.isdisjoint(range(found.base, found.base + (1 << found.bits))):
                 self.labels.forget(found)
-                for dpid, flows in self._left.items():
+                for dpid, flows in self._inherited.items():
                     for key in [key for key, entry in flows.items()
                                 if entries.block_of_cookie(entry.cookie)[0] == found.base]:
                         del flows[key]
@@ -399,8 +399,8 @@ class Planner:
         actions: tuple[Action, ...] = ()
         if host is not None and host.dpid == dpid:
             actions = (Output(host.port_no),)
-        elif host is not None and (way := self._way(dpid, host.dpid)):
-            actions = (LoadLabel(way[0]), ToGroup(way[1]))
+        elif host is not None and (route := self._default_route(dpid, host.dpid)):
+            actions = (LoadLabel(route[0]), ToGroup(route[1]))
         return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
 
     def label_of(self, switches: Path) -> int:
@@ -424,13 +424,13 @@ class Planner:
                     return None
                 if self.labels.is_seen_by(first[0], label):
                     return self.labels.destination(label)
-                return self._left_destination(first[0], label)
+                return self._inherited_destination(first[0], label)
         return None
 
-    def _left_destination(self, dpid: str, label: int) -> str | None:
-        if entries.label_key(label) not in self._left.get(dpid, {}):
+    def _inherited_destination(self, dpid: str, label: int) -> str | None:
+        if entries.label_key(label) not in self._inherited.get(dpid, {}):
             return None
-        return next((found.destination for found in self.labels.not_taken_over()
+        return next((found.destination for found in self.labels.not_adopted()
                      if label in range(found.base, found.base + (1 << found.bits))), None)
 
     def edge_of(self, ip: str) -> str | None:

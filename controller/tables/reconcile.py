@@ -16,12 +16,12 @@ from typing import Any
 from controller.switches import openflow
 from controller.switches.openflow import Action, FlowEntry, FlowKey, Group, ToGroup
 from controller.tables.entries import SwitchTables
-from controller.tables.plan import Touched
+from controller.tables.plan import DirtyEntries
 from controller.tables.registry import Step, TableRegistry
 
 
 @dataclass(slots=True)
-class Changes:
+class TableChanges:
     """What to send to one switch, in three steps that all switches take together."""
 
     arrivals: list[FlowEntry] = field(default_factory=list)
@@ -43,19 +43,19 @@ class Changes:
 
 
 def changes(installed: SwitchTables, desired: SwitchTables, registry: TableRegistry,
-            touched: Touched | None = None) -> Changes:
-    """The least that turns `installed` into `desired`; with `touched`, of these entries and groups alone."""
-    result = Changes()
+            dirty: DirtyEntries | None = None) -> TableChanges:
+    """The least that turns `installed` into `desired`; with `dirty`, of these entries and groups alone."""
+    result = TableChanges()
     of_step = {Step.REACHED: result.arrivals, Step.SENDING: result.departures, Step.ADMITTING: result.senders}
     step_of = functools.cache(registry.step_of)
-    for key in installed.flows.keys() | desired.flows.keys() if touched is None else touched.flows:
+    for key in installed.flows.keys() | desired.flows.keys() if dirty is None else dirty.flows:
         there, entry = installed.flows.get(key), desired.flows.get(key)
         if entry is None:
             if there is not None:
                 result.stale_flows.append(key)
         elif there is not entry and there != entry:
             of_step[step_of(entry.table)].append(entry)
-    for group_id in installed.groups.keys() | desired.groups.keys() if touched is None else touched.groups:
+    for group_id in installed.groups.keys() | desired.groups.keys() if dirty is None else dirty.groups:
         former, group = installed.groups.get(group_id), desired.groups.get(group_id)
         if group is None:
             if former is not None:
@@ -89,23 +89,23 @@ def _chained_later(group: Group) -> bool:
     return group.is_failover
 
 
-def urgent(change: Changes, is_anything_to_arrive: bool) -> Changes:
+def urgent(change: TableChanges, is_anything_to_arrive: bool) -> TableChanges:
     """What of a change can be done before all other steps, because what it leads to is there already.
 
     That is, after a link went: other groups, and routes that use them. While new labels have to be there first
     (`is_anything_to_arrive`, at any switch), groups only lose ways.
     """
     if not is_anything_to_arrive:
-        return Changes(new_groups=change.new_groups, changed_groups=change.changed_groups,
-                       departures=change.departures)
-    return Changes(changed_groups=[group for group in change.changed_groups if _is_within(group, change.former)])
+        return TableChanges(new_groups=change.new_groups, changed_groups=change.changed_groups,
+                            departures=change.departures)
+    return TableChanges(changed_groups=[group for group in change.changed_groups if _is_within(group, change.former)])
 
 
 def _is_within(group: Group, former: Mapping[int, Group]) -> bool:
     return bool(group.buckets) and set(group.buckets) <= set(former[group.group_id].buckets)
 
 
-def without_additions(change: Changes, installed: SwitchTables) -> Changes:
+def without_additions(change: TableChanges, installed: SwitchTables) -> TableChanges:
     """What of a change takes no more entries than there are."""
     def there(entries: list[FlowEntry]) -> list[FlowEntry]:
         return [entry for entry in entries if entry.key in installed.flows]
@@ -114,18 +114,18 @@ def without_additions(change: Changes, installed: SwitchTables) -> Changes:
                    senders=there(change.senders))
 
 
-def arrival_messages(datapath: Any, change: Changes) -> list[Any]:
+def arrival_messages(datapath: Any, change: TableChanges) -> list[Any]:
     return [openflow.flow_add(datapath, entry) for entry in change.arrivals]
 
 
-def departure_messages(datapath: Any, change: Changes) -> list[Any]:
+def departure_messages(datapath: Any, change: TableChanges) -> list[Any]:
     groups = [openflow.group_add(datapath, group) for group in change.new_groups]
     groups += [openflow.group_modify(datapath, group) for group in change.changed_groups]
     flows = [openflow.flow_add(datapath, entry) for entry in change.departures]
     return [*groups, *_barrier(datapath, groups, flows), *flows]
 
 
-def closing_messages(datapath: Any, change: Changes) -> list[Any]:
+def closing_messages(datapath: Any, change: TableChanges) -> list[Any]:
     senders = [openflow.flow_add(datapath, entry) for entry in change.senders]
     flows = [openflow.flow_delete(datapath, key) for key in change.stale_flows]
     groups = [openflow.group_delete(datapath, group_id) for group_id in change.stale_groups]
@@ -136,18 +136,18 @@ def _barrier(datapath: Any, before: list[Any], after: list[Any]) -> list[Any]:
     return [datapath.ofproto_parser.OFPBarrierRequest(datapath)] if before and after else []
 
 
-def apply_arrivals(installed: SwitchTables, change: Changes) -> None:
+def apply_arrivals(installed: SwitchTables, change: TableChanges) -> None:
     """Note in `installed` that the arrival messages were sent."""
     installed.add(change.arrivals)
 
 
-def apply_departures(installed: SwitchTables, change: Changes) -> None:
+def apply_departures(installed: SwitchTables, change: TableChanges) -> None:
     """Note in `installed` that the departure messages were sent."""
     installed.add(change.departures)
     installed.groups.update((group.group_id, group) for group in (*change.new_groups, *change.changed_groups))
 
 
-def apply_closing(installed: SwitchTables, change: Changes) -> None:
+def apply_closing(installed: SwitchTables, change: TableChanges) -> None:
     """Note in `installed` that the closing messages were sent."""
     installed.add(change.senders)
     for key in change.stale_flows:

@@ -46,21 +46,21 @@ class SwitchMeters:
         if kept is not None:
             return meters.meter_for(kept.meter_id, rate_bps, least)
         try:
-            return meters.meter_for(self.of(dpid).take(), rate_bps, least)
+            return meters.meter_for(self.of(dpid).allocate(), rate_bps, least)
         except MetersExhausted as error:
             log.warning("%s: %s; a flow goes without", self._state.name_of(dpid), error)
             return None
 
-    def take_over(self, dpid: str, key: FlowKey) -> Meter | None:
+    def adopt(self, dpid: str, key: FlowKey) -> Meter | None:
         """The meter that an earlier controller's entry for a flow has; it is ours now."""
         meter = self._left.get(dpid, {}).pop(key, None)
         if meter is not None:
-            self.of(dpid).take_over(meter.meter_id)
+            self.of(dpid).adopt(meter.meter_id)
         return meter
 
     def left_entry_gone(self, dpid: str, key: FlowKey) -> None:
         """The switch took an entry out that nobody here made: the earlier controller's meter goes too."""
-        meter = self.take_over(dpid, key)
+        meter = self.adopt(dpid, key)
         if meter is not None:
             self._loops.spawn(self.drop, dpid, [meter])
 
@@ -76,7 +76,7 @@ class SwitchMeters:
             except ControllerError as error:
                 log.info("meters are left to the next look at the switch: %s", error)
         for meter in gone:
-            self.of(dpid).give_back(meter.meter_id)
+            self.of(dpid).release(meter.meter_id)
 
     def found(self, dpid: str, found: ReadBack) -> None:
         """A switch was read. Call it before anything else is done there: what is known of its meters is then right

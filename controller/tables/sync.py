@@ -27,8 +27,8 @@ from controller.tables import packet_in_limits, packet_in_meters, reconcile
 from controller.tables.convergence import Convergence
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables, known_hosts
 from controller.tables.flow_records import FlowRecord, FlowRecords
-from controller.tables.plan import Planner, Touched
-from controller.tables.reconcile import Changes
+from controller.tables.plan import DirtyEntries, TablePlanner
+from controller.tables.reconcile import TableChanges
 from controller.tables.registry import Table
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import HostLocation, NetworkState
@@ -79,7 +79,7 @@ class TableSync:
     Tell it whatever changes; `is_busy` and the waits say how far it is, `holds` and `is_put_right` what is there.
     """
 
-    def __init__(self, state: NetworkState, planner: Planner, records: FlowRecords, meters: SwitchMeters,
+    def __init__(self, state: NetworkState, planner: TablePlanner, records: FlowRecords, meters: SwitchMeters,
                  listener: Listener, loops: Loops) -> None:
         self._state = state
         self._planner = planner
@@ -91,12 +91,12 @@ class TableSync:
         """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
         self._sent: dict[str, int] = {}
         """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
-        self._found: dict[str, ReadBack] = {}
+        self._unchecked: dict[str, ReadBack] = {}
         """What was read from switches: its explicit entries and meters have to be compared with what should be."""
         self._reading: set[Any] = set()
         self._retry_seconds: dict[str, float] = {}
         self._convergence = Convergence(state)
-        self._dirty = hub.Event()
+        self._due = hub.Event()
         self._synced = hub.Event()
         self._syncing = False
         self._pruning = False
@@ -107,11 +107,11 @@ class TableSync:
         self._without_space: set[str] = set()
         self._planning = Semaphore(1)
         self._is_planned = False
-        self._left_over: set[str] = set()
+        self._groups_to_recheck: set[str] = set()
         """Switches with groups that nothing but single flows needed any more when last looked at."""
-        self._touched: dict[str, Touched | None] = {}
+        self._dirty_entries: dict[str, DirtyEntries | None] = {}
         """What of each switch's tables is to be compared with the plan; None: all of it."""
-        self._moved: set[tuple[str, str]] = set()
+        self._relabelled_pairs: set[tuple[str, str]] = set()
         self._affected: list[AffectedPath] = []
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class TableSync:
         """A switch came or went: what it holds is to be found out."""
         self._installed.pop(dpid, None)
         self._labels_in_use.pop(dpid, None)
-        self._found.pop(dpid, None)
+        self._unchecked.pop(dpid, None)
         self._retry_seconds.pop(dpid, None)
         self._full_seconds.pop(dpid, None)
         self._without_space.discard(dpid)
@@ -142,18 +142,18 @@ class TableSync:
     def fabric_changed(self) -> None:
         """Something of the fabric is not as it was."""
         self._convergence.changed(time.monotonic())
-        self._dirty.set()
+        self._due.set()
 
     def plan_anew(self) -> None:
         """Something else that plans depend on has changed, like hosts. From now on, `is_busy`."""
-        self._dirty.set()
+        self._due.set()
 
     # --- how far it is ---
 
     @property
     def is_busy(self) -> bool:
         """Whether there are changes that the switches do not carry yet."""
-        return self._dirty.is_set() or self._syncing
+        return self._due.is_set() or self._syncing
 
     def wait_for_sync(self, deadline: float) -> bool:
         """Wait until the switches were brought up to date once more; False if that is not before `deadline`, on
@@ -171,7 +171,7 @@ class TableSync:
 
     def is_put_right(self, dpid: str) -> bool:
         """Whether it is known what a switch holds, explicit entries and meters included."""
-        return dpid in self._installed and dpid not in self._found
+        return dpid in self._installed and dpid not in self._unchecked
 
     def is_being_read(self, dpid: str) -> bool:
         """Whether a switch is being asked what it holds; it is brought up to date after that."""
@@ -191,12 +191,12 @@ class TableSync:
             if self._planner.labels_exhausted:
                 log.error("no labels are left: no paths are given out to %s",
                           ", ".join(sorted(map(self._state.name_of, self._planner.labels_exhausted))))
-            self._moved |= self._planner.take_moved()
-            for dpid, touched in self._planner.take_touched().items():
-                known = self._touched.setdefault(dpid, Touched())
+            self._relabelled_pairs |= self._planner.pop_relabelled()
+            for dpid, dirty in self._planner.pop_dirty().items():
+                known = self._dirty_entries.setdefault(dpid, DirtyEntries())
                 if known is not None:
-                    known.flows |= touched.flows
-                    known.groups |= touched.groups
+                    known.flows |= dirty.flows
+                    known.groups |= dirty.groups
 
     # --- links that go ---
 
@@ -206,8 +206,8 @@ class TableSync:
         if self._convergence.is_reached(time.monotonic()):
             self._plan()
         changes = {dpid: reconcile.changes(self._installed[dpid], self._planner.tables(dpid), self._planner.registry,
-                                           touched)
-                   for dpid, touched in self._touched.items() if dpid in self._installed and touched is not None}
+                                           dirty)
+                   for dpid, dirty in self._dirty_entries.items() if dpid in self._installed and dirty is not None}
         is_anything_to_arrive = any(change.arrivals for change in changes.values())
         messages: dict[Any, list[Any]] = {}
         for dpid, change in changes.items():
@@ -221,25 +221,25 @@ class TableSync:
         self._affected += [AffectedPath(record.five_tuple, path) for record, path in diverted]
         self._add_modifies(messages, [record for record, _ in diverted])
         self._send(messages)
-        self._dirty.set()
+        self._due.set()
 
     # --- bringing switches up to date ---
 
     def _sync_when_due(self) -> None:
-        if not self._dirty.wait(IDLE_SECONDS):
+        if not self._due.wait(IDLE_SECONDS):
             return
         hub.sleep(COALESCE_SECONDS)
         if not self._convergence.is_reached(time.monotonic()):
             hub.sleep(SETTLE_CHECK_SECONDS)
             return
-        self._dirty.clear()
+        self._due.clear()
         self._syncing = True
         if is_first := not self._is_planned:
             gc.disable()    # it would look at all that is made, again and again, for a tenth of a second each time
         try:
             self._sync()
         except BaseException:
-            self._dirty.set()
+            self._due.set()
             raise
         finally:
             self._syncing = False
@@ -247,7 +247,7 @@ class TableSync:
                 if len(self._installed) > MANY_SWITCHES:
                     gc.freeze()
                 gc.enable()
-        if not self._dirty.is_set():
+        if not self._due.is_set():
             affected, self._affected = tuple(self._affected), []
             self._listener.synced(affected)
         # Everybody waits for the next one from now on.
@@ -258,13 +258,13 @@ class TableSync:
         """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
         packet_in_meters.add_missing(self._state, list(self._installed))
         self._plan()
-        moved, self._moved = self._moved, set()
+        moved, self._relabelled_pairs = self._relabelled_pairs, set()
         todo, tried = {}, set[str]()
-        for dpid in list(self._touched):
+        for dpid in list(self._dirty_entries):
             if dpid in self._state.datapaths and dpid in self._installed:
-                touched = self._touched.pop(dpid)
+                dirty = self._dirty_entries.pop(dpid)
                 change = reconcile.changes(self._installed[dpid], self._planner.tables(dpid),
-                                           self._planner.registry, touched)
+                                           self._planner.registry, dirty)
                 if dpid in self._without_space:
                     change = reconcile.without_additions(change, self._installed[dpid])
                 elif dpid in self._full_seconds:
@@ -273,30 +273,30 @@ class TableSync:
                     self._keep_groups_in_use(dpid, change)
                 if change:
                     todo[dpid] = change
-                if touched is None or len(touched.flows) > MANY_ENTRIES:
+                if dirty is None or len(dirty.flows) > MANY_ENTRIES:
                     hub.sleep(0)
-        self._take_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
-        self._take_step(todo, reconcile.departure_messages, reconcile.apply_departures)
+        self._send_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
+        self._send_step(todo, reconcile.departure_messages, reconcile.apply_departures)
         messages: dict[Any, list[Any]] = {}
         self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
         self._send(messages)
-        self._take_step(todo, reconcile.closing_messages, reconcile.apply_closing)
-        for dpid in list(self._found):
+        self._send_step(todo, reconcile.closing_messages, reconcile.apply_closing)
+        for dpid in list(self._unchecked):
             self._check_explicit(dpid)
         for dpid in tried - self._without_space:
             self._full_seconds.pop(dpid, None)
             log.info("the flow tables of %s hold everything again", self._state.name_of(dpid))
 
-    def _keep_groups_in_use(self, dpid: str, change: Changes) -> None:
+    def _keep_groups_in_use(self, dpid: str, change: TableChanges) -> None:
         """A group goes after the last single flow that goes through it: the switch would take its entry out with it.
         The next audit looks at those that stay."""
         entries = [record.placement.entry for record in self._records
                    if record.placement is not None and record.placement.dpid == dpid]
-        if dpid in self._found:
-            entries += self._found[dpid].explicit
+        if dpid in self._unchecked:
+            entries += self._unchecked[dpid].explicit
         used = reconcile.groups_reached(self._installed[dpid], (entry.actions for entry in entries))
         if not used.isdisjoint(change.stale_groups):
-            self._left_over.add(dpid)
+            self._groups_to_recheck.add(dpid)
             change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]
 
     def _relabelled(self, moved: set[tuple[str, str]]) -> list[FlowRecord]:
@@ -304,8 +304,8 @@ class TableSync:
         return [record for record in (self._records if moved else ()) if (path := record.path) is not None
                 and (path.nodes[1], path.nodes[-2]) in moved and self._records.redirect(record)]
 
-    def _take_step(self, todo: Mapping[str, Changes], make: Callable[[Any, Changes], list[Any]],
-                   note: Callable[[SwitchTables, Changes], None]) -> None:
+    def _send_step(self, todo: Mapping[str, TableChanges], make: Callable[[Any, TableChanges], list[Any]],
+                   note: Callable[[SwitchTables, TableChanges], None]) -> None:
         sending = []
         for dpid, change in todo.items():
             datapath = self._state.datapaths.get(dpid)
@@ -359,15 +359,15 @@ class TableSync:
     def _try_for_space(self, dpid: str) -> None:
         self._without_space.discard(dpid)
         if dpid in self._installed:
-            self._touched[dpid] = None
-            self._dirty.set()
+            self._dirty_entries[dpid] = None
+            self._due.set()
 
     def _count_change(self, dpid: str) -> None:
         self._sent[dpid] = self._sent.get(dpid, 0) + 1
 
     def _check_explicit(self, dpid: str) -> None:
         """Put back what a switch lost of explicit paths and meters, and take out what would send packets astray."""
-        found, datapath = self._found.get(dpid), self._state.datapaths.get(dpid)
+        found, datapath = self._unchecked.get(dpid), self._state.datapaths.get(dpid)
         if found is not None and datapath is not None:
             missing, astray = self._records.compare(dpid, found.explicit)
             messages = self._meters.missing_meters(dpid, datapath, found)
@@ -375,8 +375,8 @@ class TableSync:
             messages += [openflow.flow_add(datapath, entry) for entry in missing]
             if self._send({datapath: messages}):
                 self._meters.restored(dpid)
-        if self._found.get(dpid) is found:      # not if the switch was read once more meanwhile
-            self._found.pop(dpid, None)
+        if self._unchecked.get(dpid) is found:      # not if the switch was read once more meanwhile
+            self._unchecked.pop(dpid, None)
 
     # --- finding out what switches hold ---
 
@@ -403,13 +403,13 @@ class TableSync:
             return
         packet_in_meters.found(self._state, dpid, found.packet_meters)
         self._installed[dpid] = found.tables
-        self._touched[dpid] = None
-        self._found[dpid] = found
+        self._dirty_entries[dpid] = None
+        self._unchecked[dpid] = found
         self._meters.found(dpid, found)
         self._convergence.found(dpid, found.tables)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
-        self._dirty.set()
+        self._due.set()
 
     def _retry_later(self, dpid: str, error: ControllerError) -> None:
         """A switch is not as it should be, and it is not known how it is. Ever rarer, so as not to fill the log."""
@@ -427,8 +427,8 @@ class TableSync:
         if not self._installed:
             hub.sleep(AUDIT_INTERVAL_SECONDS / 10)
         elif self._installed.keys() <= self._labels_in_use.keys():
-            self._planner.forget_left(frozenset().union(*self._labels_in_use.values()))
-            self._dirty.set()
+            self._planner.forget_inherited(frozenset().union(*self._labels_in_use.values()))
+            self._due.set()
 
     def _audit(self, dpid: str) -> None:
         datapath, before = self._state.datapaths.get(dpid), self._sent.get(dpid)
@@ -446,10 +446,10 @@ class TableSync:
         if dpid in self._installed and found.tables != self._installed[dpid]:
             log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
             self._installed[dpid] = found.tables
-            self._touched[dpid] = None
-            self._dirty.set()
-        if dpid in self._left_over:
-            self._left_over.discard(dpid)
-            self._touched[dpid] = None
-            self._dirty.set()
+            self._dirty_entries[dpid] = None
+            self._due.set()
+        if dpid in self._groups_to_recheck:
+            self._groups_to_recheck.discard(dpid)
+            self._dirty_entries[dpid] = None
+            self._due.set()
         self._meters.found(dpid, found)

@@ -29,7 +29,7 @@ LINKS_REMEMBERED = 4096
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class LabelBlock:
     """The labels of one destination's trees: `base` plus the number of the tree, in the lowest `bits` bits."""
 
     base: int
@@ -49,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBlock:
+class InheritedBlock:
     """A block as switches hold it from before: `hops` by switch and tree, without those of links that are down."""
 
     destination: str
@@ -59,15 +59,15 @@ class FoundBlock:
 
 
 @dataclass(slots=True)
-class Changed:
+class LabelChanges:
     """What a look at one destination changed."""
 
     destination: str
     sources: set[str]
     """Edge switches whose choices may be other ones."""
-    made: list[Block] = field(default_factory=list)
+    made: list[LabelBlock] = field(default_factory=list)
     """Blocks that are new or have other arrivals."""
-    ended: list[Block] = field(default_factory=list)
+    ended: list[LabelBlock] = field(default_factory=list)
 
 
 class LabelSpace:
@@ -75,10 +75,10 @@ class LabelSpace:
 
     def __init__(self) -> None:
         self._next_free = FIRST_LABEL
-        self._taken: set[tuple[int, int]] = set()
-        self._given_back: dict[int, deque[int]] = {}
+        self._allocated: set[tuple[int, int]] = set()
+        self._released: dict[int, deque[int]] = {}
 
-    def take(self, bits: int) -> int:
+    def allocate(self, bits: int) -> int:
         """The base of a free block of 2**bits labels. Raises LabelsExhausted."""
         size = 1 << bits
         base = -(-self._next_free // size) * size
@@ -86,35 +86,35 @@ class LabelSpace:
             base += size
         if base + size - 1 <= LAST_LABEL:
             self._next_free = base + size
-        elif self._given_back.get(bits):
-            base = self._given_back[bits].popleft()
+        elif self._released.get(bits):
+            base = self._released[bits].popleft()
         else:
             raise LabelsExhausted(f"no {size} labels in a row are free among {LAST_LABEL - FIRST_LABEL + 1}")
-        self._taken.add((base, bits))
+        self._allocated.add((base, bits))
         return base
 
     def reserve(self, base: int, bits: int) -> bool:
-        """Take a given block; False if it is not free, or no block that `take` could have given."""
+        """Take a given block; False if it is not free, or no block that `allocate` could have given."""
         if bits > MAX_BITS or base % (1 << bits) or base < FIRST_LABEL or base + (1 << bits) - 1 > LAST_LABEL \
                 or not self.is_free(base, bits):
             return False
-        self._taken.add((base, bits))
+        self._allocated.add((base, bits))
         return True
 
-    def give_back(self, base: int, bits: int) -> None:
-        self._taken.discard((base, bits))
-        self._given_back.setdefault(bits, deque()).append(base)
+    def release(self, base: int, bits: int) -> None:
+        self._allocated.discard((base, bits))
+        self._released.setdefault(bits, deque()).append(base)
 
     def is_free(self, base: int, bits: int) -> bool:
         """Whether no block of those taken shares a label with this one."""
         end = base + (1 << bits)
-        return all((start, size) not in self._taken
+        return all((start, size) not in self._allocated
                    for size in range(MAX_BITS + 1) for start in range(base >> size << size, end, 1 << size))
 
     @property
-    def taken(self) -> int:
+    def allocated(self) -> int:
         """How many labels are taken."""
-        return sum(1 << bits for _, bits in self._taken)
+        return sum(1 << bits for _, bits in self._allocated)
 
 
 class Labels:
@@ -130,15 +130,15 @@ class Labels:
         self._look = 0
         self._after: dict[str, list[str]] = {}
         self._before: dict[str, list[str]] = {}
-        self._home: dict[str, Block] = {}
-        self._detour: dict[str, Block] = {}
+        self._home: dict[str, LabelBlock] = {}
+        self._detour: dict[str, LabelBlock] = {}
         self._made_at: dict[int, int] = {}
-        self._blocks: dict[int, Block] = {}
-        self._found: dict[str, list[FoundBlock]] = {}
+        self._blocks: dict[int, LabelBlock] = {}
+        self._inherited: dict[str, list[InheritedBlock]] = {}
 
     # --- look-ups ---
 
-    def block_of(self, source: str, destination: str) -> Block | None:
+    def block_of(self, source: str, destination: str) -> LabelBlock | None:
         """The block whose choices packets from one edge switch to another take; None if there is no way."""
         for blocks in (self._home, self._detour):
             block = blocks.get(destination)
@@ -164,7 +164,7 @@ class Labels:
         block = self._block_with(label)
         return block is not None and bool(block.arrivals.get(switch, 0) >> (label - block.base) & 1)
 
-    def _block_with(self, label: int) -> Block | None:
+    def _block_with(self, label: int) -> LabelBlock | None:
         for bits in range(MAX_BITS + 1):
             block = self._blocks.get(label >> bits << bits)
             if block is not None and label in block.labels:
@@ -177,33 +177,33 @@ class Labels:
         return {edge for edge in self._edges if edge not in self._home}
 
     @property
-    def blocks(self) -> Collection[Block]:
+    def blocks(self) -> Collection[LabelBlock]:
         return self._blocks.values()
 
     # --- following the network ---
 
-    def adopt(self, found: Iterable[FoundBlock]) -> list[FoundBlock]:
+    def adopt(self, found: Iterable[InheritedBlock]) -> list[InheritedBlock]:
         """Before the first `update`: blocks that switches hold from an earlier controller. Where the trees of one are
         those that would be made now, it is taken over; none of the others' labels are given out, until `forget`.
         Returns those that can be none of this class's blocks."""
         strange = []
         for block in found:
             if self.space.reserve(block.base, block.bits):
-                self._found.setdefault(block.destination, []).append(block)
+                self._inherited.setdefault(block.destination, []).append(block)
             else:
                 strange.append(block)
         return strange
 
-    def not_taken_over(self) -> list[FoundBlock]:
+    def not_adopted(self) -> list[InheritedBlock]:
         """Blocks of an earlier controller that are none of this one's."""
-        return [block for blocks in self._found.values() for block in blocks]
+        return [block for blocks in self._inherited.values() for block in blocks]
 
-    def forget(self, found: FoundBlock) -> None:
+    def forget(self, found: InheritedBlock) -> None:
         """No packet carries labels of this block any more."""
-        self._found[found.destination].remove(found)
-        self.space.give_back(found.base, found.bits)
+        self._inherited[found.destination].remove(found)
+        self.space.release(found.base, found.bits)
 
-    def update(self, links: Collection[Link], edges: Collection[str]) -> Iterator[Changed]:
+    def update(self, links: Collection[Link], edges: Collection[str]) -> Iterator[LabelChanges]:
         """Look at the live links between switches, and the switches that need labels, as they are now.
 
         Yields what changed, destination by destination: stop in between for as long as you like, but take all of it.
@@ -237,14 +237,14 @@ class Labels:
             self._after[link[0]].remove(link[1])
             self._before[link[1]].remove(link[0])
 
-    def _gone(self, destination: str, former: frozenset[str]) -> Changed:
+    def _gone(self, destination: str, former: frozenset[str]) -> LabelChanges:
         ended = [block for blocks in (self._home, self._detour) if (block := blocks.pop(destination, None))]
         for block in ended:
             self._end(block)
-        return Changed(destination, set(former), ended=ended)
+        return LabelChanges(destination, set(former), ended=ended)
 
-    def _look_at(self, destination: str, lost: set[Link], found: set[Link], edges_changed: bool) -> Changed:
-        changed = Changed(destination, set())
+    def _look_at(self, destination: str, lost: set[Link], found: set[Link], edges_changed: bool) -> LabelChanges:
+        changed = LabelChanges(destination, set())
         home = self._home.get(destination)
         if home is None or any(self._born[link] > self._made_at[home.base] and home.trees.is_outdated_by(link)
                                for link in found):
@@ -260,8 +260,8 @@ class Labels:
             self._look_at_detour(destination, home, lost, found, changed)
         return changed
 
-    def _look_at_detour(self, destination: str, home: Block | None, lost: set[Link], found: set[Link],
-                        changed: Changed) -> None:
+    def _look_at_detour(self, destination: str, home: LabelBlock | None, lost: set[Link], found: set[Link],
+                        changed: LabelChanges) -> None:
         """Sources without a way by home have a detour, if the network has any."""
         starved = frozenset(source for source in self._edges if source != destination
                             and not (home and home.trees.choices(source)))
@@ -287,7 +287,7 @@ class Labels:
     def _within_reach(self, starved: frozenset[str], served: frozenset[str], destination: str) -> frozenset[str]:
         return served if served == starved else frozenset(filter(self._live_trees(destination).choices, starved))
 
-    def _serve(self, block: Block, sources: frozenset[str], changed: Changed) -> None:
+    def _serve(self, block: LabelBlock, sources: frozenset[str], changed: LabelChanges) -> None:
         block.sources, block.arrivals = sources, block.trees.arrivals(sources)
         changed.made.append(block)
 
@@ -302,8 +302,8 @@ class Labels:
                   for node, others in self._before.items()}
         return after, before
 
-    def _replace(self, blocks: dict[str, Block], trees: PathTrees, sources: frozenset[str],
-                 changed: Changed) -> Block | None:
+    def _replace(self, blocks: dict[str, LabelBlock], trees: PathTrees, sources: frozenset[str],
+                 changed: LabelChanges) -> LabelBlock | None:
         former = blocks.pop(trees.destination, None)
         if former is not None:
             changed.ended.append(former)
@@ -311,28 +311,28 @@ class Labels:
         changed.sources |= sources
         bits = (trees.count - 1).bit_length()
         try:
-            base = self._taken_over(trees, bits) or self.space.take(bits)
+            base = self._inherited_base(trees, bits) or self.space.allocate(bits)
         except LabelsExhausted:
             return None
-        block = Block(base, bits, trees, sources, trees.arrivals(sources))
+        block = LabelBlock(base, bits, trees, sources, trees.arrivals(sources))
         self._made_at[base] = self._look
         self._blocks[base] = blocks[trees.destination] = block
         changed.made.append(block)
         return block
 
-    def _taken_over(self, trees: PathTrees, bits: int) -> int | None:
-        for found in self._found.get(trees.destination, ()):
+    def _inherited_base(self, trees: PathTrees, bits: int) -> int | None:
+        for found in self._inherited.get(trees.destination, ()):
             if found.bits == bits and trees.agrees_with(found.hops):
-                self._found[trees.destination].remove(found)
+                self._inherited[trees.destination].remove(found)
                 return found.base
         return None
 
-    def _end(self, block: Block) -> None:
-        self.space.give_back(block.base, block.bits)
+    def _end(self, block: LabelBlock) -> None:
+        self.space.release(block.base, block.bits)
         del self._blocks[block.base], self._made_at[block.base]
 
 
-def labels_in(block: Block, switch: str) -> Iterator[tuple[int, str | None]]:
+def labels_in(block: LabelBlock, switch: str) -> Iterator[tuple[int, str | None]]:
     """(label, neighbour it goes to) of each label of a block that a switch sees; None where it is taken off."""
     arriving = block.arrivals.get(switch, 0)
     if not arriving:

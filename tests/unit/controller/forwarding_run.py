@@ -9,7 +9,7 @@ from itertools import permutations
 from controller.switches.read_back import sort_read_back
 from controller.tables import reconcile
 from controller.tables.entries import SwitchTables
-from controller.tables.plan import Planner
+from controller.tables.plan import TablePlanner
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
@@ -30,7 +30,7 @@ class Run:
     def __init__(self, fabric: Fabric) -> None:
         self.network = FakeNetwork(fabric)
         self.state: NetworkState = self.network.state()
-        self.planner = Planner(self.state)
+        self.planner = TablePlanner(self.state)
         self.installed = {dpid: SwitchTables() for dpid in self.network.switches}
 
     def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:

@@ -28,7 +28,7 @@ from controller.rest.http import Request
 from controller.settings import Settings
 from controller.switches.openflow import FlowEntry
 from controller.switches.packet_ins import PacketIns
-from controller.tables.flow_records import Claim, Claimant, FlowRecord, Placement, Withdrawal
+from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
 from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
@@ -84,7 +84,7 @@ class TablesInMemory:
         return failures
 
     def divert(self, five_tuple: FiveTuple, path: Path | None) -> None:
-        self.records[five_tuple].placement = Placement("", FlowEntry(0, 0, ()), path)
+        self.records[five_tuple].placement = EntryPlacement("", FlowEntry(0, 0, ()), path)
 
 
 class HostsInMemory:

@@ -470,21 +470,21 @@ def test_numbers_are_never_given_twice_and_always_given_while_some_are_free(step
     ids = MeterIds(range(3, 11))
     for step in steps:
         if step == "take":
-            free = {*range(3, 11)} - ids.taken - ids.foreign
+            free = {*range(3, 11)} - ids.allocated - ids.foreign
             try:
-                assert ids.take() in free
+                assert ids.allocate() in free
             except MetersExhausted:
                 assert not free
         elif isinstance(step, int):
-            ids.give_back(step)
+            ids.release(step)
         else:
-            before = set(ids.taken)
+            before = set(ids.allocated)
             idle = ids.found(step, {number for number in step if number % 2})
             assert before.isdisjoint(idle), "what is in use here is not deleted"
             assert set(idle) <= {*range(3, 11)}, "what is others' is not deleted"
-            assert ids.taken == before | set(idle), "nobody gets one before it is deleted"
+            assert ids.allocated == before | set(idle), "nobody gets one before it is deleted"
             for number in idle[::2]:
-                ids.give_back(number)
+                ids.release(number)
             if ids.foreign:
-                ids.take_over(min(ids.foreign))
-            assert ids.foreign.isdisjoint(ids.taken)
+                ids.adopt(min(ids.foreign))
+            assert ids.foreign.isdisjoint(ids.allocated)

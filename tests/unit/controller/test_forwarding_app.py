@@ -262,12 +262,12 @@ def test_labels_that_an_earlier_controller_left_go_when_the_last_flow_that_uses_
         for dpid in world.connections:
             world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
         eventlet.sleep(2.5 * AUDIT_INTERVAL_SECONDS)
-        assert world.app.planner.labels.not_taken_over() != []
+        assert world.app.planner.labels.not_adopted() != []
         assert world.taken() == {(world.flow.destination, path.nodes[1:-1])}
         del world.network.switches[path.nodes[1]].flows[entry.key]
         world.network.switches[path.nodes[1]]._by_table = None
         eventlet.sleep(2.5 * AUDIT_INTERVAL_SECONDS)
-        assert world.app.planner.labels.not_taken_over() == []
+        assert world.app.planner.labels.not_adopted() == []
         for dpid, switch in world.network.switches.items():
             assert switch.flows == world.app.planner.tables(dpid).flows
 

@@ -17,7 +17,7 @@ from controller.switches.openflow import FlowEntry, Group, LoadLabel, ToGroup
 from controller.switches.read_back import sort_read_back
 from controller.tables import reconcile, registry
 from controller.tables.entries import STATIC_ENTRIES, known_hosts
-from controller.tables.plan import Planner
+from controller.tables.plan import TablePlanner
 from controller.tables.registry import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
 from controller.topology.state import HostLocation
 from tests.unit.controller.fake_switch import Packet
@@ -190,7 +190,7 @@ def test_a_controller_that_starts_anew_loses_no_packet_whatever_happened_before(
             run.sync()
     # ... of which the second one knows nothing.
     run.state = run.network.state()
-    run.planner = Planner(run.state)
+    run.planner = TablePlanner(run.state)
     run.planner.begin(run.installed)
     run.sync(between_steps=run.assert_everybody_reaches_everybody)
     again = {dpid: reconcile.changes(tables, run.planner.tables(dpid), run.planner.registry)
@@ -284,12 +284,12 @@ def test_a_host_that_arrives_inside_its_racks_prefix_concerns_its_own_switch_alo
     location = run.state.hosts[run.network.hosts["p1r1h3"].ip]
     run.state.remove_host(location.ip)
     run.sync()
-    run.planner.take_touched()
+    run.planner.pop_dirty()
     blocks = list(run.planner.labels.blocks)
     run.state.set_host(location)
     run.planner.assign_labels()
-    touched = run.planner.take_touched()
-    assert {dpid: len(what.flows) for dpid, what in touched.items()} == {location.dpid: ENTRIES_OF_A_HOST}
+    dirty = run.planner.pop_dirty()
+    assert {dpid: len(what.flows) for dpid, what in dirty.items()} == {location.dpid: ENTRIES_OF_A_HOST}
     assert list(run.planner.labels.blocks) == blocks
 
 

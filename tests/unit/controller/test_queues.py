@@ -24,7 +24,7 @@ from controller.queues.classes import (
 )
 from controller.switches.openflow import SetQueue, match
 from controller.switches.ovsdb import DatabaseRefused, DatabaseUnreachable, transact
-from controller.tables.plan import Planner
+from controller.tables.plan import TablePlanner
 from controller.tables.registry import Table
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
@@ -136,7 +136,7 @@ def test_set_queue_is_used_on_kernel_datapaths_alone() -> None:
     state: NetworkState = network.state()
     leaf, spine = (network.dpid_of[name] for name in ("leaf0", "spine0"))
     state.set_queue_classes[leaf] = (1, 2)
-    planner = Planner(state)
+    planner = TablePlanner(state)
     planner.assign_labels()
     classes = [entry for entry in planner.tables(leaf).flows.values()
                if entry.table == Table.CLASSIFY and any(isinstance(action, SetQueue) for action in entry.actions)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.policy.errors import UnknownPath
 from controller.policy.network import labels as labels_module
 from controller.policy.network.graph import Network, Path
-from controller.policy.network.labels import FIRST_LABEL, LAST_LABEL, Changed, FoundBlock, Labels, labels_in
+from controller.policy.network.labels import FIRST_LABEL, LAST_LABEL, InheritedBlock, LabelChanges, Labels, labels_in
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import fat_tree, spine_leaf, three_tier
@@ -63,7 +63,7 @@ def edge_paths(network: Network) -> PathsByPair:
     return {(a, b): network.shortest_paths(a, b) for a in edges for b in edges if a != b}
 
 
-def follow(labels: Labels, network: Network) -> list[Changed]:
+def follow(labels: Labels, network: Network) -> list[LabelChanges]:
     return list(labels.update(switch_links(network), edges_of(network)))
 
 
@@ -173,7 +173,7 @@ def test_ten_thousand_failures_use_no_more_labels_than_the_first_ones() -> None:
         (join if link in down else part)(network, *link)
         down ^= {link}
         follow(labels, network)
-        most_blocks, most_labels = max(most_blocks, len(labels.blocks)), max(most_labels, labels.space.taken)
+        most_blocks, most_labels = max(most_blocks, len(labels.blocks)), max(most_labels, labels.space.allocated)
     assert most_blocks <= 2 * 4
     assert most_labels <= 64
     for link in down:
@@ -204,7 +204,7 @@ def test_equal_graphs_get_equal_labels(network: Network) -> None:
 def test_the_usual_fabrics_need_no_more_labels_than_a_pair_has_paths(network: Network, expected: int) -> None:
     labels = Labels()
     follow(labels, network)
-    assert labels.space.taken == expected
+    assert labels.space.allocated == expected
 
 
 def test_a_path_that_is_no_shortest_one_has_no_label() -> None:
@@ -231,10 +231,10 @@ def test_running_out_of_labels_leaves_the_others_working(monkeypatch: pytest.Mon
     assert labels.without_labels == set()
 
 
-def found_in(labels: Labels) -> list[FoundBlock]:
-    return [FoundBlock(block.destination, block.base, block.bits,
-                       {node: {label - block.base: neighbour for label, neighbour in labels_in(block, node)
-                               if neighbour is not None} for node in block.arrivals if node != block.destination})
+def found_in(labels: Labels) -> list[InheritedBlock]:
+    return [InheritedBlock(block.destination, block.base, block.bits,
+                           {node: {label - block.base: neighbour for label, neighbour in labels_in(block, node)
+                                   if neighbour is not None} for node in block.arrivals if node != block.destination})
             for block in labels.blocks]
 
 
@@ -244,12 +244,13 @@ def test_labels_of_an_earlier_controller_are_taken_over_where_the_trees_are_the_
     for edges in (["leaf2"], ["leaf1", "leaf2"], edges_of(network)):
         list(first.update(switch_links(network), edges))
     found = found_in(first)
-    spoilt = FoundBlock(found[0].destination, found[0].base, found[0].bits, {"spine0": {0: "leaf9"}})
-    assert second.adopt([spoilt, *found[1:], FoundBlock("leaf0", 3, 0, {})]) == [FoundBlock("leaf0", 3, 0, {})]
+    spoilt = InheritedBlock(found[0].destination, found[0].base, found[0].bits, {"spine0": {0: "leaf9"}})
+    strange = InheritedBlock("leaf0", 3, 0, {})
+    assert second.adopt([spoilt, *found[1:], strange]) == [strange]
     follow(second, network)
     bases = {block.destination: block.base for block in second.blocks}
     assert all(bases[block.destination] == block.base for block in found[1:])
-    assert second.not_taken_over() == [spoilt] and bases[spoilt.destination] != spoilt.base
+    assert second.not_adopted() == [spoilt] and bases[spoilt.destination] != spoilt.base
     second.forget(spoilt)
-    assert second.not_taken_over() == []
+    assert second.not_adopted() == []
     require_every_path_has_its_label(second, network)
