@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from controller.rest.fields import Dpid, Ipv4, Node, NodeName, Output, Port
+from controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel, Port
 
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
 FlowState = Literal["placed", "default", "failed", "waiting"]
@@ -17,7 +17,7 @@ Limit = Annotated[int, Field(ge=1, le=500, description="How many to tell at most
 _NEXT = Field(default=None, description="The `offset` of what comes next; null with the last.")
 
 
-class CoflowMember(Output):
+class CoflowMember(OutputModel):
     """A flow of a coflow, in the direction of its bytes."""
 
     source: Ipv4
@@ -38,7 +38,7 @@ class CoflowMember(Output):
     problem: str | None
 
 
-class CoflowSummary(Output):
+class CoflowSummary(OutputModel):
     """A coflow that is live."""
 
     id: CoflowId
@@ -61,13 +61,13 @@ class CoflowDetails(CoflowSummary):
     next_offset: int | None = _NEXT
 
 
-class CoflowList(Output):
+class CoflowList(OutputModel):
     coflows: list[CoflowSummary]
     total: int = Field(ge=0, description="All that are live.")
     next_offset: int | None = _NEXT
 
 
-class FlowMeter(Output):
+class FlowMeter(OutputModel):
     """A meter that the controller made."""
 
     dpid: Dpid
@@ -81,6 +81,6 @@ class FlowMeter(Output):
     destination_port: int
 
 
-class MeterList(Output):
+class MeterList(OutputModel):
     meters: list[FlowMeter]
     without_meter: int = Field(ge=0, description="Placements so far that had to do without a meter.")

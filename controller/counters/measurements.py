@@ -128,30 +128,30 @@ class FlowCounters:
 
 
 @dataclass(frozen=True)
-class Question:
+class StatsRequest:
     """What a system wants to know of some switches at each poll."""
 
     name: str
     switches: Callable[[], Collection[str]]
     """The datapath ids of those to be asked; others than connected ones are left out."""
-    request: Callable[[Any], Any]
-    """Makes a statistics request for a connection."""
-    take: Callable[[str, list[Any], float], None]
+    message: Callable[[Any], Any]
+    """Makes the OpenFlow request for a connection."""
+    handle: Callable[[str, list[Any], float], None]
     """Takes a switch's whole answer in: its datapath id, the statistics, when they came on the monotonic clock."""
 
 
 class Measurements:
-    """What the poller asks, and the latest counters of ports, by (dpid, port number). Systems add their questions."""
+    """What the poller asks, and the latest counters of ports, by (dpid, port number). Systems add requests."""
 
     def __init__(self) -> None:
-        self.questions: list[Question] = []
+        self.requests: list[StatsRequest] = []
         self.ports: dict[PortKey, PortCounters] = {}
         self.complete_at: float | None = None
         """When every connected switch had answered a poll, on the monotonic clock."""
 
-    def ask(self, question: Question) -> None:
-        """From now on every poll asks this too."""
-        self.questions.append(question)
+    def add_request(self, request: StatsRequest) -> None:
+        """From now on every poll sends this too."""
+        self.requests.append(request)
 
     def read_port(self, key: PortKey, received_bytes: int, sent_bytes: int, duration_seconds: float,
                   now: float) -> None:

@@ -13,7 +13,7 @@ from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application
-from controller.counters.measurements import Measurements, Question, duration_of
+from controller.counters.measurements import Measurements, StatsRequest, duration_of
 from controller.counters.metrics import PollerMetrics
 from controller.errors import ControllerError
 from controller.rest import RestApplication
@@ -54,7 +54,7 @@ class _Round:
 
 
 class Poller(Application):
-    """Asks the questions in `Measurements`. Sends EventMeasured."""
+    """Sends the switches the requests in `Measurements`. Sends EventMeasured."""
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
     _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
@@ -68,7 +68,7 @@ class Poller(Application):
         self._interval_seconds = self._state.settings.poll_interval_seconds
         self._unanswered: set[tuple[Any, str]] = set()
         self._begin = 0.0
-        self._measurements.ask(Question(
+        self._measurements.add_request(StatsRequest(
             "ports", lambda: self._state.datapaths.keys(),
             lambda datapath: datapath.ofproto_parser.OFPPortStatsRequest(datapath, 0, PORT_ANY), self._ports_counted))
 
@@ -87,12 +87,12 @@ class Poller(Application):
         """One round."""
         begin = time.monotonic()
         current = _Round()
-        questions = [(question, set(question.switches())) for question in self._measurements.questions]
+        requests = [(request, set(request.switches())) for request in self._measurements.requests]
         switches = sorted(self._state.datapaths.items())
         for dpid, datapath in switches:
-            for question, wanted in questions:
+            for request, wanted in requests:
                 if dpid in wanted:
-                    self._ask(question, datapath, dpid, current)
+                    self._ask(request, datapath, dpid, current)
             hub.sleep(SPREAD * self._interval_seconds / len(switches))
         if current.open:
             current.all_answered.wait(
@@ -104,30 +104,30 @@ class Poller(Application):
         self._metrics.round_seconds.observe(now - begin)
         self.send_event_to_observers(EventMeasured(begin))
 
-    def _ask(self, question: Question, datapath: Any, dpid: str, current: _Round) -> None:
-        if (datapath, question.name) in self._unanswered:
+    def _ask(self, request: StatsRequest, datapath: Any, dpid: str, current: _Round) -> None:
+        if (datapath, request.name) in self._unanswered:
             current.is_complete = False
             self._metrics.skipped.inc()
             return
-        self._unanswered.add((datapath, question.name))
+        self._unanswered.add((datapath, request.name))
         current.open += 1
-        self.loops.spawn(self._answer, question, datapath, dpid, current)
+        self.loops.spawn(self._answer, request, datapath, dpid, current)
 
-    def _answer(self, question: Question, datapath: Any, dpid: str, current: _Round) -> None:
+    def _answer(self, request: StatsRequest, datapath: Any, dpid: str, current: _Round) -> None:
         asked_at, is_good = time.monotonic(), False
         try:
-            statistics = asked(self._state, datapath, question.request(datapath),
+            statistics = asked(self._state, datapath, request.message(datapath),
                                LOST_AFTER_INTERVALS * self._interval_seconds)
             now = time.monotonic()
             self._metrics.answer_seconds.observe(now - asked_at)
             if self._state.is_current(datapath):
-                question.take(dpid, statistics, now)
+                request.handle(dpid, statistics, now)
                 is_good = True
         except ControllerError as error:
             self._metrics.lost.inc()
-            self.logger.info("%s does not tell its %s: %s", self._state.name_of(dpid), question.name, error)
+            self.logger.info("%s does not tell its %s: %s", self._state.name_of(dpid), request.name, error)
         finally:
-            self._unanswered.discard((datapath, question.name))
+            self._unanswered.discard((datapath, request.name))
             current.answered(is_good)
 
     def _ports_counted(self, dpid: str, statistics: list[Any], now: float) -> None:

@@ -4,13 +4,13 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from controller.rest.fields import Input, Ipv4, Output
+from controller.rest.fields import InputModel, Ipv4, OutputModel
 
 MAX_FILE_BYTES = 1 << 50
 MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS = 64, 4096, 64
 
 
-class Candidate(Input):
+class Candidate(InputModel):
     """A machine that may take a replica. `rack` and `pod` left out: as the fabric has them."""
 
     host: Ipv4
@@ -27,7 +27,7 @@ def _each_host_once(candidates: list[Candidate]) -> list[Candidate]:
     return candidates
 
 
-class FileToPlace(Input):
+class FileToPlace(InputModel):
     """A file that is about to be written: by whom, how much, and where its replicas may go."""
 
     writer: Ipv4
@@ -56,7 +56,7 @@ class FileToPlace(Input):
         return self
 
 
-class PlacementsRequest(Input):
+class PlacementsRequest(InputModel):
     """Files that are created at the same time are best asked for together: the smallest is placed first."""
 
     files: list[FileToPlace] = Field(min_length=1, max_length=MAX_FILES)
@@ -71,7 +71,7 @@ class PlacementsRequest(Input):
         return self
 
 
-class Destination(Output):
+class Destination(OutputModel):
     """A machine that gets a replica."""
 
     host: Ipv4
@@ -79,14 +79,14 @@ class Destination(Output):
                                        "included, in bits/s; null if nothing bounds it.")
 
 
-class Refusal(Output):
+class Refusal(OutputModel):
     """Why a file has no destinations."""
 
     constraint: str = Field(description="What cannot be fulfilled: hosts, racks or pods.")
     detail: str
 
 
-class Placement(Output):
+class Placement(OutputModel):
     """Where the replicas of one file go, in the order in which they pass its bytes on."""
 
     id: str | None = Field(description="Under which its links are expected to be busy; null if it was refused.")
@@ -97,13 +97,13 @@ class Placement(Output):
     refused: Refusal | None
 
 
-class Placements(Output):
+class Placements(OutputModel):
     """In the order of the request's files."""
 
     placements: list[Placement]
 
 
-class ExpectedTransfer(Output):
+class ExpectedTransfer(OutputModel):
     """A placement whose transfer is expected to run."""
 
     id: str
@@ -115,5 +115,5 @@ class ExpectedTransfer(Output):
     expected_seconds: float = Field(ge=0)
 
 
-class ExpectedTransfers(Output):
+class ExpectedTransfers(OutputModel):
     placements: list[ExpectedTransfer]

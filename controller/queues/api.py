@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from controller.queues.classes import QueueClass
-from controller.rest.fields import Dpid, Node, NodeName, Output
+from controller.rest.fields import Dpid, Node, NodeName, OutputModel
 from controller.rest.routes import route
 from controller.topology.state import NetworkState, PortKey
 
@@ -38,7 +38,7 @@ class QueueService(Protocol):
     counters: dict[tuple[PortKey, int], QueueCounters]
 
 
-class Queue(Output):
+class Queue(OutputModel):
     """One queue of a port. `number` is also the MPLS traffic class of its packets."""
 
     number: int = Field(ge=0, le=7)
@@ -50,7 +50,7 @@ class Queue(Output):
     dropped_packets: int | None
 
 
-class PortWithQueues(Output):
+class PortWithQueues(OutputModel):
     """A port that leads to another switch."""
 
     dpid: Dpid
@@ -65,7 +65,7 @@ class PortWithQueues(Output):
     queues: list[Queue]
 
 
-class Queues(Output):
+class QueueList(OutputModel):
     ports: list[PortWithQueues]
 
 
@@ -74,12 +74,12 @@ class QueuesApi:
         self._service = service
         self._state = state
 
-    @route("GET", "/v1/queues", summary="The queues of ports between switches", tag="coflows", response=Queues)
-    def list_queues(self) -> Queues:
+    @route("GET", "/v1/queues", summary="The queues of ports between switches", tag="coflows", response=QueueList)
+    def list_queues(self) -> QueueList:
         """Empty unless the controller runs with `queues`."""
         counters = self._service.counters
-        return Queues(ports=[self._port(key, state, counters)
-                             for key, state in sorted(self._service.ports.items())])
+        return QueueList(ports=[self._port(key, state, counters)
+                                for key, state in sorted(self._service.ports.items())])
 
     def _port(self, key: PortKey, port: PortState,
               counters: dict[tuple[PortKey, int], QueueCounters]) -> PortWithQueues:

@@ -9,7 +9,7 @@ from ryu.controller.handler import set_ev_cls
 from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application, lookup_service_brick
-from controller.counters.measurements import Measurements, Question
+from controller.counters.measurements import Measurements, StatsRequest
 from controller.events import EventLinkChanged, EventSwitchChanged
 from controller.queues.api import PortState, QueueCounters, QueuesApi
 from controller.queues.classes import QUEUE_TABLES, SLICES, QueueClass, SwitchQueues, changes, queues_of
@@ -37,8 +37,8 @@ class Queues(Application):
         self.counters: dict[tuple[PortKey, int], QueueCounters] = {}
         """What each queue had sent at the last poll, by port and queue number, of the switches that answer."""
         self._due: dict[str, float] = {}
-        kwargs["measurements"].ask(Question("queues", lambda: {dpid for dpid, _ in self.ports}, _all_queues,
-                                            self._counted))
+        kwargs["measurements"].add_request(
+            StatsRequest("queues", lambda: {dpid for dpid, _ in self.ports}, _all_queues, self._counted))
         kwargs["rest"].register(QueuesApi(self, self._state))
 
     def start(self) -> None:

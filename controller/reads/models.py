@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from controller.policy.reads.selection import MAYFLOWER, PLUS
-from controller.rest.fields import Input, Ipv4, Node, NodeName, Output, Port
+from controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel, Port
 from controller.settings import PathPolicy, ReplicaPolicy
 
 PLUS_CHOOSES_PATHS = "mayflower-plus chooses paths itself: path_policy is mayflower, or left out"
@@ -14,7 +14,7 @@ MAX_REPLICAS = 64
 MAX_CLIENT_PORTS = 64
 
 
-class ReplicaAddress(Input):
+class ReplicaAddress(InputModel):
     """Where a replica is served: a host of the fabric and the TCP port of its dataserver."""
 
     host: Ipv4
@@ -27,7 +27,7 @@ def _distinct(values: list[int] | list[ReplicaAddress]) -> list[int] | list[Repl
     return values
 
 
-class ReadBody(Input):
+class ReadBody(InputModel):
     """A read that is about to start: who reads how much, from which of these replicas."""
 
     client: Ipv4
@@ -56,7 +56,7 @@ class ReadBody(Input):
         return self
 
 
-class PlacedPart(Output):
+class PlacedPart(OutputModel):
     """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
     together; offsets of parts that came later are 0, as the client knows what it has left."""
 
@@ -72,7 +72,7 @@ class PlacedPart(Output):
         description="Mayflower's cost of the choice (paper, Eq. 2); null on one host or if no cost was needed.")
 
 
-class PlacedRead(Output):
+class PlacedRead(OutputModel):
     """What was decided for a read; the switches have confirmed it."""
 
     id: str
@@ -94,7 +94,7 @@ class ReadPartState(PlacedPart):
     ended: bool = Field(description="Whether it is over, while other parts of the read are not.")
 
 
-class ReadState(Output):
+class ReadState(OutputModel):
     """A read that has not ended."""
 
     id: str
@@ -108,11 +108,11 @@ class ReadState(Output):
     parts: list[ReadPartState] = Field(description="In the order in which they were opened.")
 
 
-class ReadList(Output):
+class ReadList(OutputModel):
     reads: list[ReadState]
 
 
-class PlacedFlow(Output):
+class PlacedFlow(OutputModel):
     """A flow that the controller placed, as the switches count it."""
 
     id: str = Field(description="The cookie of its entry, 16 hex digits.")
@@ -131,5 +131,5 @@ class PlacedFlow(Output):
     frozen: bool
 
 
-class PlacedFlowList(Output):
+class PlacedFlowList(OutputModel):
     flows: list[PlacedFlow]

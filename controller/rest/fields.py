@@ -11,13 +11,13 @@ _HEX = re.compile(r"[0-9a-fA-F]{1,16}")
 _DPID_FORMS = r"^(0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,16}|[0-9]{17,20})$"
 
 
-class Input(BaseModel):
+class InputModel(BaseModel):
     """A request: unknown fields and values of the wrong type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Output(BaseModel):
+class OutputModel(BaseModel):
     """An answer: it has the declared fields and no others."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

@@ -33,7 +33,7 @@ _ETHERTYPE_AT = 12
 log = logging.getLogger(__name__)
 
 
-class Malformed(Exception):
+class MalformedPacketIn(Exception):
     """A packet-in message that is cut short, or does not say by which port the packet came."""
 
 
@@ -54,7 +54,7 @@ def decode(datapath: Any, message: bytes) -> PacketIn:
     try:
         *_, table_id, _, kind, length = _HEADER.unpack_from(message)
         if kind != _MATCH_OXM or length < 4 or len(message) < _HEADER.size - 4 + length:
-            raise Malformed
+            raise MalformedPacketIn
         offset, end = _HEADER.size, _HEADER.size - 4 + length
         while offset < end:
             header = _FIELD.unpack_from(message, offset)
@@ -64,7 +64,7 @@ def decode(datapath: Any, message: bytes) -> PacketIn:
             offset += _FIELD.size + header[2]
     except struct.error:
         pass
-    raise Malformed
+    raise MalformedPacketIn
 
 
 def _data_at(match_length: int) -> int:
@@ -152,7 +152,7 @@ class PacketIns:
             del self._waiting[datapath]
         try:
             handler(decode(datapath, message))
-        except Malformed:
+        except MalformedPacketIn:
             self.counts[MALFORMED] += 1
         except Exception:
             self.counts[FAILED] += 1

@@ -13,7 +13,7 @@ from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application, lookup_service_brick
-from controller.counters.measurements import Measurements, Question, duration_of
+from controller.counters.measurements import Measurements, StatsRequest, duration_of
 from controller.errors import ControllerError, NoSuchPath
 from controller.events import (
     AffectedPath,
@@ -69,8 +69,9 @@ class Forwarding(Application):
         self._metrics = TableMetrics(kwargs["rest"].metrics)
         self._unknown: dict[str, dict[int, int]] = {}
         """How often in a row each switch told of an entry that no record has."""
-        kwargs["measurements"].ask(Question("flows", self.state.edge_switches,
-                                            partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS), self._counted))
+        kwargs["measurements"].add_request(StatsRequest(
+            "flows", self.state.edge_switches, partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS),
+            self._counted))
 
     def start(self) -> None:
         super().start()

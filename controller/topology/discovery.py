@@ -27,8 +27,8 @@ from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.switches.transactions import asked, confirmed
 from controller.tables import packet_in_limits, packet_in_meters
 from controller.topology import lldp
+from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
-from controller.topology.away import Away
 from controller.topology.probing import Probing
 from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
 
@@ -72,7 +72,7 @@ class Discovery(Application):
         self._listening: dict[str, Any] = {}
         """The connections of switches that hand up probes."""
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
-        self._away = Away(settings.switch_expiry_seconds, listed(settings.datapath_ids))
+        self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
         self._being_checked: set[PortKey] = set()
         self._capacities_due: dict[str, float] = {}
 
@@ -100,7 +100,7 @@ class Discovery(Application):
         known = self.state.switches.get(dpid)
         info = SwitchInfo(dpid, known.name if known else dpid, datapath.address[0], connected=True)
         self.state.switch_connected(info, datapath)
-        self._away.returned(dpid)
+        self._absent_switches.returned(dpid)
         self.logger.info("switch %s connected from %s", info.name, info.address)
         for port in list(datapath.ports.values()):
             if self.state.is_current(datapath):
@@ -138,7 +138,7 @@ class Discovery(Application):
 
     def _forget_switches(self) -> None:
         """Those that have been away for too long, or are too many, are no longer waited for."""
-        for dpid in self._away.given_up(time.monotonic()):
+        for dpid in self._absent_switches.given_up(time.monotonic()):
             self.logger.warning("switch %s is forgotten: it has been away for too long", self.state.name_of(dpid))
             lookup_service_brick("Hosts").forget_switch(dpid)
             self.state.forget_switch(dpid)
@@ -149,7 +149,7 @@ class Discovery(Application):
             self._stop_probing(key)
         self._listening.pop(dpid, None)
         lost = self.state.switch_disconnected(dpid)
-        self._away.left(dpid, time.monotonic())
+        self._absent_switches.left(dpid, time.monotonic())
         self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
         self._tell_links(lost, live=False)
         self.send_event_to_observers(EventSwitchChanged(dpid, connected=False))
@@ -255,9 +255,9 @@ class Discovery(Application):
         now = time.monotonic()
         try:
             probe = lldp.read(packet.data, self._secret)
-        except lldp.NotOurs:
+        except lldp.ForeignFrame:
             return
-        except lldp.Forged:
+        except lldp.ForgedProbe:
             self._refuse(destination, "forged", now)
             return
         heard = self.probing.received(probe.source, destination, probe.epoch, now,

@@ -1,6 +1,6 @@
 """Where hosts are: learnt on edge ports from ARP and first IP packets, or asked for with ARP.
 
-A host that is known somewhere moves only once nobody answers there any more (`controller.topology.claims`).
+A host that is known somewhere moves only once nobody answers there any more (`controller.topology.host_moves`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from controller.switches.entries import dpid_hex
 from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.tables.registry import Table
 from controller.topology import arp
-from controller.topology.claims import Claims
-from controller.topology.questions import Questions
+from controller.topology.host_moves import HostMoves
+from controller.topology.host_searches import HostSearches
 from controller.topology.state import HostLocation, NetworkState, PortKey, PortKind
 
 PROBE_RETRY_SECONDS = 0.2
@@ -46,8 +46,8 @@ class Hosts(Application):
         self.state: NetworkState = kwargs["state"]
         kwargs["packet_ins"].on_packet = self.packet_arrived
         self._awaited: dict[str, Any] = {}
-        self._questions = Questions()
-        self._claims = Claims()
+        self._searches = HostSearches()
+        self._moves = HostMoves()
         self._full_at: dict[PortKey, float] = {}
         self._is_asking = False
         self._not_yet: dict[PortKey, dict[str, str]] = defaultdict(dict)
@@ -162,9 +162,9 @@ class Hosts(Application):
         if not arp.is_host_address(ip):
             return
         now = time.monotonic()
-        if self._questions.may_ask(ip, asker, now, request):
+        if self._searches.may_search(ip, asker, now, request):
             self._probe(ip)
-        elif not self._questions.is_asked(ip, now):
+        elif not self._searches.is_open(ip, now):
             self.state.refusals.count("question", "too-many", now)
 
     # --- learning ---
@@ -183,7 +183,7 @@ class Hosts(Application):
         previous = self.state.hosts.get(location.ip)
         now = time.monotonic()
         if previous == location:
-            self._refuse_claims(location, self._claims.heard(location, now), now)
+            self._refuse_moves(location, self._moves.heard(location, now), now)
         elif previous is not None:
             self._doubt(previous, location)
         elif len(self.state.hosts_behind(location.port_key)) < self.state.settings.max_hosts_per_port:
@@ -204,7 +204,7 @@ class Hosts(Application):
         """A host is here, and nowhere else."""
         previous = self.state.hosts.get(location.ip)
         self.state.set_host(location)
-        self._claims.close(location.ip)
+        self._moves.close(location.ip)
         switch = self.state.name_of(location.dpid)
         self.logger.info("host %s is at port %d of %s", location.ip, location.port_no, switch)
         waiting = self._awaited.pop(location.ip, None)
@@ -213,26 +213,26 @@ class Hosts(Application):
         # The event takes its time to arrive; the answers to those who asked must not overtake it.
         lookup_service_brick("Forwarding").plan_anew()
         self.send_event_to_observers(EventHostChanged(location.ip, location, previous))
-        for key, request in self._questions.answered(location.ip).items():
+        for key, request in self._searches.answered(location.ip).items():
             self.loops.spawn(self._reply, key, request, location.mac)
 
     # --- hosts that are said to be elsewhere ---
 
     def _doubt(self, known: HostLocation, claimed: HostLocation | None) -> None:
-        self._claims.doubt(known, claimed, time.monotonic())
+        self._moves.doubt(known, claimed, time.monotonic())
         if not self._is_asking:
             self._is_asking = True
             self.loops.spawn(self._ask_known_places)
 
     def _ask_known_places(self) -> None:
-        """Ask until no question is open."""
+        """Ask until no check is open."""
         try:
-            while self._claims:
+            while self._moves:
                 now = time.monotonic()
-                for host in self._claims.to_ask(now):
+                for host in self._moves.to_ask(now):
                     if self._ask(host.dpid, [host.port_no], host.ip):
-                        self._claims.asked(host.ip, now)
-                for known, claimed in self._claims.silent(now):
+                        self._moves.asked(host.ip, now)
+                for known, claimed in self._moves.silent(now):
                     self._left_silently(known, claimed)
                 hub.sleep(CLAIM_TICK_SECONDS)
         finally:
@@ -247,7 +247,7 @@ class Hosts(Application):
         else:
             self._forget(known)
 
-    def _refuse_claims(self, host: HostLocation, number: int, now: float) -> None:
+    def _refuse_moves(self, host: HostLocation, number: int, now: float) -> None:
         if number and self.state.refusals.count("host", "spoofed", now, number):
             self.logger.warning("host %s answers at port %d of %s: packets from elsewhere that bear its address are "
                                 "not believed", host.ip, host.port_no, self.state.name_of(host.dpid))
@@ -263,7 +263,7 @@ class Hosts(Application):
                 # It was there before the port was known to lead to hosts, or before it went down: is it still?
                 if ip not in self.state.hosts:
                     self._learn(HostLocation(ip, mac, *key))
-            for ip in self._questions.asked(time.monotonic()):
+            for ip in self._searches.asked(time.monotonic()):
                 if ip not in self.state.hosts:
                     self._ask(event.dpid, [event.port_no], ip)
         elif port is None or not port.up or port.kind is PortKind.FABRIC:
@@ -276,6 +276,6 @@ class Hosts(Application):
 
     def _forget(self, host: HostLocation) -> None:
         self.state.remove_host(host.ip)
-        self._claims.close(host.ip)
+        self._moves.close(host.ip)
         self.logger.info("host %s left port %d of %s", host.ip, host.port_no, self.state.name_of(host.dpid))
         self.send_event_to_observers(EventHostChanged(host.ip, None, host))

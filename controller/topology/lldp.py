@@ -33,11 +33,11 @@ _SIGNATURE_AT = _EPOCH_AT + _EPOCH.size
 FRAME_BYTES = _SIGNATURE_AT + SIGNATURE_BYTES + 2
 
 
-class NotOurs(Exception):
+class ForeignFrame(Exception):
     """An LLDP frame of somebody else, who does not claim that it is a probe."""
 
 
-class Forged(Exception):
+class ForgedProbe(Exception):
     """A frame with a probe's mark but not its signature: forged, altered, or of another or an earlier controller."""
 
 
@@ -70,10 +70,10 @@ def sign(frame: bytes, epoch: int, secret: bytes) -> bytes:
 def read(frame: bytes, secret: bytes) -> Probe:
     """Where a frame left, and its epoch. Takes any bytes. Raises NotOurs or Forged."""
     if frame[12:14] != ETHERTYPE or frame[_MARK_AT:_MARK_AT + len(ORGANISATION)] != ORGANISATION:
-        raise NotOurs
+        raise ForeignFrame
     signature = frame[_SIGNATURE_AT:_SIGNATURE_AT + SIGNATURE_BYTES]
     if not hmac.compare_digest(signature, _signature(frame[:_SIGNATURE_AT], secret)):
-        raise Forged
+        raise ForgedProbe
     dpid = frame[_DPID_AT:_DPID_AT + 16].decode()
     return Probe((dpid, _PORT.unpack_from(frame, _PORT_AT)[0]), _EPOCH.unpack_from(frame, _EPOCH_AT)[0])
 

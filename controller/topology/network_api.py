@@ -33,9 +33,9 @@ class NetworkApi:
         return models.Network(switches=self._switches(), hosts=self._hosts(), links=self._links())
 
     @route("GET", "/v1/switches", summary="Every switch that ever connected", tag="network",
-           response=models.Switches)
-    def list_switches(self) -> models.Switches:
-        return models.Switches(switches=self._switches())
+           response=models.SwitchList)
+    def list_switches(self) -> models.SwitchList:
+        return models.SwitchList(switches=self._switches())
 
     @route("GET", "/v1/switches/{dpid}", summary="One switch", tag="network", response=models.Switch,
            problems=[UnknownSwitch])
@@ -45,14 +45,14 @@ class NetworkApi:
         return self._switch(dpid, self._hosts_by_port())
 
     @route("GET", "/v1/links", summary="Both directions of every live link", tag="network",
-           response=models.Links)
-    def list_links(self) -> models.Links:
+           response=models.LinkList)
+    def list_links(self) -> models.LinkList:
         """Links between switches, and between hosts and their switches, with what they carry now."""
-        return models.Links(links=self._links())
+        return models.LinkList(links=self._links())
 
-    @route("GET", "/v1/hosts", summary="The hosts that were seen", tag="network", response=models.Hosts)
-    def list_hosts(self) -> models.Hosts:
-        return models.Hosts(hosts=self._hosts())
+    @route("GET", "/v1/hosts", summary="The hosts that were seen", tag="network", response=models.HostList)
+    def list_hosts(self) -> models.HostList:
+        return models.HostList(hosts=self._hosts())
 
     @route("GET", "/v1/health", summary="Is the controller well?", tag="controller", response=models.Health)
     def health(self) -> models.Health:

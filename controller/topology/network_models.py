@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from controller.rest.fields import Dpid, Ipv4, Node, NodeName, Output
+from controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel
 
 
-class SwitchPort(Output):
+class SwitchPort(OutputModel):
     port: int = Field(description="OpenFlow port number.")
     name: str
     mac: str
@@ -17,7 +17,7 @@ class SwitchPort(Output):
     neighbour_name: NodeName | None
 
 
-class Switch(Output):
+class Switch(OutputModel):
     dpid: Dpid
     name: str
     address: str | None = Field(description="Where its OpenFlow connection comes from.")
@@ -26,11 +26,11 @@ class Switch(Output):
     ports: list[SwitchPort]
 
 
-class Switches(Output):
+class SwitchList(OutputModel):
     switches: list[Switch]
 
 
-class Link(Output):
+class Link(OutputModel):
     """One direction of a link."""
 
     source: Node
@@ -44,11 +44,11 @@ class Link(Output):
     utilisation: float | None = Field(description="Measured rate over capacity; null before two polls.")
 
 
-class Links(Output):
+class LinkList(OutputModel):
     links: list[Link]
 
 
-class Host(Output):
+class Host(OutputModel):
     ip: Ipv4
     mac: str
     dpid: Dpid
@@ -56,11 +56,11 @@ class Host(Output):
     port: int = Field(description="OpenFlow port number at the switch.")
 
 
-class Hosts(Output):
+class HostList(OutputModel):
     hosts: list[Host]
 
 
-class Network(Output):
+class Network(OutputModel):
     """The network as decisions see it: what is connected and up now."""
 
     switches: list[Switch]
@@ -68,18 +68,18 @@ class Network(Output):
     links: list[Link]
 
 
-class Policies(Output):
+class Policies(OutputModel):
     replica_policy: str
     path_policy: str
 
 
-class Trouble(Output):
+class Trouble(OutputModel):
     name: str = Field(description="The loop or task of the controller that is in trouble.")
     problem: str
     age_seconds: float = Field(description="Since it failed, or since it last came round.")
 
 
-class Health(Output):
+class Health(OutputModel):
     status: Literal["ok", "degraded", "empty"] = Field(
         description="degraded: a known switch is away, polls are late or something is in trouble; "
                     "empty: no switch is connected.")
@@ -95,24 +95,24 @@ class Health(Output):
     policies: Policies
 
 
-class RyuPort(Output):
+class RyuPort(OutputModel):
     dpid: Dpid
     port_no: str = Field(pattern="^[0-9a-f]{8}$")
     hw_addr: str
     name: str
 
 
-class RyuSwitch(Output):
+class RyuSwitch(OutputModel):
     dpid: Dpid
     ports: list[RyuPort]
 
 
-class RyuLink(Output):
+class RyuLink(OutputModel):
     src: RyuPort
     dst: RyuPort
 
 
-class RyuHost(Output):
+class RyuHost(OutputModel):
     mac: str
     ipv4: list[str]
     ipv6: list[str]

@@ -51,7 +51,7 @@ class _Port:
 
 
 @dataclass(slots=True)
-class Heard:
+class ProbeOutcome:
     """What an arriving probe changed."""
 
     joined: list[tuple[PortKey, PortKey]] = field(default_factory=list)
@@ -189,9 +189,9 @@ class Probing:
     # --- what comes back ---
 
     def received(self, source: PortKey, destination: PortKey, epoch: int, now: float,
-                 has_hosts: Callable[[PortKey], bool] = lambda key: False) -> Heard:
+                 has_hosts: Callable[[PortKey], bool] = lambda key: False) -> ProbeOutcome:
         """A genuine probe of `source` arrived at `destination`. Ports where hosts are get no link on its word."""
-        heard = Heard()
+        heard = ProbeOutcome()
         if source == destination or source not in self._ports or destination not in self._ports:
             return heard
         sender, receiver = self._ports[source], self._ports[destination]

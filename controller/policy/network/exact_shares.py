@@ -35,7 +35,7 @@ class SharedFlow:
         self.read_id = read_id
 
 
-class Trial:
+class ShareTrial:
     """The exact shares of known flows and of temporary ones, and what each link has free beside them."""
 
     def __init__(self, routes: list[tuple[int, ...]], capacities_bps: Sequence[float],
@@ -60,7 +60,7 @@ class Trial:
         self._routes.append(links)
         self._solutions.append(self._solve())
 
-    def take_back(self, number: int) -> None:
+    def undo(self, number: int) -> None:
         """Take back the last `number` temporary flows."""
         for _ in range(number):
             self._routes.pop()
@@ -160,10 +160,10 @@ class ExactShares:
 
     # --- what follows from it ---
 
-    def trial(self) -> Trial:
+    def trial(self) -> ShareTrial:
         """What would be if further flows were added. What is known does not change."""
         self._follow_network()
-        return Trial([flow.links for flow in self.flows.values()], self._capacities_bps, self._background_bps)
+        return ShareTrial([flow.links for flow in self.flows.values()], self._capacities_bps, self._background_bps)
 
     def flows_by_link(self) -> dict[int, int]:
         """How many known flows cross each link that any of them crosses."""

@@ -122,13 +122,13 @@ class Network:
         if destination in self._next[source]:
             self.set_capacity((source, destination), capacity_bps)
             return
-        index = self._take_index((source, destination))
+        index = self._new_index((source, destination))
         self._capacity_bps[index] = capacity_bps
         self._next[source][destination] = index
         self._previous[destination][source] = index
         self._links_changed(source, destination)
 
-    def _take_index(self, link: Link) -> int:
+    def _new_index(self, link: Link) -> int:
         if link in self._index:
             del self._gone[link]
         elif len(self._gone) > MAX_GONE_LINKS:

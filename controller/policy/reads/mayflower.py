@@ -249,7 +249,7 @@ class Trial:
     def __exit__(self, *error: object) -> None:
         table = self._mayflower._table
         for flow in self._flows:
-            kernels.take_off(table.flows, table.links, table.members, table.routes, flow.row)
+            kernels.remove_flow(table.flows, table.links, table.members, table.routes, flow.row)
         for rows, before in reversed(self._saved):
             table.flows[rows] = before
             for row in rows:

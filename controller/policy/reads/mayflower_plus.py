@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
-from controller.policy.network.exact_shares import ExactShares, SharedFlow, Trial
+from controller.policy.network.exact_shares import ExactShares, SharedFlow, ShareTrial
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads.multi_replica import Subflow
 from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
@@ -139,12 +139,13 @@ class MayflowerPlus:
             if division is not None:
                 divisions.append(division)
             else:
-                trial.take_back(len(chosen))
+                trial.undo(len(chosen))
         return divisions
 
     # --- where something is free ---
 
-    def _open_free(self, request: SelectionRequest, used: set[str], most_parts: int, trial: Trial) -> list[_Choice]:
+    def _open_free(self, request: SelectionRequest, used: set[str], most_parts: int,
+                   trial: ShareTrial) -> list[_Choice]:
         """Open the freest path, and so on, from replicas that are not `used` yet."""
         chosen: list[_Choice] = []
         used = set(used)
@@ -161,7 +162,7 @@ class MayflowerPlus:
             used.add(best.replica.host)
         return chosen
 
-    def _free_bps(self, links: tuple[int, ...], trial: Trial) -> float:
+    def _free_bps(self, links: tuple[int, ...], trial: ShareTrial) -> float:
         """What a path has free on all its links; 0 if one of them has next to nothing."""
         capacities_bps = self._shares.capacities_bps
         least_bps = math.inf
@@ -172,7 +173,7 @@ class MayflowerPlus:
             least_bps = min(least_bps, free_bps)
         return least_bps
 
-    def _open_roomiest(self, request: SelectionRequest, trial: Trial) -> _Choice:
+    def _open_roomiest(self, request: SelectionRequest, trial: ShareTrial) -> _Choice:
         """Open the path on whose tightest link a new flow would find most: what is free, or an equal share."""
         flows = self._shares.flows_by_link()
         capacities_bps = self._shares.capacities_bps
@@ -212,7 +213,7 @@ class MayflowerPlus:
 
     # --- how a read is divided ---
 
-    def _parts(self, request: SelectionRequest, chosen: Sequence[_Choice], trial: Trial) -> list[Subflow]:
+    def _parts(self, request: SelectionRequest, chosen: Sequence[_Choice], trial: ShareTrial) -> list[Subflow]:
         shares = trial.last_shares_bps(len(chosen))
         if math.inf in shares:
             (choice,) = chosen
@@ -225,7 +226,7 @@ class MayflowerPlus:
         ]
 
     def _division(
-        self, read: _Read, flows: Sequence[SharedFlow], chosen: Sequence[_Choice], trial: Trial
+        self, read: _Read, flows: Sequence[SharedFlow], chosen: Sequence[_Choice], trial: ShareTrial
     ) -> Division | None:
         """What is left, in proportion to the shares; None if the read would not gain by it."""
         if len(flows) + len(chosen) < 2 and (flows or not chosen):

@@ -260,7 +260,7 @@ def share_with(flows: Records, links: Records, members: Integers, ascending: Int
 
 
 @compiled
-def take_off(flows: Records, links: Records, members: Integers, routes: Integers, f: int) -> None:
+def remove_flow(flows: Records, links: Records, members: Integers, routes: Integers, f: int) -> None:
     """Take a flow off its links."""
     for position in range(routes.shape[1]):
         link = routes[f, position]
@@ -292,7 +292,7 @@ def flow_measured(flows: Records, links: Records, routes: Integers, f: int, rema
 @compiled
 def flow_left(flows: Records, links: Records, members: Integers, routes: Integers, f: int, now: float) -> None:
     """Take a flow off its links, which remember what it moved since they were measured."""
-    take_off(flows, links, members, routes, f)
+    remove_flow(flows, links, members, routes, f)
     for position in range(routes.shape[1]):
         link = routes[f, position]
         if link < 0:

@@ -23,8 +23,8 @@ from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.switches.transactions import Confirmations
 from controller.tables.registry import Table
 from controller.topology import discovery as discovery_module
+from controller.topology.absent_switches import MAX_ABSENT
 from controller.topology.admission import MAX_CONTENDERS
-from controller.topology.away import MAX_AWAY
 from controller.topology.discovery import Discovery
 from controller.topology.state import NetworkState, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -432,7 +432,7 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
             if number % 500 == 0:
                 eventlet.sleep(0.2)
         eventlet.sleep(1)
-        assert len(world.state.switches) == MAX_AWAY + 2
+        assert len(world.state.switches) == MAX_ABSENT + 2
         eventlet.sleep(world.state.settings.switch_expiry_seconds)
         assert set(world.state.switches) == {dpid_hex(1), dpid_hex(2)}
         assert len(forgotten) == 10_000

@@ -17,9 +17,9 @@ from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.tables.registry import Table
 from controller.topology import arp
 from controller.topology import hosts as hosts_module
-from controller.topology.claims import AWAY_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
+from controller.topology.host_moves import ABSENCE_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
+from controller.topology.host_searches import SEARCHES_PER_PORT
 from controller.topology.hosts import Hosts
-from controller.topology.questions import QUESTIONS_PER_PORT
 from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
@@ -355,11 +355,11 @@ def test_hosts_of_a_switch_that_cannot_be_asked_move_after_a_longer_while(run: A
         world.state.switch_disconnected(A)
         begin = hub.now
         world.arrive(request(OTHER_IP), B, OTHER_EDGE_PORT)
-        eventlet.sleep(AWAY_SECONDS - 1)
+        eventlet.sleep(ABSENCE_SECONDS - 1)
         assert world.state.hosts[IP].dpid == A
         while world.state.hosts[IP].dpid == A:
             eventlet.sleep(0.01)
-        assert hub.now - begin == pytest.approx(AWAY_SECONDS, abs=0.2)
+        assert hub.now - begin == pytest.approx(ABSENCE_SECONDS, abs=0.2)
 
     run(scenario)
 
@@ -396,15 +396,15 @@ def test_one_port_does_not_have_the_whole_fabric_asked_for_what_it_invents(run: 
     def scenario(world: World, hub: SimulatedHub) -> None:
         for number in range(10_000):
             world.app._look_for(f"10.9.{number >> 8}.{number & 255}", (A, EDGE_PORT))
-        assert len(world.sent) == 2 * QUESTIONS_PER_PORT
-        assert len(world.app._questions) == QUESTIONS_PER_PORT
-        assert world.state.refusals.counts["question", "too-many"] == 10_000 - QUESTIONS_PER_PORT
+        assert len(world.sent) == 2 * SEARCHES_PER_PORT
+        assert len(world.app._searches) == SEARCHES_PER_PORT
+        assert world.state.refusals.counts["question", "too-many"] == 10_000 - SEARCHES_PER_PORT
         world.app._look_for(OTHER_IP, (B, EDGE_PORT))
         assert world.sent[-1][2].target_ip == OTHER_IP
         eventlet.sleep(1.1)
         world.app._look_for("10.10.0.1", (A, EDGE_PORT))
         assert world.sent[-1][2].target_ip == "10.10.0.1"
-        assert len(world.app._questions) == 1
+        assert len(world.app._searches) == 1
 
     run(scenario)
 
@@ -474,7 +474,7 @@ def test_ten_thousand_invented_addresses_leave_no_more_hosts_than_answer(run: An
         eventlet.sleep(2)
         world.arrive(reply("10.8.0.2", OTHER_MAC))
         assert set(world.state.hosts) == {IP, "10.8.0.2"}
-        assert len(world.app._claims) == 0 and len(world.state._hosts_behind) == 1
+        assert len(world.app._moves) == 0 and len(world.state._hosts_behind) == 1
 
     run(scenario)
 

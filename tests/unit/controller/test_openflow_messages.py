@@ -41,7 +41,7 @@ def test_probe_is_well_formed_lldp() -> None:
 
 
 def test_probe_that_another_controller_signed_is_forged() -> None:
-    with pytest.raises(lldp.Forged):
+    with pytest.raises(lldp.ForgedProbe):
         lldp.read(signed(secret=b"another controller's"), SECRET)
 
 
@@ -49,13 +49,13 @@ def test_probe_that_another_controller_signed_is_forged() -> None:
 def test_probe_of_which_one_byte_is_altered_is_not_believed(position: int, flipped: int) -> None:
     frame = bytearray(signed())
     frame[position] ^= flipped
-    with pytest.raises((lldp.Forged, lldp.NotOurs)):
+    with pytest.raises((lldp.ForgedProbe, lldp.ForeignFrame)):
         lldp.read(bytes(frame), SECRET)
 
 
 @given(st.integers(0, lldp.FRAME_BYTES - 3), st.binary(max_size=80))
 def test_damaged_probe_is_ignored_or_read_right(length: int, tail: bytes) -> None:
-    with suppress(lldp.Forged, lldp.NotOurs):
+    with suppress(lldp.ForgedProbe, lldp.ForeignFrame):
         assert lldp.read(signed()[:length] + tail, SECRET) == (KEY, 5)
 
 
@@ -63,7 +63,7 @@ def test_damaged_probe_is_ignored_or_read_right(length: int, tail: bytes) -> Non
 def test_any_bytes_are_no_probe(frame: bytes, kept: int) -> None:
     forged = signed(secret=b"guessed")[:kept] + frame
     for each in (frame, forged, frame[:12] + lldp.ETHERTYPE + frame[14:]):
-        with pytest.raises((lldp.Forged, lldp.NotOurs)):
+        with pytest.raises((lldp.ForgedProbe, lldp.ForeignFrame)):
             lldp.read(each, SECRET)
 
 

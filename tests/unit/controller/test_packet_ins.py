@@ -18,7 +18,7 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.loops import Loops
 from controller.switches.connection import SwitchConnection, bad_message_counter, serve_switch
-from controller.switches.packet_ins import MAX_PACKETS, MAX_PROBES, Malformed, PacketIn, PacketIns, decode
+from controller.switches.packet_ins import MAX_PACKETS, MAX_PROBES, MalformedPacketIn, PacketIn, PacketIns, decode
 from controller.topology import arp
 from controller.topology.discovery import Discovery
 from controller.topology.hosts import Hosts
@@ -71,7 +71,7 @@ def test_any_message_is_read_or_malformed(garbage: bytes, kept: int) -> None:
     for buffer in (garbage, message(b"frame" * 10)[:kept] + garbage):
         try:
             decode(None, buffer)
-        except Malformed:
+        except MalformedPacketIn:
             continue
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.counters.measurements import Question
+from controller.counters.measurements import StatsRequest
 from controller.counters.poller import LOST_AFTER_INTERVALS, EventMeasured, Poller
 from controller.switches.transactions import Confirmations
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller
@@ -68,7 +68,7 @@ class Polled:
         self.events: list[EventMeasured] = []
         self.poller.send_event_to_observers = self.events.append
         self.taken: list[tuple[str, list[Any]]] = []
-        self.measurements.ask(Question(
+        self.measurements.add_request(StatsRequest(
             "tables", lambda: EDGES, lambda datapath: parser.OFPTableStatsRequest(datapath, 0),
             lambda dpid, statistics, now: self.taken.append((dpid, statistics))))
         self.seconds = 10
@@ -194,8 +194,8 @@ def test_what_one_switch_cannot_tell_does_not_harm_the_round(polled: Polled, tro
         switch.answer = lambda kind, xid: polled.state.confirmations.refused(switch, xid, "type", "code")
         assert {dpid for dpid, _ in polled.new_ports()} == {EDGES[1], *AGGREGATIONS}
     else:
-        polled.measurements.ask(Question("more", lambda: EDGES, lambda datapath: parser.OFPTableStatsRequest(
-            datapath, 0), fails))
+        polled.measurements.add_request(StatsRequest(
+            "more", lambda: EDGES, lambda datapath: parser.OFPTableStatsRequest(datapath, 0), fails))
         assert len(polled.new_ports()) == 16
     assert polled.measurements.complete_at is None
 

@@ -13,23 +13,23 @@ from pydantic import Field
 
 from controller.loops import Loops
 from controller.rest import PlainText, RestApplication, route
-from controller.rest.fields import DpidInput, Input, Ipv4, Output, Port, parse_dpid
+from controller.rest.fields import DpidInput, InputModel, Ipv4, OutputModel, Port, parse_dpid
 from controller.rest.http import MAX_BODY_BYTES
 from controller.rest.problems import HttpProblem
 from controller.rest.server import listen, serve
 
 
-class Address(Input):
+class Address(InputModel):
     host: Ipv4
     port: Port
 
 
-class Order(Input):
+class Order(InputModel):
     addresses: list[Address] = Field(min_length=1, max_length=3)
     weight: float = 1.0
 
 
-class Receipt(Output):
+class Receipt(OutputModel):
     id: str
     addresses: list[Address]
 

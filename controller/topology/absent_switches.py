@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-MAX_AWAY = 1000
+MAX_ABSENT = 1000
 """Switches that are waited for at the same time; of more, those that left first are given up."""
 
 
-class Away:
+class AbsentSwitches:
     """Switches that left and may come back. Those of `expected` are waited for without end."""
 
     def __init__(self, expiry_seconds: float, expected: Collection[str] = ()) -> None:
@@ -33,7 +33,7 @@ class Away:
         """The switches that are no longer waited for, each told once."""
         while self._left_at:
             dpid = next(iter(self._left_at))
-            if len(self._left_at) <= MAX_AWAY and now - self._left_at[dpid] < self._expiry_seconds:
+            if len(self._left_at) <= MAX_ABSENT and now - self._left_at[dpid] < self._expiry_seconds:
                 return
             del self._left_at[dpid]
             yield dpid
