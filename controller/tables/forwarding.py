@@ -143,16 +143,16 @@ class Forwarding(Application):
             try:
                 placement = self.records.planned(record, number, must_have_path)
                 first = placement.dpid
-                if is_metered and first in self.state.datapaths and not self._tables.is_put_right(first):
+                if is_metered and first in self.state.datapaths and not self._tables.installed.is_put_right(first):
                     problem = NoSuchPath(f"the tables of {self.state.name_of(first)} are not known yet")
-                elif self._tables.holds_group(first, placement.entry) and (
+                elif self._tables.installed.holds_group(first, placement.entry) and (
                         placement.path is None or self._labels_installed(placement.path)):
                     return placement
                 else:
                     problem = NoSuchPath("the labels of the path are not installed yet")
             except NoSuchPath as error:
                 problem = error
-            is_pending = self.is_busy or self._tables.is_being_read(first)
+            is_pending = self.is_busy or self._tables.installed.is_being_read(first)
             if not is_pending or not self._tables.wait_for_sync(deadline):
                 if not must_have_path and record.placement is not None:
                     return self.records.on_default(record, number)
@@ -163,7 +163,7 @@ class Forwarding(Application):
         if len(switches.nodes) == 1:
             return True
         key = label_key(self.planner.label_of(switches))
-        return all(self._tables.holds(dpid, key) for dpid in switches.nodes[1:])
+        return all(self._tables.installed.holds(dpid, key) for dpid in switches.nodes[1:])
 
     # --- what switches count ---
 
@@ -231,11 +231,11 @@ class Forwarding(Application):
         self.send_event_to_observers(EventFlowsMoved(tuple(flows)))
 
     def host_found(self, host: HostLocation) -> None:
-        """See `table_sync.Listener`."""
+        """See `sync.Listener`."""
         lookup_service_brick("Hosts").recovered(host)
 
     def synced(self, affected: tuple[AffectedPath, ...]) -> None:
-        """See `table_sync.Listener`."""
+        """See `sync.Listener`."""
         hosts = self.state.network.hosts
         links = frozenset(link for link in self.state.network.links if hosts.isdisjoint(link))
         lost, gained = self._announced_links - links, links - self._announced_links

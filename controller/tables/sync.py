@@ -1,7 +1,6 @@
-"""What each switch holds of the plan, and how it is brought up to date.
+"""Bringing every switch's tables up to date: planned anew after something changed, and what differs is sent.
 
-Tables are planned anew after something changed, and what differs from what a switch holds is sent. What it holds is
-read when it connects, when it did not confirm a change, and once in a while anyway.
+What switches hold is known by `installed_tables`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from controller.events import AffectedPath
 from controller.loops import Loops
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
-from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
-from controller.switches.read_back import ReadBack, read_back
-from controller.switches.transactions import confirmed, confirmed_on_all
-from controller.tables import packet_in_limits, packet_in_meters, reconcile
+from controller.switches.read_back import ReadBack
+from controller.switches.transactions import confirmed_on_all
+from controller.tables import packet_in_meters, reconcile
+from controller.tables.backoff import Backoff
 from controller.tables.convergence import Convergence
-from controller.tables.entries import STATIC_ENTRIES, SwitchTables, known_hosts
+from controller.tables.entries import SwitchTables, known_hosts
 from controller.tables.flow_records import FlowRecord, FlowRecords
+from controller.tables.installed_tables import InstalledTables
 from controller.tables.plan import DirtyEntries, TablePlanner
 from controller.tables.reconcile import TableChanges
-from controller.tables.registry import Table
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import HostLocation, NetworkState
 
@@ -42,7 +41,6 @@ COALESCE_SECONDS = 0.02
 URGENT_COALESCE_SECONDS = 0.002
 SETTLE_CHECK_SECONDS = 0.1
 SYNC_TIMEOUT_SECONDS = 10.0
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
 TABLE_FULL = "OFPFMFC_TABLE_FULL"
 AUDIT_INTERVAL_SECONDS = 60.0
 """How often the tables of every switch are read and compared with what they should hold."""
@@ -58,11 +56,6 @@ def is_table_full(error: ControllerError) -> bool:
     return isinstance(error, SwitchRefused) and error.extensions.get("openflow_code") == TABLE_FULL
 
 
-def labels_of(explicit: Iterable[FlowEntry]) -> frozenset[int]:
-    """The labels that entries of single flows load."""
-    return frozenset(action.label for entry in explicit for action in entry.actions if isinstance(action, LoadLabel))
-
-
 class Listener(Protocol):
     """Who is told what comes of it."""
 
@@ -76,7 +69,7 @@ class Listener(Protocol):
 class TableSync:
     """Keeps the tables of every switch as planned, and what single flows need beside the plan.
 
-    Tell it whatever changes; `is_busy` and the waits say how far it is, `holds` and `is_put_right` what is there.
+    Tell it whatever changes; `is_busy` and the waits say how far it is, `installed` what is there.
     """
 
     def __init__(self, state: NetworkState, planner: TablePlanner, records: FlowRecords, meters: SwitchMeters,
@@ -87,24 +80,16 @@ class TableSync:
         self._meters = meters
         self._listener = listener
         self._loops = loops
-        self._installed: dict[str, SwitchTables] = {}
-        """What each switch holds of the plan, kept up to date with every message sent. Absent: not known."""
-        self._sent: dict[str, int] = {}
-        """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
-        self._unchecked: dict[str, ReadBack] = {}
-        """What was read from switches: its explicit entries and meters have to be compared with what should be."""
-        self._reading: set[Any] = set()
-        self._retry_seconds: dict[str, float] = {}
+        self.installed = InstalledTables(state, planner.registry, meters, self._was_read, loops)
         self._convergence = Convergence(state)
         self._due = hub.Event()
         self._synced = hub.Event()
         self._syncing = False
         self._pruning = False
-        self._labels_in_use: dict[str, frozenset[int]] = {}
-        """The labels that entries of single flows had when a switch was last read."""
-        self._full_seconds: dict[str, float] = {}
-        """How long to wait before the next attempt at a switch whose tables were full."""
+        self._full = Backoff()
+        """Switches whose tables were full."""
         self._without_space: set[str] = set()
+        """Those of them that are not tried again yet."""
         self._planning = Semaphore(1)
         self._is_planned = False
         self._groups_to_recheck: set[str] = set()
@@ -122,15 +107,12 @@ class TableSync:
 
     def switch_changed(self, dpid: str, connected: bool) -> None:
         """A switch came or went: what it holds is to be found out."""
-        self._installed.pop(dpid, None)
-        self._labels_in_use.pop(dpid, None)
-        self._unchecked.pop(dpid, None)
-        self._retry_seconds.pop(dpid, None)
-        self._full_seconds.pop(dpid, None)
+        self.installed.forget(dpid)
+        self._full.reset(dpid)
         self._without_space.discard(dpid)
         self.fabric_changed()
         if connected:
-            self._loops.spawn(self._read_back, dpid)
+            self._loops.spawn(self.installed.read, dpid)
 
     def link_gone(self) -> None:
         """A link went, maybe one of several."""
@@ -160,30 +142,13 @@ class TableSync:
         time's monotonic clock."""
         return bool(self._synced.wait(max(deadline - time.monotonic(), 0.0)))
 
-    def holds(self, dpid: str, key: FlowKey) -> bool:
-        """Whether a switch is known to hold this planned entry."""
-        return dpid in self._installed and key in self._installed[dpid].flows
-
-    def holds_group(self, dpid: str, entry: FlowEntry) -> bool:
-        """Whether a switch is known to hold the group that an entry uses, if it uses one."""
-        used = {action.group_id for action in entry.actions if isinstance(action, ToGroup)}
-        return not used or (dpid in self._installed and used <= self._installed[dpid].groups.keys())
-
-    def is_put_right(self, dpid: str) -> bool:
-        """Whether it is known what a switch holds, explicit entries and meters included."""
-        return dpid in self._installed and dpid not in self._unchecked
-
-    def is_being_read(self, dpid: str) -> bool:
-        """Whether a switch is being asked what it holds; it is brought up to date after that."""
-        return any(dpid_hex(datapath.id) == dpid for datapath in self._reading)
-
     # --- planning ---
 
     def _plan(self) -> None:
         """Follow the state, and note what is to be compared."""
         with self._planning:
             if not self._is_planned:
-                self._planner.begin(self._installed)
+                self._planner.begin(self.installed.tables)
             self._is_planned = False    # whatever goes wrong, the next plan begins anew
             for _ in self._planner.update():
                 hub.sleep(0)            # echo replies must not wait for all of it
@@ -205,9 +170,8 @@ class TableSync:
         self._pruning = False
         if self._convergence.is_reached(time.monotonic()):
             self._plan()
-        changes = {dpid: reconcile.changes(self._installed[dpid], self._planner.tables(dpid), self._planner.registry,
-                                           dirty)
-                   for dpid, dirty in self._dirty_entries.items() if dpid in self._installed and dirty is not None}
+        changes = {dpid: self._changes(dpid, dirty)
+                   for dpid, dirty in self._dirty_entries.items() if dpid in self.installed and dirty is not None}
         is_anything_to_arrive = any(change.arrivals for change in changes.values())
         messages: dict[Any, list[Any]] = {}
         for dpid, change in changes.items():
@@ -215,8 +179,8 @@ class TableSync:
             datapath = self._state.datapaths.get(dpid)
             if datapath is not None and first:
                 messages[datapath] = reconcile.departure_messages(datapath, first)
-                reconcile.apply_departures(self._installed[dpid], first)
-                self._count_change(dpid)
+                reconcile.apply_departures(self.installed.tables[dpid], first)
+                self.installed.was_sent(dpid)
         diverted = self._records.divert_dead()
         self._affected += [AffectedPath(record.five_tuple, path) for record, path in diverted]
         self._add_modifies(messages, [record for record, _ in diverted])
@@ -244,7 +208,7 @@ class TableSync:
         finally:
             self._syncing = False
             if is_first:
-                if len(self._installed) > MANY_SWITCHES:
+                if len(self.installed) > MANY_SWITCHES:
                     gc.freeze()
                 gc.enable()
         if not self._due.is_set():
@@ -256,18 +220,17 @@ class TableSync:
 
     def _sync(self) -> None:
         """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
-        packet_in_meters.add_missing(self._state, list(self._installed))
+        packet_in_meters.add_missing(self._state, list(self.installed))
         self._plan()
         moved, self._relabelled_pairs = self._relabelled_pairs, set()
         todo, tried = {}, set[str]()
         for dpid in list(self._dirty_entries):
-            if dpid in self._state.datapaths and dpid in self._installed:
+            if dpid in self._state.datapaths and dpid in self.installed:
                 dirty = self._dirty_entries.pop(dpid)
-                change = reconcile.changes(self._installed[dpid], self._planner.tables(dpid),
-                                           self._planner.registry, dirty)
+                change = self._changes(dpid, dirty)
                 if dpid in self._without_space:
-                    change = reconcile.without_additions(change, self._installed[dpid])
-                elif dpid in self._full_seconds:
+                    change = reconcile.without_additions(change, self.installed.tables[dpid])
+                elif dpid in self._full:
                     tried.add(dpid)
                 if change.stale_groups:
                     self._keep_groups_in_use(dpid, change)
@@ -281,20 +244,25 @@ class TableSync:
         self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
         self._send(messages)
         self._send_step(todo, reconcile.closing_messages, reconcile.apply_closing)
-        for dpid in list(self._unchecked):
+        for dpid in list(self.installed.unchecked):
             self._check_explicit(dpid)
         for dpid in tried - self._without_space:
-            self._full_seconds.pop(dpid, None)
+            self._full.reset(dpid)
             log.info("the flow tables of %s hold everything again", self._state.name_of(dpid))
+
+    def _changes(self, dpid: str, dirty: DirtyEntries | None) -> TableChanges:
+        """What turns the tables that a switch holds into those that are planned for it."""
+        return reconcile.changes(self.installed.tables[dpid], self._planner.tables(dpid), self._planner.registry,
+                                 dirty)
 
     def _keep_groups_in_use(self, dpid: str, change: TableChanges) -> None:
         """A group goes after the last single flow that goes through it: the switch would take its entry out with it.
         The next audit looks at those that stay."""
         entries = [record.placement.entry for record in self._records
                    if record.placement is not None and record.placement.dpid == dpid]
-        if dpid in self._unchecked:
-            entries += self._unchecked[dpid].explicit
-        used = reconcile.groups_reached(self._installed[dpid], (entry.actions for entry in entries))
+        if dpid in self.installed.unchecked:
+            entries += self.installed.unchecked[dpid].explicit
+        used = reconcile.groups_reached(self.installed.tables[dpid], (entry.actions for entry in entries))
         if not used.isdisjoint(change.stale_groups):
             self._groups_to_recheck.add(dpid)
             change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]
@@ -309,12 +277,12 @@ class TableSync:
         sending = []
         for dpid, change in todo.items():
             datapath = self._state.datapaths.get(dpid)
-            if datapath is None or dpid not in self._installed:
+            if datapath is None or dpid not in self.installed:
                 continue
             if batch := make(datapath, change):
                 # What is sent counts as there: a change that is sent meanwhile must build on it.
-                note(self._installed[dpid], change)
-                self._count_change(dpid)
+                note(self.installed.tables[dpid], change)
+                self.installed.was_sent(dpid)
                 sending.append(self._loops.spawn(self._send, {datapath: batch}))
                 if len(batch) > MANY_ENTRIES:
                     hub.sleep(0)
@@ -333,41 +301,36 @@ class TableSync:
         for datapath, error in failures.items():
             if self._state.is_current(datapath) and not isinstance(error, SwitchGone):
                 dpid = dpid_hex(datapath.id)
-                self._installed.pop(dpid, None)
                 if is_table_full(error):
                     self._wait_for_space(dpid)
                 else:
-                    self._retry_later(dpid, error)
+                    self.installed.not_confirmed(dpid, error)
         return not failures
 
     @property
     def full_switches(self) -> frozenset[str]:
         """The switches that have no space for all entries that they should hold."""
-        return frozenset(self._full_seconds)
+        return self._full.failing
 
     def _wait_for_space(self, dpid: str) -> None:
         """A switch has no space for more entries. What it holds goes on working, and is changed as far as that takes
         no more space; the rest is tried ever more rarely."""
-        delay_seconds = self._full_seconds.get(dpid, FIRST_RETRY_SECONDS)
-        self._full_seconds[dpid] = min(2 * delay_seconds, LAST_RETRY_SECONDS)
+        delay_seconds = self._full.failed(dpid)
+        self.installed.tables.pop(dpid, None)
         self._without_space.add(dpid)
         log.error("the flow tables of %s are full: entries are missing there, which are tried again in %g s",
                   self._state.name_of(dpid), delay_seconds)
-        self._loops.spawn(self._read_back, dpid)
+        self._loops.spawn(self.installed.read, dpid)
         self._loops.spawn_after(delay_seconds, self._try_for_space, dpid)
 
     def _try_for_space(self, dpid: str) -> None:
         self._without_space.discard(dpid)
-        if dpid in self._installed:
-            self._dirty_entries[dpid] = None
-            self._due.set()
-
-    def _count_change(self, dpid: str) -> None:
-        self._sent[dpid] = self._sent.get(dpid, 0) + 1
+        if dpid in self.installed:
+            self._compare_all(dpid)
 
     def _check_explicit(self, dpid: str) -> None:
         """Put back what a switch lost of explicit paths and meters, and take out what would send packets astray."""
-        found, datapath = self._unchecked.get(dpid), self._state.datapaths.get(dpid)
+        found, datapath = self.installed.unchecked.get(dpid), self._state.datapaths.get(dpid)
         if found is not None and datapath is not None:
             missing, astray = self._records.compare(dpid, found.explicit)
             messages = self._meters.missing_meters(dpid, datapath, found)
@@ -375,81 +338,39 @@ class TableSync:
             messages += [openflow.flow_add(datapath, entry) for entry in missing]
             if self._send({datapath: messages}):
                 self._meters.restored(dpid)
-        if self._unchecked.get(dpid) is found:      # not if the switch was read once more meanwhile
-            self._unchecked.pop(dpid, None)
+        if self.installed.unchecked.get(dpid) is found:      # not if the switch was read once more meanwhile
+            self.installed.unchecked.pop(dpid, None)
 
-    # --- finding out what switches hold ---
+    # --- what switches hold ---
 
-    def _read_back(self, dpid: str) -> None:
-        """Find out what a switch holds: it may have restarted, or served an earlier controller."""
-        datapath = self._state.datapaths.get(dpid)
-        if datapath is None or datapath in self._reading:
-            return
-        self._reading.add(datapath)
-        try:
-            packet_in_meters.begin(self._state, datapath)
-            # What hosts ask must not be lost while the fabric is still being found out.
-            at_once = [*STATIC_ENTRIES, *packet_in_limits.entries_for_all_ports(
-                self._state, dpid, self._planner.registry.after(Table.SOURCES))]
-            confirmed(self._state, datapath, [openflow.flow_add(datapath, entry) for entry in at_once],
-                      SYNC_TIMEOUT_SECONDS)
-            found = read_back(self._state, datapath, SYNC_TIMEOUT_SECONDS)
-        except ControllerError as error:
-            self._retry_later(dpid, error)
-            return
-        finally:
-            self._reading.discard(datapath)
-        if not self._state.is_current(datapath):
-            return
-        packet_in_meters.found(self._state, dpid, found.packet_meters)
-        self._installed[dpid] = found.tables
-        self._dirty_entries[dpid] = None
-        self._unchecked[dpid] = found
-        self._meters.found(dpid, found)
+    def _was_read(self, dpid: str, found: ReadBack) -> None:
+        """See `InstalledTables`."""
         self._convergence.found(dpid, found.tables)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
-        self._due.set()
+        self._compare_all(dpid)
 
-    def _retry_later(self, dpid: str, error: ControllerError) -> None:
-        """A switch is not as it should be, and it is not known how it is. Ever rarer, so as not to fill the log."""
-        delay_seconds = self._retry_seconds.get(dpid, FIRST_RETRY_SECONDS)
-        self._retry_seconds[dpid] = min(2 * delay_seconds, LAST_RETRY_SECONDS)
-        log.error("%s; the tables of %s are read and compared again in %g s",
-                  error, self._state.name_of(dpid), delay_seconds)
-        self._loops.spawn_after(delay_seconds, self._read_back, dpid)
+    def _compare_all(self, dpid: str) -> None:
+        """Compare all of a switch's tables with the plan."""
+        self._dirty_entries[dpid] = None
+        self._due.set()
 
     def _audit_all(self) -> None:
         """Compare what switches hold with what was sent, one after the other, all of them in one interval."""
-        for dpid in sorted(self._installed):
-            hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self._installed), 1))
-            self._audit(dpid)
-        if not self._installed:
+        if not self.installed:
             hub.sleep(AUDIT_INTERVAL_SECONDS / 10)
-        elif self._installed.keys() <= self._labels_in_use.keys():
-            self._planner.forget_inherited(frozenset().union(*self._labels_in_use.values()))
+            return
+        for dpid in sorted(self.installed):
+            hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self.installed), 1))
+            if not self.is_busy:
+                self._audit(dpid)
+        labels = self.installed.labels_in_use
+        if labels is not None:
+            self._planner.forget_inherited(labels)
             self._due.set()
 
     def _audit(self, dpid: str) -> None:
-        datapath, before = self._state.datapaths.get(dpid), self._sent.get(dpid)
-        if datapath is None or dpid not in self._installed or self.is_busy:
-            return
-        try:
-            found = read_back(self._state, datapath, SYNC_TIMEOUT_SECONDS)
-        except ControllerError as error:
-            log.warning("cannot read the tables of %s: %s", self._state.name_of(dpid), error)
-            return
-        if self._sent.get(dpid) != before or not self._state.is_current(datapath):
-            return
-        self._labels_in_use[dpid] = labels_of(found.explicit)
-        packet_in_meters.found(self._state, dpid, found.packet_meters)
-        if dpid in self._installed and found.tables != self._installed[dpid]:
-            log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
-            self._installed[dpid] = found.tables
-            self._dirty_entries[dpid] = None
-            self._due.set()
-        if dpid in self._groups_to_recheck:
+        is_other = self.installed.audit(dpid)
+        if is_other or (is_other is not None and dpid in self._groups_to_recheck):
             self._groups_to_recheck.discard(dpid)
-            self._dirty_entries[dpid] = None
-            self._due.set()
-        self._meters.found(dpid, found)
+            self._compare_all(dpid)

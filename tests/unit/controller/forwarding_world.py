@@ -21,6 +21,7 @@ from controller.switches.openflow import FlowEntry
 from controller.switches.read_back import ReadBack, sort_read_back
 from controller.switches.transactions import Confirmations
 from controller.tables import forwarding as forwarding_module
+from controller.tables import installed_tables
 from controller.tables import sync as table_sync
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.tables.forwarding import Forwarding
@@ -96,7 +97,7 @@ class World:
         self.hosts = SimpleNamespace(recovered=lambda location: None)
         for module in (forwarding_module, table_sync):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
-        patch.setattr(table_sync, "read_back", read_back)
+        patch.setattr(installed_tables, "read_back", read_back)
         patch.setattr(forwarding_module, "lookup_service_brick", lambda name: self.hosts)
         self.network = FakeNetwork(FABRIC)
         self.state = self.network.state()
