@@ -140,7 +140,7 @@ def _explain(error: Exception) -> str:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([" -> ".join(str(name) for name in names), error.strerror] if names
                          else [error.strerror])
-    if type(error).__module__.partition(".")[0] in ("cluster", "coflow", "fs", "topo"):
+    if type(error).__module__.partition(".")[0] in ("cluster", "coflow", "controller", "fs", "sim", "topo"):
         return str(error)
     return (f"unexpected {type(error).__name__}: {error} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from controller.errors import InvalidSettings
-from controller.policy.registry import POLICIES, Kind
+from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
@@ -28,15 +28,16 @@ STOP_SECONDS = 1.0
 @click.option("--rest-host", metavar="ADDRESS", help="Address of the REST interface.  [default: 127.0.0.1]")
 @click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
-@click.option("--replica-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.REPLICA)}.")
-@click.option("--path-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.PATH)}.")
+@click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
+@click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
 @click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
-@click.option("--coflow-policy", metavar="POLICY", help=f"{POLICIES.choices(Kind.COFLOW)}.")
+@click.option("--coflow-policy", cls=PolicyOption, metavar="POLICY", help="{coflow}.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
+@policy_path_option
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
 def main(config: Path | None, **given: Any) -> None:
     """Run the SDN controller until it gets SIGTERM or SIGINT.

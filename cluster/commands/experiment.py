@@ -6,12 +6,14 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.commands import mincof_experiment
+from controller.policy_options import PolicyOption, policy_path_option
 
 if TYPE_CHECKING:
     from cluster.replay.scale import Scale
@@ -34,6 +36,10 @@ Say = Callable[[str], None]
 @click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
+@click.option("--policy", "policies", cls=PolicyOption, multiple=True, metavar="POLICY",
+              help="Compare with this policy as well: REPLICA+PATH such as nearest+ecmp, for coflows one of "
+              "{coflow}. May be repeated; in the simulator only.")
+@policy_path_option
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
               "[default: 3; quick and coflows: 1]")
@@ -47,9 +53,9 @@ Say = Callable[[str], None]
               help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
-def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | None, reads: int | None,
-               host_mbps: float | None, slowdown: float | None, output: Path | None, resume: bool,
-               scheduler: str | None) -> None:
+def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], seed: int,
+               runs: int | None, reads: int | None, host_mbps: float | None, slowdown: float | None,
+               output: Path | None, resume: bool, scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
@@ -75,6 +81,8 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
                                click.get_current_context())
     if scheduler is not None and emulate:
         raise click.UsageError(f"{name} runs on this machine only, without --scheduler", click.get_current_context())
+    if emulate and policies:
+        raise click.UsageError("--policy does not go with --emulate", click.get_current_context())
     if emulate:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
@@ -84,10 +92,10 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
                                       slowdown or 1.0, directory, resume)
             return
         if is_coflows:
-            mincof_experiment.run(name, quick, seed, directory, resume, scheduler)
+            mincof_experiment.run(name, policies, quick, seed, directory, resume, scheduler)
             return
         if not emulate:
-            _simulate(name, quick, seed, directory, resume, scheduler)
+            _simulate(name, policies, quick, seed, directory, resume, scheduler)
             return
         runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
         speedup = QUICK_SPEEDUP if quick else 1 / (slowdown or (AGREEMENT_SLOWDOWN if name == AGREEMENT else 1.0))
@@ -99,12 +107,15 @@ def experiment(name: str, simulate: bool, quick: bool, seed: int, runs: int | No
 # ------------------------------------------------------------------ simulated
 
 
-def _simulate(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
+def _simulate(name: str, policies: tuple[str, ...], quick: bool, seed: int, output: Path, resume: bool,
+              scheduler: str | None) -> None:
     from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from sim.experiments import mayflower
+    from sim.experiments.custom import method_of
     from sim.experiments.sweep import run_sweep
 
     figure = mayflower.FIGURES[name]
+    figure = replace(figure, methods=(*figure.methods, *(method_of(policy, 1) for policy in policies)))
     tasks = mayflower.tasks(figure, quick, seed)
     write_manifest(output, _manifest(name, "simulate", quick, seed, tasks) | _simulator())
     with progress_bar(name, len(tasks), output) as (finished, _):

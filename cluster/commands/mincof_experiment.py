@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,17 @@ NAMES = ("mincof-width", "mincof-size", "mincof-blocking", "mincof-background")
 HOST_MBPS = 20.0
 
 
-def run(name: str, quick: bool, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
-    """Run it, print the table, and leave results.jsonl, table.csv, plot.png and manifest.json in `output`."""
+def run(name: str, policies: tuple[str, ...], quick: bool, seed: int, output: Path, resume: bool,
+        scheduler: str | None) -> None:
+    """Run it, with `policies` as further methods; print the table, and leave results.jsonl, table.csv, plot.png and
+    manifest.json in `output`."""
     from cluster.commands.sweeping import finish, progress_bar, write_manifest
     from sim.experiments import mincof
     from sim.experiments.engine import run_all
     from sim.experiments.results_file import ResultsFile
 
     figure = mincof.FIGURES[name]
+    figure = replace(figure, methods=(*figure.methods, *map(mincof.method_of, policies)))
     tasks = mincof.tasks(figure, quick, seed)
     results_file = ResultsFile(output / "results.jsonl", resume)
     write_manifest(output, mincof.manifest(name, quick, seed, tasks))

@@ -37,6 +37,10 @@ class UnknownPolicy(PolicyError):
     """A policy name that is not offered."""
 
 
+class InvalidPolicy(PolicyError):
+    """A policy of a user's that cannot be offered: the message names its file."""
+
+
 class DuplicateFlow(PolicyError):
     """A flow identifier that is already in use."""
 

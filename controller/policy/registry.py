@@ -1,19 +1,20 @@
 """Every policy that there is, by kind and name: what it does, where it comes from, how it is made.
 
 The controller's settings, its options and its REST document, the simulator and the commands take names and help
-from here. A new policy is a file of its own and an entry in `_offered`; the first of a kind is the default.
+from here; the first of a kind is the default. A new policy is one file outside of this project
+(`controller/policy/own_policies.py`, docs/extending.md); one that comes with it is a file and an entry in `_offered`.
 Policies are imported when they are first made, so that a command that only names them starts at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
-from controller.policy.errors import UnknownPolicy
+from controller.policy.errors import InvalidPolicy, UnknownPolicy
 
 
 class Kind(StrEnum):
@@ -46,26 +47,40 @@ class Policy:
 
 
 class PolicyRegistry:
-    def __init__(self) -> None:
+    """What is registered, and `more`, which is asked for once somebody wants to know what there is."""
+
+    def __init__(self, more: Callable[[], Iterable[Policy]] = tuple) -> None:
         self._policies: dict[Kind, dict[str, Policy]] = {kind: {} for kind in Kind}
+        self._more: Callable[[], Iterable[Policy]] | None = more
 
     def register(self, policy: Policy) -> None:
-        """Raises ValueError for a name that its kind has already."""
+        """Raises InvalidPolicy for a name that its kind has already."""
         if policy.name in self._policies[policy.kind]:
-            raise ValueError(f"there is a {policy.kind} policy {policy.name!r} already")
+            raise InvalidPolicy(f"there is a {policy.kind} policy {policy.name!r} already")
         self._policies[policy.kind][policy.name] = policy
 
+    def complete(self) -> None:
+        """Take in what `more` has. Raises InvalidPolicy, as all that follow, if one of these cannot be offered."""
+        if self._more is not None:
+            policies = list(self._more())
+            self._more = None
+            for policy in policies:
+                self.register(policy)
+
     def of(self, kind: Kind) -> Iterator[Policy]:
+        self.complete()
         return iter(self._policies[kind].values())
 
     def names(self, kind: Kind) -> tuple[str, ...]:
+        self.complete()
         return tuple(self._policies[kind])
 
     def default(self, kind: Kind) -> str:
-        return self.names(kind)[0]
+        return next(iter(self._policies[kind]))
 
     def get(self, kind: Kind, name: str) -> Policy:
         """Raises UnknownPolicy."""
+        self.complete()
         policy = self._policies[kind].get(name)
         if policy is None:
             raise UnknownPolicy(f"{kind} policy {name!r} is not one of {', '.join(self.names(kind))}")
@@ -148,6 +163,12 @@ def _offered() -> Iterator[Policy]:
     yield coflow("fair", "nobody schedules: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
 
 
-POLICIES = PolicyRegistry()
+def _own() -> Iterable[Policy]:
+    from controller.policy import own_policies  # which imports this module
+
+    return own_policies.found()
+
+
+POLICIES = PolicyRegistry(_own)
 for _policy in _offered():
     POLICIES.register(_policy)

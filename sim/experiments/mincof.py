@@ -64,6 +64,11 @@ METHODS = (CoflowMethod(BASE, "varys"), CoflowMethod("Tailor", "tailor"), Coflow
            CoflowMethod("fair sharing + ECMP", "fair"))
 
 
+def method_of(policy: str) -> CoflowMethod:
+    """A coflow policy under its own name. Raises UnknownPolicy."""
+    return CoflowMethod(policy, POLICIES.get(Kind.COFLOW, policy).name)
+
+
 PAPERS = CoflowWorkload()
 
 

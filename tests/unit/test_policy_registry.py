@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from controller.policy.coflows.coflow import CoflowScheduler
-from controller.policy.errors import UnknownPolicy
+from controller.policy.errors import InvalidPolicy, UnknownPolicy
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path as NetworkPath
 from controller.policy.registry import POLICIES, Kind, Policy, PolicyRegistry
@@ -109,7 +109,7 @@ def test_names_are_had_once_and_unknown_ones_are_told_with_the_known() -> None:
     registry = PolicyRegistry()
     registry.register(Policy(Kind.PATH, "one", "", ""))
     registry.register(Policy(Kind.COFLOW, "one", "", ""))
-    with pytest.raises(ValueError, match="'one' already"):
+    with pytest.raises(InvalidPolicy, match="'one' already"):
         registry.register(Policy(Kind.PATH, "one", "", ""))
     registry.register(Policy(Kind.PATH, "other", "", ""))
     with pytest.raises(UnknownPolicy, match="path policy 'third' is not one of one, other"):

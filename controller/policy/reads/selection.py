@@ -1,6 +1,6 @@
 """The one entry to replica and path selection: a replica policy times a path policy over one model.
 
-A new replica policy is a file with a class that has `choose` and an entry in `controller/policy/registry.py`.
+A new replica policy is a file with a class that has `choose`: docs/extending.md.
 Policies that decide replica and path together, or split a read into parts, belong beside `_mayflower_plus`.
 """
 

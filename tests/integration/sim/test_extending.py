@@ -1,0 +1,99 @@
+"""What docs/extending.md shows is what works: its files are made and its commands run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.commands.experiment import experiment
+from cluster.commands.up import up
+from controller.main import main
+from topo.fabric import Fabric
+from topo.fabric_spec import PARAMETERS
+
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL))
+COMMANDS = "".join(re.findall(r"<!-- run -->\n```\n(.*?)```", GUIDE, re.DOTALL)).splitlines()
+SIMULATIONS = [command for command in COMMANDS if command.startswith("speedwell simulate")]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(command: list[str], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: what is offered is the whole process's."""
+    return subprocess.run([sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True,
+                          timeout=300, check=False, env={**os.environ, **variables})
+
+
+@pytest.mark.parametrize("command", SIMULATIONS)
+def test_the_simulations_of_the_guide_compare_the_policy_of_its_file(command: str, directory: Path) -> None:
+    done = run(["cluster.cli", *shlex.split(command)[1:]], directory)
+    assert done.returncode == 0, done.stderr
+    assert "widest+ecmp" in done.stdout
+
+
+def test_a_policy_of_a_file_is_in_every_help(directory: Path) -> None:
+    for command, arguments, variables in (
+            (["cluster.cli", "up"], ["--policy-path", "widest.py"], {}),
+            (["controller.main"], ["--policy-path", "widest.py"], {}),
+            (["cluster.cli", "simulate"], [], {"SPEEDWELL_POLICY_PATH": str(directory / "widest.py")})):
+        done = run([*command, *arguments, "--help"], directory, **variables)
+        assert re.search(r"\bwidest\b", done.stdout), (command, done.stderr)
+
+
+def test_an_installed_package_offers_its_policies_by_an_entry_point(directory: Path) -> None:
+    package = directory / "own_policies-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-policies\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[speedwell.policies]\nwidest = widest\n")
+    done = run(["cluster.cli", "up", "--help"], directory, PYTHONPATH=f"{directory}:{ROOT}")
+    assert re.search(r"\bwidest\b", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("import nothing_like_that", "No module named 'nothing_like_that'"),
+    ("x = 1", "there is no controller.policy.registry.Policy in it"),
+    ("from controller.policy.registry import Kind, Policy\np = Policy(Kind.PATH, 'ecmp', '', '', None)",
+     "there is a path policy 'ecmp' already"),
+    (None, "there is no Python file"),
+])
+def test_a_file_that_cannot_be_offered_is_refused_in_one_line(text: str | None, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    if text is not None:
+        file.write_text(text)
+    done = run(["controller.main", "--policy-path", "own.py"], tmp_path)
+    assert done.returncode == 2 and reason in done.stderr and "own.py" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def help_of(command: object) -> Result:
+    return CliRunner().invoke(command, ["--help"])  # type: ignore[arg-type]
+
+
+def test_the_commands_of_the_guide_have_the_options_that_it_names() -> None:
+    for command in (up, experiment, main):
+        assert "--policy-path" in help_of(command).output
+
+
+def test_the_guide_names_every_parameter_of_each_family() -> None:
+    for family, names in PARAMETERS.items():
+        row = next(line for line in GUIDE.splitlines() if line.startswith(f"| `{family}` |"))
+        assert re.findall(r"`(\w+)`", row) == [*names], family
+
+
+def test_the_schema_in_the_documentation_is_that_of_the_code() -> None:
+    assert json.loads((ROOT / "docs" / "fabric.schema.json").read_text()) == Fabric.json_schema()
