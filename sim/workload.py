@@ -3,7 +3,8 @@
 Where the text leaves a choice, it is made so:
 
 * The second replica is in the primary's pod but not in its rack, the third in another pod: one fault domain
-  each. Hosts within these are drawn uniformly.
+  each. Hosts within these are drawn uniformly. On a fabric without such a place another rack stands for it, then any
+  other host; the same holds for clients.
 * Poisson arrivals have the rate lambda times the number of servers; each takes a file by its popularity, then a
   client by the place of the file's primary.
 * A client never holds a replica of what it reads: the paper leaves such reads out, as they use no network.
@@ -99,23 +100,30 @@ class _Places:
             self._pod.setdefault(host.pod, []).append(host)
 
     def replicas(self, number: int, generator: Random) -> list[Host]:
-        primary = generator.choice(self._hosts)
+        holders = [generator.choice(self._hosts)]
+        primary = holders[0]
         in_pod = [host for host in self._pod[primary.pod] if host.rack != primary.rack]
         elsewhere = [host for host in self._hosts if host.pod != primary.pod]
-        return [primary, *(_one(hosts, "replicas", generator) for hosts in (in_pod, elsewhere)[: number - 1])]
+        for wanted in (in_pod, elsewhere)[: number - 1]:
+            holders.append(self._one(wanted, holders, generator))
+        return holders
 
     def client(self, place: str, holders: list[Host], generator: Random) -> Host:
         primary = holders[0]
         if place == "rack":
-            hosts = [host for host in self._rack[primary.rack] if host not in holders]
+            wanted = self._rack[primary.rack]
         elif place == "pod":
-            hosts = [host for host in self._pod[primary.pod] if host.rack != primary.rack and host not in holders]
+            wanted = [host for host in self._pod[primary.pod] if host.rack != primary.rack]
         else:
-            hosts = [host for host in self._hosts if host.pod != primary.pod and host not in holders]
-        return _one(hosts, "locality", generator)
+            wanted = [host for host in self._hosts if host.pod != primary.pod]
+        return self._one(wanted, holders, generator)
 
-
-def _one(hosts: list[Host], field: str, generator: Random) -> Host:
-    if not hosts:
-        raise InvalidWorkload(f"{field}: the fabric has no host for it; it needs two pods of two racks of two hosts")
-    return generator.choice(hosts)
+    def _one(self, wanted: list[Host], holders: list[Host], generator: Random) -> Host:
+        """One of `wanted` that is no holder; where the fabric has none, one of another rack, else any."""
+        choices = [host for host in wanted if host not in holders] \
+            or [host for host in self._hosts if host.rack != holders[0].rack and host not in holders] \
+            or [host for host in self._hosts if host not in holders]
+        if not choices:
+            raise InvalidWorkload("replicas: the fabric has too few hosts: it needs one for each replica of a file, "
+                                  "and a client")
+        return generator.choice(choices)

@@ -1,5 +1,6 @@
 """`speedwell fabric`: a network by itself, with a controller and Mininet's prompt."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -15,8 +16,9 @@ import click
 from topo.click_types import HostPort
 from topo.emulation import Emulation, EmulationError
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
+from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS
+from topo.fabric_spec import parse_fabric
 
 _DIRECTORY = Path("/run/speedwell/fabric")
 _OPENFLOW_PORT = 6653
@@ -62,9 +64,26 @@ def _with_shared_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@click.group()
+class _FabricGroup(click.Group):
+    """Takes a fabric's description in place of a family's name as well."""
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        return super().get_command(context, name) or _command_of(name)
+
+
+def _print_schema(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(json.dumps(Fabric.json_schema(), indent=2))
+        context.exit()
+
+
+@click.group(cls=_FabricGroup, subcommand_metavar="FAMILY|SPEC [OPTIONS]")
+@click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+              help="Print the JSON schema of a fabric's file.")
 def fabric() -> None:
     """Build a network fabric by itself, with a Mininet prompt.
+
+    SPEC is a fabric's JSON file, or a family with parameters: three-tier,pods=4,racks=4,hosts=4.
 
     Needs root and Open vSwitch. Ends with `exit`, and leaves nothing behind.
     """
@@ -112,6 +131,21 @@ def spine_leaf_command(leaves: int, spines: int, hosts: int, ratio: float, **sha
     """Leaves that all link to all spines."""
     options = _Options(**shared)
     _run(spine_leaf(leaves, spines, hosts, options.host_mbps * 1e6, ratio), options)
+
+
+def _command_of(spec: str) -> click.Command:
+    def run(**shared: Any) -> None:
+        # the rates are in the description
+        try:
+            described = parse_fabric(spec)
+        except InvalidFabric as error:
+            raise click.UsageError(str(error), click.get_current_context()) from None
+        _run(described, _Options(host_mbps=0.0, **shared))
+
+    return click.Command(spec, callback=run, params=[parameter for parameter in three_tier_command.params
+                                                     if parameter.name in _Options.__dataclass_fields__
+                                                     and parameter.name != "host_mbps"],
+                         help="The fabric that SPEC describes.")
 
 
 def _run(description: Fabric, options: _Options) -> None:

@@ -1,55 +1,89 @@
-"""Fabrics as a user writes them on a command line: `three-tier,pods=4,racks_per_pod=4,hosts_per_rack=4`."""
+"""Fabrics as a user writes them: `three-tier,pods=4,racks=4,hosts=4`, or the name of a file with a description."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from cluster.errors import InvalidSetting
 from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
+from topo.fabric.builders import FULL_BISECTION, MAYFLOWER_OVERSUBSCRIPTION
 
-KINDS: dict[str, Callable[..., Fabric]] = {
-    "three-tier": three_tier,
-    "fat-tree": fat_tree,
-    "spine-leaf": spine_leaf,
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "three-tier": ("pods", "racks", "hosts", "aggregations", "cores", "host_mbps", "edge_ratio",
+                   "aggregation_ratio"),
+    "fat-tree": ("k", "host_mbps", "edge_ratio", "aggregation_ratio"),
+    "spine-leaf": ("leaves", "spines", "hosts", "host_mbps", "ratio"),
 }
+"""The families and their parameters, in the order in which `mn` takes them. Everything that takes a fabric takes
+these; each is left at the default of its builder in `topo.fabric` if it is not given."""
+
+_BUILDERS: Mapping[str, Callable[..., Fabric]] = {
+    "three-tier": three_tier, "fat-tree": fat_tree, "spine-leaf": spine_leaf}
+_DEFAULT_RATIOS = {"three-tier": MAYFLOWER_OVERSUBSCRIPTION, "fat-tree": FULL_BISECTION}
+_OF_BUILDERS = {"racks": "racks_per_pod", "aggregations": "aggregations_per_pod", "ratio": "oversubscription"}
+_TIERS = {"edge_ratio": "edge", "aggregation_ratio": "aggregation"}
+_BITS = 1e6
+
+Number = int | float
 
 
 def parse_fabric(text: str) -> Fabric:
-    """The fabric that `text` names: a file with its JSON description (`speedwell fabric ... --describe`
-    prints one), or a kind, then parameters of its builder in `topo.fabric`.
+    """The fabric that `text` names: a file with its JSON description, or a family and NAME=VALUE for parameters.
 
-    Rates are bits/s. Where over-subscription is per tier, write `edge=2,aggregation=4`.
-    Raises InvalidSetting naming what is wrong and what there is.
+    The parameters may also have the names that the builders in `topo.fabric` give them. Raises InvalidFabric naming
+    what is wrong and what there is.
     """
-    kind, *words = (word.strip() for word in text.split(","))
+    family, *words = (word.strip() for word in text.split(","))
+    if family in PARAMETERS:
+        given: dict[str, Number] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise InvalidFabric(f"{family}: {word!r} is not NAME=VALUE")
+            given[name.strip()] = _number(name, value)
+        return build(family, given)
+    return read_fabric(Path(text), f"there are {', '.join(PARAMETERS)}, such as three-tier,pods=4,racks=4")
+
+
+def read_fabric(file: Path, hint: str = "`speedwell fabric ... --describe` prints such a file") -> Fabric:
+    """The fabric that a file describes as JSON. Raises InvalidFabric naming the file and the field; `hint` says what
+    else there is if there is no such file."""
     try:
-        if kind in KINDS:
-            return KINDS[kind](**_arguments(kind, words))
-        if Path(text).is_file():
-            return Fabric.from_json(Path(text).read_text())
-    except (InvalidFabric, OSError) as error:
-        raise InvalidSetting(f"{text}: {error}") from error
-    raise InvalidSetting(f"{text!r} is neither a file nor a fabric; there are {', '.join(KINDS)}")
+        return Fabric.from_json(file.read_bytes())
+    except (FileNotFoundError, IsADirectoryError):
+        raise InvalidFabric(f"{str(file)!r} is neither a file nor a fabric; {hint}") from None
+    except OSError as error:
+        raise InvalidFabric(f"{file}: {error.strerror}") from None
+    except InvalidFabric as error:
+        raise InvalidFabric(f"{file}: {error}") from None
 
 
-def _arguments(kind: str, words: list[str]) -> dict[str, Any]:
-    defaults = {name: parameter.default for name, parameter in inspect.signature(KINDS[kind]).parameters.items()}
-    tiers = defaults["oversubscription"] if isinstance(defaults["oversubscription"], Mapping) else {}
-    names = [name for name in defaults if name != "oversubscription" or not tiers] + list(tiers)
-    values: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or name not in names:
-            raise InvalidSetting(f"{kind}: {word!r} is not NAME=VALUE with one of the names {', '.join(names)}")
-        values[name] = _number(name, value)
-    ratios = {tier: values.pop(tier, ratio) for tier, ratio in tiers.items()}
-    return {**values, "oversubscription": ratios} if ratios else values
+def build(family: str, given: Mapping[str, Number]) -> Fabric:
+    """A fabric of one of `PARAMETERS`'s families. Raises InvalidFabric naming the parameter that is wrong."""
+    hosts = "hosts_per_leaf" if family == "spine-leaf" else "hosts_per_rack"
+    of_builders = {**_OF_BUILDERS, "hosts": hosts}
+    known = set(PARAMETERS[family])
+    also = {of_builders.get(name, name): name for name in known} | {
+        tier: name for name, tier in _TIERS.items() if name in known} | {"host_bps": "host_mbps"}
+    arguments: dict[str, Number] = {}
+    ratios: dict[str, Number] = {}
+    for name, value in given.items():
+        short = also.get(name, name)
+        if short not in known:
+            raise InvalidFabric(f"{family}: no parameter is named {name!r}; there are "
+                                f"{', '.join(PARAMETERS[family])}")
+        if short in _TIERS:
+            ratios[_TIERS[short]] = value
+        elif short == "host_mbps":
+            arguments["host_bps"] = value if name == "host_bps" else value * _BITS
+        else:
+            arguments[of_builders.get(short, short)] = value
+    if ratios:
+        return _BUILDERS[family](**arguments, oversubscription={**_DEFAULT_RATIOS[family], **ratios})
+    return _BUILDERS[family](**arguments)
 
 
-def _number(name: str, text: str) -> int | float:
+def _number(name: str, text: str) -> Number:
     try:
         value = float(text)
+        return int(value) if value.is_integer() else value
     except ValueError:
-        raise InvalidSetting(f"{name}: {text!r} is not a number") from None
-    return int(value) if value.is_integer() else value
+        raise InvalidFabric(f"{name}: {text!r} is not a number") from None

@@ -28,8 +28,7 @@ def down(directory: Path | None, installation: Path | None, force: bool) -> None
     """
     found = current.in_directory(installation) if installation else current.read() if directory is None else None
     if found is None and directory is None:
-        if not _removed_leftovers():
-            echo("nothing to stop: no installation was started here")
+        echo(_removed_leftovers() or "nothing to stop: no installation was started here")
     elif found is not None and found.kind == "fabric":
         _fabric(found)
     else:
@@ -59,20 +58,17 @@ def _fabric(installation: current.Current) -> None:
     current.forget(installation.directory)
 
 
-def _removed_leftovers() -> bool:
-    """Remove what `mn` or `speedwell fabric` left when it was killed; whether there was anything, which is said."""
+def _removed_leftovers() -> str | None:
+    """Remove what `mn` or `speedwell fabric` left when it was killed; says what was done or hinders, if anything."""
     from topo.emulation import EmulationRunning, remove_leftovers
 
     if os.geteuid() != 0:
-        return False
+        return None
     try:
         left = remove_leftovers()
     except EmulationRunning as error:
-        echo(str(error))
-        return True
-    if left is not None:
-        echo(f"removed what {left} had left")
-    return left is not None
+        return f"nothing to stop: no installation was started here, but {error}"
+    return None if left is None else f"removed what {left} had left"
 
 
 def _unmount_others(installation: current.Current, force: bool) -> None:

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from controller.policy_options import PolicyOption, policy_path_option
+
 if TYPE_CHECKING:
     from sim.experiments.custom import CustomTask
     from topo.fabric import Fabric
 
 
 @click.command()
-@click.option("--fabric", "fabric_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="As `speedwell fabric ... --describe` prints it; default: the 64 hosts of Mayflower's evaluation.")
+@click.option("--fabric", "spec", metavar="SPEC", help="A fabric's JSON file, or for example spine-leaf,leaves=8; "
+              "default: the 64 hosts of Mayflower's evaluation.")
 @click.option("--method", "methods", multiple=True, default=("mayflower+mayflower", "nearest+ecmp"),
-              show_default=True, metavar="REPLICA+PATH",
-              help="Replica and path policy; may be repeated. Ratios are to the first.")
+              show_default=True, metavar="REPLICA+PATH", cls=PolicyOption,
+              help="Replica policy ({replica}) and path policy ({path}); may be repeated. Ratios are to the first.")
+@policy_path_option
 @click.option("--parts", default=1, show_default=True, help="Replicas that a read may take at once.")
 @click.option("--rate", "rates", type=float, multiple=True, default=(0.07,), show_default=True,
               help="Reads per server and second; may be repeated.")
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
               default=Path("results/simulate"), show_default=True, help="Where results go.")
 @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
-def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
+def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
              locality: tuple[float, float, float], files: int, read_mib: float, poll_seconds: float, reads: int,
              runs: int, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
     """Simulate reads on a fabric of any size.
@@ -49,7 +52,7 @@ def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rat
     from topo.fabric import InvalidFabric
 
     try:
-        fabric = _fabric(fabric_file)
+        fabric = _fabric(spec)
         workloads = [Workload(rate, locality, files, read_bits=read_mib * 2**20 * 8) for rate in dict.fromkeys(rates)]
         chosen = [method_of(method, parts) for method in dict.fromkeys(methods)]
         tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed, poll_seconds)
@@ -58,16 +61,11 @@ def simulate(fabric_file: Path | None, methods: tuple[str, ...], parts: int, rat
         raise click.ClickException(str(error)) from None
 
 
-def _fabric(file: Path | None) -> Fabric:
+def _fabric(spec: str | None) -> Fabric:
     from sim.experiments.mayflower import fabric_of
-    from topo.fabric import Fabric, InvalidFabric
+    from topo.fabric_spec import parse_fabric
 
-    if file is None:
-        return fabric_of(8.0)
-    try:
-        return Fabric.from_json(file.read_bytes())
-    except InvalidFabric as error:
-        raise InvalidFabric(f"{file}: {error}") from None
+    return fabric_of(8.0) if spec is None else parse_fabric(spec)
 
 
 def _run(tasks: list[CustomTask], fabric: Fabric, output: Path, resume: bool, scheduler: str | None) -> None:

@@ -12,6 +12,7 @@ from cluster import current
 from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
 from controller.policy.registry import POLICIES, Kind
+from controller.policy_options import PolicyOption, policy_path_option
 
 if TYPE_CHECKING:
     from cluster.local import LocalSettings
@@ -24,15 +25,17 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               help="Start on this machine's loopback; data, logs and state go below DIR. Default: the local "
                    "installation that was started last, if it was not stopped.")
 @click.option("--fabric", metavar="SPEC", help="Start on an emulated fabric (as root): a fabric's JSON file, or for "
-              "example three-tier,pods=4,racks_per_pod=4,hosts_per_rack=4.")
+              "example three-tier,pods=4,racks=4,hosts=4.")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
-@click.option("--coflows", is_flag=False, flag_value=POLICIES.default(Kind.COFLOW), metavar="[POLICY]",
+@click.option("--coflows", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.COFLOW),
+              metavar="[POLICY]",
               help="With --fabric: slice links into queues, and schedule the transfers of the filesystem as coflows, "
-              f"by {POLICIES.choices(Kind.COFLOW)}.")
-@click.option("--replica-policy", metavar="NAME", help="With --fabric: how the controller picks replicas where a "
-              f"read does not say: {POLICIES.choices(Kind.REPLICA)}.")
+              "by {coflow}.")
+@click.option("--replica-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
+              "replicas where a read does not say: {replica}.")
+@policy_path_option
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
@@ -91,7 +94,7 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
 def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | str | None], as_json: bool) -> None:
     from cluster import supervisor
     from cluster.fabric import read_settings
-    from cluster.fabric_spec import parse_fabric
+    from topo.fabric_spec import parse_fabric
 
     given = {name: value for name, value in settings.items() if value is not None}
     mounts = {host: MOUNT_ROOT / host for host in mount_on}

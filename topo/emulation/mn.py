@@ -15,7 +15,7 @@ from typing import Any, cast
 from mininet.log import info, warn
 from mininet.node import Controller
 
-from topo.emulation import congestion_control, management, namespace, processes, requirements
+from topo.emulation import capacity, congestion_control, management, namespace, processes, requirements
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.errors import EmulationError, MissingRequirement
 from topo.emulation.nodes import FabricSwitch, Site
@@ -23,11 +23,13 @@ from topo.emulation.prompt import FabricCLI
 from topo.emulation.reservation import RUN_DIRECTORY, Reservation
 from topo.emulation.settings import FailMode, Settings
 from topo.emulation.topology import FabricTopo
-from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
+from topo.fabric import Fabric, InvalidFabric
 from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
+from topo.fabric_spec import PARAMETERS, build, read_fabric
 
 _REST_PORT = 8080
 _CONTROLLER_URL = f"http://{MACHINE_ADDRESS}:{_REST_PORT}"
+_SETTINGS = ("shaped", "mtu", "queue_packets", "fail_mode")
 _cleanup = ExitStack()
 
 
@@ -62,37 +64,62 @@ def _site(settings: Settings) -> Site:
     return site
 
 
-def _settings(shaped: int, mtu: int, queue_packets: int, fail_mode: str) -> Settings:
-    return Settings(shaped=bool(shaped), mtu=mtu, queue_packets=queue_packets,
-                    fail_mode=cast(FailMode, fail_mode))
+class _FabricTopo(FabricTopo):
+    """Parameters of the fabric in their order or by name, then those of its emulation."""
+
+    takes: tuple[str, ...]
+
+    def __init__(self, *values: Any, **given: Any) -> None:
+        arguments = self._arguments(values, given)
+        of_emulation = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
+        if "shaped" in of_emulation:
+            of_emulation["shaped"] = bool(of_emulation["shaped"])
+        fabric = self.fabric_of(arguments)
+        capacity.check(fabric)
+        super().__init__(fabric, _site(Settings(**of_emulation)))
+
+    @classmethod
+    def description(cls, *values: Any, **given: Any) -> Fabric:
+        """The fabric alone, of parameters that are all its own."""
+        return cls.fabric_of(cls._arguments(values, given))
+
+    @classmethod
+    def fabric_of(cls, arguments: dict[str, Any]) -> Fabric:
+        """The fabric of these parameters. Raises InvalidFabric."""
+        raise NotImplementedError
+
+    @classmethod
+    def _arguments(cls, values: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        names = (*cls.takes, *_SETTINGS)
+        if len(values) > len(names):
+            raise InvalidFabric(f"{len(values)} parameters are given, of which there are {', '.join(names)}")
+        return {**dict(zip(names, values, strict=False)), **given}
 
 
-class ThreeTierTopo(FabricTopo):
-    """--topo three-tier,PODS,RACKS,HOSTS,AGGREGATIONS,CORES,..."""
+class _FromFile(_FabricTopo):
+    """--topo file,FILE,..."""
 
-    def __init__(self, pods: int = 2, racks: int = 2, hosts: int = 4, aggregations: int = 2, cores: int = 2,
-                 host_mbps: float = 80, edge_ratio: float = 2, aggregation_ratio: float = 4, shaped: int = 1,
-                 mtu: int = 9000, queue_packets: int = 20, fail_mode: str = "secure") -> None:
-        fabric = three_tier(pods, racks, hosts, aggregations, cores, host_mbps * 1e6,
-                            {"edge": edge_ratio, "aggregation": aggregation_ratio})
-        super().__init__(fabric, _site(_settings(shaped, mtu, queue_packets, fail_mode)))
+    takes = ("path",)
 
-
-class FatTreeTopo(FabricTopo):
-    """--topo fat-tree,K,..."""
-
-    def __init__(self, k: int = 4, host_mbps: float = 80, shaped: int = 1, mtu: int = 9000,
-                 queue_packets: int = 20, fail_mode: str = "secure") -> None:
-        super().__init__(fat_tree(k, host_mbps * 1e6), _site(_settings(shaped, mtu, queue_packets, fail_mode)))
+    @classmethod
+    def fabric_of(cls, arguments: dict[str, Any]) -> Fabric:
+        """The fabric that FILE describes as JSON."""
+        path = arguments.pop("path", None)
+        if path is None or arguments:
+            raise InvalidFabric(f"--topo file,FILE: give a file with a fabric's JSON, not {list(arguments)}")
+        return read_fabric(Path(str(path)))
 
 
-class SpineLeafTopo(FabricTopo):
-    """--topo spine-leaf,LEAVES,SPINES,HOSTS,..."""
+def _topo_of(family_name: str) -> type[_FabricTopo]:
+    class OfFamily(_FabricTopo):
+        takes = PARAMETERS[family_name]
 
-    def __init__(self, leaves: int = 4, spines: int = 2, hosts: int = 4, host_mbps: float = 80, ratio: float = 2,
-                 shaped: int = 1, mtu: int = 9000, queue_packets: int = 20, fail_mode: str = "secure") -> None:
-        fabric = spine_leaf(leaves, spines, hosts, host_mbps * 1e6, ratio)
-        super().__init__(fabric, _site(_settings(shaped, mtu, queue_packets, fail_mode)))
+        @classmethod
+        def fabric_of(cls, arguments: dict[str, Any]) -> Fabric:
+            return build(family_name, arguments)
+
+    OfFamily.__doc__ = f"--topo {','.join((family_name, *(name.upper() for name in OfFamily.takes)))},..."
+    return OfFamily
 
 
 class OwnSwitch(FabricSwitch):
@@ -158,7 +185,7 @@ def _wait_until_known(network: Any) -> None:
         warn(f"*** {failure}\n")
 
 
-topos = {"three-tier": ThreeTierTopo, "fat-tree": FatTreeTopo, "spine-leaf": SpineLeafTopo}
+topos = {**{family: _topo_of(family) for family in PARAMETERS}, "file": _FromFile}
 switches = {"speedwell": OwnSwitch}
 controllers = {"speedwell": SpeedwellController}
 CLI = Prompt

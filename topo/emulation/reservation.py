@@ -11,6 +11,7 @@ from topo.emulation import management, processes
 from topo.emulation.errors import EmulationError, EmulationRunning
 
 RUN_DIRECTORY = Path("/run/speedwell")
+RECORD = "emulation.json"
 
 
 class Reservation:
@@ -24,7 +25,7 @@ class Reservation:
     def __init__(self, description: str, run_directory: Path = RUN_DIRECTORY) -> None:
         """Take the machine; raises `EmulationRunning` if it is taken."""
         self.marker = str(uuid.uuid4())
-        self._record_path = run_directory / "emulation.json"
+        self._record_path = run_directory / RECORD
         try:
             run_directory.mkdir(parents=True, exist_ok=True)
             self._lock = (run_directory / "emulation.lock").open("a+")
@@ -36,8 +37,7 @@ class Reservation:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "of an unknown process"
             self._lock.close()
-            raise EmulationRunning(f"an emulation runs already ({owner}): stop it first, by `exit` or "
-                                   "`speedwell down`") from None
+            raise EmulationRunning(f"an emulation runs already ({owner}): stop it first") from None
         self._lock.truncate(0)
         self._lock.write(f"{description}, process {os.getpid()}")
         self._lock.flush()
@@ -81,6 +81,8 @@ def remove_leftovers() -> str | None:
 
     Raises `EmulationRunning` if one is alive.
     """
+    if not (RUN_DIRECTORY / RECORD).exists():
+        return None
     reservation = Reservation("clean-up")
     reservation.release()
     return reservation.removed

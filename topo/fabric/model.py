@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address
-from typing import Literal
+from typing import Any, Literal
 
 import networkx
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -131,6 +131,11 @@ class Fabric:
         return _ADAPTER.dump_json(self).decode()
 
     @staticmethod
+    def json_schema() -> dict[str, Any]:
+        """The JSON schema of what `to_json` writes and `from_json` reads."""
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_ADAPTER.json_schema()}
+
+    @staticmethod
     def from_json(text: str | bytes) -> "Fabric":
         """Read what `to_json` wrote; raises `InvalidFabric` naming the field that is wrong."""
         try:
@@ -198,8 +203,11 @@ def _check_links(fabric: Fabric) -> None:
         for end in (link.a, link.b):
             if end not in graph:
                 raise InvalidFabric(f"link {link.a} - {link.b}: no node is named {end!r}")
-        if link.a == link.b or graph.has_edge(link.a, link.b):
-            raise InvalidFabric(f"link {link.a} - {link.b}: it must join two nodes not linked yet")
+        if link.a == link.b:
+            raise InvalidFabric(f"link {link.a} - {link.b}: it must join two different nodes")
+        if graph.has_edge(link.a, link.b):
+            raise InvalidFabric(f"link {link.a} - {link.b}: these two are linked already, and parallel links are not "
+                                "supported; give one link the capacity of both")
         if link.capacity_bps <= 0:
             raise InvalidFabric(f"link {link.a} - {link.b}: the capacity must be positive, "
                                 f"not {link.capacity_bps} bit/s")
@@ -207,8 +215,8 @@ def _check_links(fabric: Fabric) -> None:
     for host in fabric.hosts:
         neighbours = list(graph[host.name])
         if len(neighbours) != 1 or tiers.get(neighbours[0]) != "edge":
-            raise InvalidFabric(f"{host.name}: a host has exactly one link, to an edge switch; "
-                                f"this one is linked to {neighbours or 'nothing'}")
+            raise InvalidFabric(f"{host.name}: a host has exactly one link, to an edge switch (not two); this "
+                                f"one is linked to {', '.join(neighbours) or 'nothing'}")
     if not networkx.is_connected(graph):
         raise InvalidFabric("the fabric is not connected: some nodes cannot reach each other")
 

@@ -2,13 +2,16 @@
 
 import json
 import sys
+from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cluster.commands.simulate import simulate
-from topo.fabric import three_tier
+from sim.workload import Workload, generate
+from topo.fabric import spine_leaf, three_tier
 
 
 def invoke(output: Path, *arguments: str) -> Result:
@@ -47,12 +50,18 @@ def test_a_fabric_that_is_not_connected_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_fabric_without_the_places_of_the_workload_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "fabric.json").write_text(three_tier(pods=1, host_bps=1e9).to_json())
-
-    result = invoke(tmp_path / "results", "--fabric", str(tmp_path / "fabric.json"))
+    result = invoke(tmp_path / "results", "--fabric", "spine-leaf,leaves=3,hosts=1,host_mbps=1000")
 
     assert result.exit_code == 1
-    assert "it needs two pods of two racks of two hosts" in result.output
+    assert "the fabric has too few hosts" in result.output
+
+
+def test_a_fabric_of_one_pod_has_replicas_and_clients_in_other_racks(tmp_path: Path) -> None:
+    fabric = spine_leaf(leaves=4, spines=1, hosts_per_leaf=2)
+
+    for read in islice(generate(Workload(0.001, files=20), fabric, Random(1)), 50):
+        assert len({read.client, *read.replicas}) == 4
+        assert len({fabric.host(holder).rack for holder in read.replicas[:2]}) == 2
 
 
 def test_a_scheduler_needs_dask_and_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
