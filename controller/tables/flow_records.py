@@ -25,7 +25,7 @@ from controller.switches.openflow import (
     Output,
     cookie,
 )
-from controller.tables.plan import TablePlanner
+from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.registry import COOKIE_FLOWS
 
 
@@ -163,8 +163,9 @@ class FlowRecord:
 class FlowRecords:
     """The flows that have an entry of their own, by 5-tuple and by the cookie of the entry."""
 
-    def __init__(self, planner: TablePlanner) -> None:
-        self._planner = planner
+    def __init__(self, paths: ExplicitPaths) -> None:
+        self._paths = paths
+        self._state = paths.state
         self._records: dict[FiveTuple, FlowRecord] = {}
         self._by_cookie: dict[int, FlowRecord] = {}
         self._on_default: dict[FiveTuple, FlowRecord] = {}
@@ -242,16 +243,16 @@ class FlowRecords:
     def on_default(self, record: FlowRecord, number: int, may_move: bool = False) -> EntryPlacement:
         """What sends a flow the default way, at the switch that has its entry, or where its host is by now."""
         dpid = self._default_switch(record, may_move)
-        entry = self._planner.default_entry(record.five_tuple, dpid, number, record.idle_timeout_seconds)
+        entry = self._paths.default_entry(record.five_tuple, dpid, number, record.idle_timeout_seconds)
         return EntryPlacement(dpid, replace(entry, hard_timeout_seconds=record.lifetime_seconds), None)
 
     def _entry(self, record: FlowRecord, path: Path, number: int) -> FlowEntry:
-        entry = self._planner.explicit_entry(record.five_tuple, path, number, record.idle_timeout_seconds,
+        entry = self._paths.entry(record.five_tuple, path, number, record.idle_timeout_seconds,
                                              record.traffic_class)
         return replace(entry, hard_timeout_seconds=record.lifetime_seconds)
 
     def _default_switch(self, record: FlowRecord, may_move: bool) -> str:
-        host = self._planner.state.hosts.get(record.five_tuple.source)
+        host = self._state.hosts.get(record.five_tuple.source)
         if record.placement is not None and (host is None or not may_move):
             return record.placement.dpid
         if host is None:
@@ -259,7 +260,7 @@ class FlowRecords:
         return host.dpid
 
     def _is_live(self, path: Path) -> bool:
-        return all(map(self._planner.state.network.has_link, path.links))
+        return all(map(self._state.network.has_link, path.links))
 
     # --- links and switches that come and go ---
 
@@ -302,16 +303,16 @@ class FlowRecords:
         return missing, [key for key, entry in there.items() if not self._leads_home(dpid, entry)]
 
     def _leads_home(self, dpid: str, entry: FlowEntry) -> bool:
-        host = self._planner.state.hosts.get(dict(entry.match).get("ipv4_dst", ""))
+        host = self._state.hosts.get(dict(entry.match).get("ipv4_dst", ""))
         if host is None:
             return False
         match entry.actions:
             case (Output(port_no=port_no),):
                 return host.dpid == dpid and host.port_no == port_no
-            case actions if self._planner.leads_to(dpid, actions) == host.dpid:
+            case actions if self._paths.leads_to(dpid, actions) == host.dpid:
                 return True
             case _:
-                return entry.actions == self._planner.default_entry(
+                return entry.actions == self._paths.default_entry(
                     _five_tuple_of(entry), dpid, entry.cookie, entry.idle_timeout_seconds).actions
 
     def at(self, dpid: str) -> list[FlowRecord]:

@@ -34,6 +34,7 @@ from controller.switches.entries import dpid_hex
 from controller.switches.openflow import flow_stats_request
 from controller.switches.transactions import confirmed
 from controller.tables.entries import label_key
+from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
 from controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
 from controller.tables.metrics import TableMetrics
@@ -61,7 +62,8 @@ class Forwarding(Application):
         super().__init__(*args, **kwargs)
         self.state: NetworkState = kwargs["state"]
         self.planner = TablePlanner(self.state)
-        self.records = FlowRecords(self.planner)
+        self._paths = ExplicitPaths(self.planner)
+        self.records = FlowRecords(self._paths)
         self.flow_installer = FlowInstaller(self.state, self.records, self._begin_placing, self._flows_moved,
                                             self.loops)
         self._tables = TableSync(self.state, self.planner, self.records, self.flow_installer.meters, self, self.loops)
@@ -162,7 +164,7 @@ class Forwarding(Application):
         switches = Path(path.nodes[1:-1])
         if len(switches.nodes) == 1:
             return True
-        key = label_key(self.planner.label_of(switches))
+        key = label_key(self._paths.label_of(switches))
         return all(self._tables.installed.holds(dpid, key) for dpid in switches.nodes[1:])
 
     # --- what switches count ---

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from controller.errors import NoSuchPath
-from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Link, Path
+from controller.policy.network.graph import Link
 from controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
 from controller.policy.network.path_trees import bits_of
-from controller.policy.network.prefixes import Prefix, PrefixRoutes, longest_match
-from controller.switches.openflow import Action, FlowEntry, FlowKey, Group, LoadLabel, Output, SetQueue, ToGroup
+from controller.policy.network.prefixes import Prefix, PrefixRoutes
+from controller.switches.openflow import FlowEntry, FlowKey, Group, Output
 from controller.tables import entries, packet_in_limits
 from controller.tables.entries import SwitchTables
 from controller.tables.groups import NextHops, SwitchGroups
@@ -92,10 +90,6 @@ class TablePlanner:
         """(first, last) switches between which paths have other labels or groups since the last call."""
         moved, self._relabelled = self._relabelled, set()
         return moved
-
-    def groups(self, dpid: str) -> Mapping[int, Group]:
-        """The groups that a switch should have."""
-        return self.tables(dpid).groups
 
     # --- following the state ---
 
@@ -201,7 +195,7 @@ class TablePlanner:
             self._relabelled |= {(source, destination) for source in changed.sources}
 
     def _next_hops_to(self, source: str, destination: str) -> NextHops | None:
-        block = self.labels.block_of(source, destination) if source in self._edges else None
+        block = self.block_of(source, destination)
         if block is None:
             return None
         near = tuple(sorted(block.trees.before[block.destination]))
@@ -260,15 +254,8 @@ class TablePlanner:
             self._set(dpid, entries.route_key(prefix), None)
             self._set(dpid, entries.arp_route_key(prefix), None)
         else:
-            for entry in entries.route_entries(prefix, self._default_route(dpid, destination)):
+            for entry in entries.route_entries(prefix, self.default_route(dpid, destination)):
                 self._set(dpid, entry.key, entry)
-
-    def _default_route(self, dpid: str, destination: str) -> tuple[int, int] | None:
-        """(first label of the block, group) from an edge switch to another."""
-        block = self.labels.block_of(dpid, destination)
-        groups = self._groups.get(dpid)
-        group_id = groups.group_toward(destination) if groups else None
-        return None if block is None or group_id is None else (block.base, group_id)
 
     def _set(self, dpid: str, key: FlowKey, entry: FlowEntry | None) -> None:
         flows = self._tables[dpid].flows
@@ -364,75 +351,29 @@ class TablePlanner:
                         if dpid in self._tables:
                             self._set(dpid, key, None)
 
-    # --- explicit paths ---
+    # --- look-ups for single flows ---
 
-    def explicit_entry(
-        self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int, traffic_class: int = 0
-    ) -> FlowEntry:
-        """The one entry, at the path's first switch, that puts a flow on a path from host to host.
+    def block_of(self, source: str, destination: str) -> LabelBlock | None:
+        """The labels for packets from one edge switch to another."""
+        return self.labels.block_of(source, destination) if source in self._edges else None
 
-        Raises NoSuchPath if a link of the path is not live or the path has no label.
-        """
-        network = self.state.network
-        dead = next((link for link in path.links if not network.has_link(link)), None)
-        if len(path.nodes) < 3 or dead is not None:
-            where = f" from {self.state.name_of(dead[0])} to {self.state.name_of(dead[1])}" if dead else ""
-            raise NoSuchPath(f"the path {' -> '.join(map(self.state.name_of, path.nodes))} has no live link{where}")
-        switches = path.nodes[1:-1]
-        actions: tuple[Action, ...]
-        if len(switches) == 1:
-            actions = (Output(self.state.port_toward(switches[0], path.nodes[-1])),)
-        else:
-            queue = (SetQueue(traffic_class),) if traffic_class in self.state.set_queue_classes.get(
-                switches[0], ()) else ()
-            label = self.label_of(Path(switches))
-            groups, port_no = self._groups.get(switches[0]), self._ports.get((switches[0], switches[1]))
-            group_id = groups.failover_group(switches[-1], port_no) if groups and port_no is not None else None
-            if group_id is None:
-                raise NoSuchPath(f"no group leads from {self.state.name_of(switches[0])} along the path yet")
-            actions = (LoadLabel(label, traffic_class), *queue, ToGroup(group_id))
-        return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
+    def default_route(self, dpid: str, destination: str) -> tuple[int, int] | None:
+        """(first label of the block, group) from an edge switch to another."""
+        block = self.labels.block_of(dpid, destination)
+        groups = self._groups.get(dpid)
+        group_id = groups.group_toward(destination) if groups else None
+        return None if block is None or group_id is None else (block.base, group_id)
 
-    def default_entry(self, five_tuple: FiveTuple, dpid: str, cookie: int, idle_timeout_seconds: int) -> FlowEntry:
-        """A flow's own entry at its first switch, sending it where default traffic goes; nowhere if that is so."""
-        host = self.state.hosts.get(five_tuple.destination)
-        actions: tuple[Action, ...] = ()
-        if host is not None and host.dpid == dpid:
-            actions = (Output(host.port_no),)
-        elif host is not None and (route := self._default_route(dpid, host.dpid)):
-            actions = (LoadLabel(route[0]), ToGroup(route[1]))
-        return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
+    def failover_group(self, dpid: str, neighbour: str, destination: str) -> int | None:
+        """The group that leads from an edge switch by a neighbour to another edge switch."""
+        groups, port_no = self._groups.get(dpid), self._ports.get((dpid, neighbour))
+        return groups.failover_group(destination, port_no) if groups and port_no is not None else None
 
-    def label_of(self, switches: Path) -> int:
-        """The label of a path between edge switches. Raises NoSuchPath for one that is not a shortest path."""
-        first, last = switches.nodes[0], switches.nodes[-1]
-        block = self.labels.block_of(first, last) if first in self._edges else None
-        choice = block.trees.choice_of(switches.nodes) if block else None
-        if block is None or choice is None or not block.trees.choices(first) >> choice & 1:
-            raise NoSuchPath(f"no label for {' -> '.join(map(self.state.name_of, switches.nodes))}: it is not among "
-                             "the shortest paths between edge switches")
-        return block.base + choice
-
-    def leads_to(self, dpid: str, actions: tuple[Action, ...]) -> str | None:
-        """The edge switch where packets end that an entry at a switch labels; None if they go astray."""
-        match actions:
-            case (LoadLabel(label=label), *_, ToGroup(group_id=group_id)):
-                group = self.groups(dpid).get(group_id)
-                ports = [bucket.watch_port_no for bucket in group.buckets] if group else []
-                first = self.state.links.get((dpid, ports[0])) if ports else None
-                if group is None or not group.is_failover or first is None:
-                    return None
-                if self.labels.is_seen_by(first[0], label):
-                    return self.labels.destination(label)
-                return self._inherited_destination(first[0], label)
-        return None
-
-    def _inherited_destination(self, dpid: str, label: int) -> str | None:
+    def destination_of(self, dpid: str, label: int) -> str | None:
+        """The edge switch that a packet reaches which a switch gets with this label; None if it goes astray."""
+        if self.labels.is_seen_by(dpid, label):
+            return self.labels.destination(label)
         if entries.label_key(label) not in self._inherited.get(dpid, {}):
             return None
         return next((found.destination for found in self.labels.not_adopted()
                      if label in range(found.base, found.base + (1 << found.bits))), None)
-
-    def edge_of(self, ip: str) -> str | None:
-        """The edge switch that an address is routed to, whether a host is known there or not."""
-        return longest_match(self._routes.routes, int(IPv4Address(ip)))

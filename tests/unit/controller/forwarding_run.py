@@ -9,6 +9,7 @@ from itertools import permutations
 from controller.switches.read_back import sort_read_back
 from controller.tables import reconcile
 from controller.tables.entries import SwitchTables
+from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.plan import TablePlanner
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
@@ -32,6 +33,10 @@ class Run:
         self.state: NetworkState = self.network.state()
         self.planner = TablePlanner(self.state)
         self.installed = {dpid: SwitchTables() for dpid in self.network.switches}
+
+    @property
+    def paths(self) -> ExplicitPaths:
+        return ExplicitPaths(self.planner)
 
     def sync(self, between_steps: Callable[[], None] = lambda: None) -> None:
         """Bring all switches up to date, step by step."""

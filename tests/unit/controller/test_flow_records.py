@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from controller.errors import NoSuchPath
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.switches import openflow
@@ -21,7 +18,7 @@ class TestFlowRecords:
     def setup_method(self) -> None:
         self.run = Run(FABRICS[0])
         self.run.sync()
-        self.book = FlowRecords(self.run.planner)
+        self.book = FlowRecords(self.run.paths)
         hosts = self.run.network.hosts
         self.source, self.destination = hosts["p0r0h0"].ip, hosts["p1r1h0"].ip
         self.five_tuple = FiveTuple(self.source, self.destination, 6, 5000, 6000)
@@ -110,24 +107,16 @@ class TestFlowRecords:
     def test_an_earlier_controllers_entry_stays_while_it_leads_to_its_destination(self) -> None:
         entry = self.entry(self.add(self.paths()[0]))
         dpid = self.paths()[0].nodes[1]
-        self.book = FlowRecords(self.run.planner)
+        self.book = FlowRecords(self.run.paths)
         assert self.book.compare(dpid, [entry]) == ([], [])
 
     def test_an_earlier_controllers_entry_that_leads_astray_is_taken_out(self) -> None:
         dpid = self.paths()[0].nodes[1]
         good = self.entry(self.add(self.paths()[0]))
-        self.book = FlowRecords(self.run.planner)
+        self.book = FlowRecords(self.run.paths)
         (load, to_group) = good.actions
         assert isinstance(load, LoadLabel) and isinstance(to_group, ToGroup)
         for actions in ((LoadLabel(load.label + 999), to_group), (load, ToGroup(to_group.group_id + 1)),
                         (Output(77),), ()):
             bad = openflow.FlowEntry(*good.key, actions, None, good.cookie, 30, True)
             assert self.book.compare(dpid, [bad]) == ([], [good.key])
-
-    def test_a_path_that_is_not_live_or_not_shortest_is_refused(self) -> None:
-        path = self.paths()[0]
-        with pytest.raises(NoSuchPath, match="no live link from edge-p0r0 to core0"):
-            self.run.planner.explicit_entry(
-                self.five_tuple, Path((*path.nodes[:2], self.run.network.dpid_of["core0"], *path.nodes[-2:])), 0, 30)
-        with pytest.raises(NoSuchPath, match="shortest paths"):
-            self.run.planner.label_of(Path((*path.nodes[1:4], path.nodes[2], path.nodes[1])))

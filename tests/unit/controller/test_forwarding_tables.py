@@ -83,7 +83,7 @@ def test_an_explicit_path_follows_exactly_the_chosen_switches(data: st.DataObjec
     source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
     for path in run.state.network.shortest_paths(source, destination):
         switch = run.network.switches[path.nodes[1]]
-        entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30)
+        entry = run.paths.entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30)
         switch.receive([openflow.flow_add(switch.datapath, entry)])
         arrivals = run.network.send(a, run.network.tcp(a, b))
         assert {(arrival.where, arrival.switches) for arrival in arrivals} == {(destination, path.nodes[1:-1])}
@@ -97,7 +97,7 @@ def test_an_explicit_path_carries_its_one_flow_alone() -> None:
     source, destination = run.network.hosts[a].ip, run.network.hosts[b].ip
     path = run.state.network.shortest_paths(source, destination)[0]
     switch = run.network.switches[path.nodes[1]]
-    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 2)
+    entry = run.paths.entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 2)
     switch.receive([openflow.flow_add(switch.datapath, entry)])
     assert len(run.network.send(a, run.network.tcp(a, b))) == 1
     assert len(run.network.send(a, run.network.tcp(a, b, destination_port=6001))) == 8
@@ -263,7 +263,6 @@ def test_unknown_addresses_inside_a_racks_prefix_end_at_that_rack() -> None:
     edge = run.state.hosts[unknown].dpid
     run.state.remove_host(unknown)
     run.sync()
-    assert run.planner.edge_of(unknown) == edge
     sent = run.network.send("p0r0h0", run.network.tcp("p0r0h0", "p1r1h3"))
     assert {(arrival.where, arrival.switches[-1]) for arrival in sent} == {("nowhere", edge)}
     asked = run.network.send("p0r0h0", arp_request(run, "p0r0h0", unknown))
@@ -312,7 +311,7 @@ def test_a_read_falls_back_to_the_default_paths_by_the_switch_alone_when_its_fir
     source, destination = (run.network.hosts[name].ip for name in ("p0r0h0", "p1r1h0"))
     path = data.draw(st.sampled_from(run.state.network.shortest_paths(source, destination)))
     switch = run.network.switches[path.nodes[1]]
-    entry = run.planner.explicit_entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 5)
+    entry = run.paths.entry(FiveTuple(source, destination, 6, 5000, 6000), path, COOKIE_FLOWS | 7, 30, 5)
     switch.receive([openflow.flow_add(switch.datapath, entry)])
     assert len(run.network.send("p0r0h0", run.network.tcp("p0r0h0", "p1r1h0"))) == 1
     run.network.dead.add(frozenset(run.network.name_of[dpid] for dpid in path.nodes[1:3]))
