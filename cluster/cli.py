@@ -41,7 +41,7 @@ COMMANDS = {
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance, adopt."),
     "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
-    "fsck": ("cluster.commands.node", "fsck", "Check that every file's content lies where it should."),
+    "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "enter": ("cluster.commands.enter", "enter", "Run COMMAND, or a shell, on a HOST of the emulated fabric."),

@@ -30,3 +30,11 @@ class InvalidState(ClusterError):
 
 class InvalidSetting(ClusterError):
     """A setting from the command line or the environment is out of range."""
+
+
+class CannotTell(ClusterError):
+    """What would be needed for a decision cannot be asked."""
+
+
+class NotOnFabric(ClusterError):
+    """This process cannot reach the dataservers: their network is not its own."""

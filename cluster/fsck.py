@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Set
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fs.channel import ConnectionLost, MalformedFrame, connect
+from cluster.errors import CannotTell
+from fs import paths
+from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
+from fs.errors import NoSuchFile, NotADirectory
+from fs.identification import connect_identified
 from fs.nameserver.requests import file_id_text
 from fs.proto.speedwell_pb2 import (
+    DIRECTORY,
     OK,
     ContentEntry,
     DataReply,
@@ -29,12 +34,16 @@ PAGE = 1000
 VERIFY_TIMEOUT_SECONDS = 300.0
 """For one answer: the largest file of a dataserver is read in that time."""
 
+KINDS = ("missing", "unreachable", "under-replicated", "diverged", "lost-replica", "short-replica", "lost-tail",
+         "corrupt", "orphaned")
+
 Inventory = Mapping[str, FileReport]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `kind` is missing (no live replica holds the content), under-replicated (fewer good
+    """One thing that is wrong. `kind` is missing (all its dataservers were asked, and none holds the content),
+    unreachable (none that was asked holds it, and others could not be asked), under-replicated (fewer good
     replicas than wanted), diverged (undamaged by its own sums, but they are not those of the other replicas),
     lost-replica (a dataserver of the set does not hold it), short-replica (it has less than the file), lost-tail (no
     dataserver has the end of the file: `left` bytes are there, on `holders`), corrupt (bytes there differ from their
@@ -48,6 +57,8 @@ class Problem:
     unreadable: bool = False
     left: int | None = None
     holders: tuple[str, ...] = ()
+    path: str = ""
+    """One of the file's names; empty if it has none any more (it is open, or in the trash)."""
 
 
 @dataclass
@@ -57,19 +68,28 @@ class Check:
     files: int = 0
     replicas: int = 0
     unreachable: list[str] = field(default_factory=list)
+    """Dataservers from which the nameserver hears, and this machine does not."""
+    away: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What an operator has to decide: dataservers of another namespace, a namespace that is an old copy."""
     awaited_inventories: list[str] = field(default_factory=list)
     quarantined: list[dict[str, Any]] = field(default_factory=list)
+    waiting: int = 0
+    """Replicas that are being made, or that wait for their deletion: normal after a drain, a move, a removal."""
 
     @property
     def clean(self) -> bool:
-        return not self.problems and not self.unreachable and not self.warnings
+        return not self.problems and not self.unreachable and not self.away and not self.warnings
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many problems there are of each kind, all kinds named."""
+        return dict.fromkeys(KINDS, 0) | Counter(problem.kind for problem in self.problems)
 
     def document(self) -> dict[str, Any]:
-        return {"clean": self.clean, "files": self.files, "replicas": self.replicas,
-                "unreachable": self.unreachable, "warnings": self.warnings,
+        return {"clean": self.clean, "counts": self.counts, "waiting": self.waiting, "files": self.files,
+                "replicas": self.replicas, "unreachable": self.unreachable, "away": self.away, "warnings": self.warnings,
                 "awaited_inventories": self.awaited_inventories, "quarantined": self.quarantined,
                 "problems": [asdict(problem) for problem in self.problems]}
 
@@ -96,13 +116,35 @@ def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda cou
     before = {(problem.kind, problem.file_id, problem.dataserver_id) for problem in found.problems}
     again.problems = [problem for problem in again.problems
                       if (problem.kind, problem.file_id, problem.dataserver_id) in before]
+    names = _names(metadata, {problem.inode for problem in again.problems})
+    again.problems = [replace(problem, path=os.fsdecode(names.get(problem.inode, b""))) for problem in again.problems]
     return again
+
+
+def _names(metadata: MetadataClient, inodes: set[int]) -> dict[int, bytes]:
+    """A path of each inode that has one, found by listing directories until all are."""
+    found: dict[int, bytes] = {}
+    directories = [paths.ROOT]
+    while directories and inodes - found.keys():
+        directory = directories.pop()
+        with contextlib.suppress(NoSuchFile, NotADirectory):    # removed meanwhile
+            for entry in metadata.list(directory):
+                path = paths.join(directory, entry.name)
+                if entry.attributes.inode in inodes:
+                    found.setdefault(entry.attributes.inode, path)
+                if entry.attributes.type == DIRECTORY:
+                    directories.append(path)
+    return found
 
 
 def repair(metadata: MetadataClient, found: Check) -> None:
     """Have put right what a check found; it takes a while. A file whose end no dataserver has is cut to what is left.
-    Damaged blocks are fetched from other replicas at once; a
-    replica of which that cannot be done, as it cannot even be read, is made anew. Raises NameserverUnavailable."""
+    Damaged blocks are fetched from other replicas at once; a replica of which that cannot be done, as it cannot even
+    be read, is made anew. Raises NameserverUnavailable, and CannotTell if dataservers could not be reached: then
+    nothing is done."""
+    if found.unreachable:
+        raise CannotTell(f"nothing is repaired: {', '.join(found.unreachable)} cannot be reached from this machine, "
+                         "so what lies there is not known")
     servers = {status.server.dataserver_id: status.server for status in metadata.statistics().dataservers}
     unreadable = []
     for problem in found.problems:
@@ -110,7 +152,7 @@ def repair(metadata: MetadataClient, found: Check) -> None:
         if problem.kind != "corrupt" or server is None or not server.alive:
             continue
         with contextlib.suppress(ConnectionLost, MalformedFrame):
-            left = verified(server, VerifyOperation(file_ids=[problem.file_id], repair=True))
+            left = verified(server, VerifyOperation(file_ids=[problem.file_id], repair=True), metadata.namespace)
             if problem.file_id in left and problem.unreadable:
                 unreadable.append(Finding(inode=problem.inode, file_id=problem.file_id,
                                           dataserver_id=problem.dataserver_id))
@@ -133,25 +175,28 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verif
     for status in statistics.dataservers:
         name = status.server.dataserver_id
         try:
-            inventories[name] = inventory_of(status.server, digests) if status.server.alive else {}
+            inventories[name] = (inventory_of(status.server, metadata.namespace, digests) if status.server.alive
+                                 else {})
             if status.server.alive:
                 result.quarantined += [
                     {"dataserver_id": name, "file_id": report.file_id, "size": report.size,
                      "path": os.fsdecode(report.path), "seconds_left": report.seconds_left}
-                    for report in inventory_of(status.server, quarantined=True).values()]
+                    for report in inventory_of(status.server, metadata.namespace, quarantined=True).values()]
             if verify is not None and status.server.alive:
-                _add_damage(inventories[name], verified(status.server, verify))
+                _add_damage(inventories[name], verified(status.server, verify, metadata.namespace))
         except (ConnectionLost, MalformedFrame):
             inventories[name] = {}
             result.unreachable.append(name)
         if not status.server.alive and (status.replicas or not status.draining):
-            result.unreachable.append(name)
+            result.away.append(name)
     entries = {}
     for entry in metadata.contents():
         entries[file_id_text(entry.content.file_id)] = entry
         progress(1)
-    result.unreachable = sorted(set(result.unreachable))
-    result.problems = compare(entries.values(), inventories, set(result.unreachable), surplus | metadata.surplus())
+    surplus |= metadata.surplus()
+    result.waiting = len(surplus)
+    result.problems = compare(entries.values(), inventories, set(result.unreachable), surplus,
+                              away=set(result.away))
     result.files = len(entries)
     result.replicas = sum(len(inventory) for inventory in inventories.values())
     return result
@@ -162,11 +207,11 @@ def _add_damage(inventory: dict[str, FileReport], damage: Mapping[str, str]) -> 
         report.damage = damage.get(file_id, "" if report.inode else report.damage)
 
 
-def verified(server: Replica, operation: VerifyOperation) -> dict[str, str]:
+def verified(server: Replica, operation: VerifyOperation, namespace: bytes) -> dict[str, str]:
     """What is wrong with the files that the dataserver compares with their sums. Raises ConnectionLost,
     MalformedFrame."""
     damage: dict[str, str] = {}
-    channel = connect(server.host, server.port, stall_timeout_seconds=VERIFY_TIMEOUT_SECONDS)
+    channel = connect_identified(server, namespace, VERIFY_TIMEOUT_SECONDS)
     try:
         while True:
             channel.send(DataRequest(verify=operation))
@@ -186,11 +231,12 @@ def live_servers(metadata: MetadataClient) -> list[Replica]:
     return [status.server for status in metadata.statistics().dataservers if status.server.alive]
 
 
-def inventory_of(server: Replica, digests: bool = False, *, quarantined: bool = False) -> dict[str, FileReport]:
+def inventory_of(server: Replica, namespace: bytes, digests: bool = False, *,
+                 quarantined: bool = False) -> dict[str, FileReport]:
     """All contents on a dataserver by file id, with digests of their sums if wanted, or all in quarantine there.
     Raises ConnectionLost, MalformedFrame."""
     contents: dict[str, FileReport] = {}
-    channel = connect(server.host, server.port)
+    channel = connect_identified(server, namespace)
     try:
         after = ""
         while True:
@@ -208,15 +254,17 @@ def inventory_of(server: Replica, digests: bool = False, *, quarantined: bool = 
 
 
 def compare(entries: Iterable[ContentEntry], inventories: Mapping[str, Inventory],
-            unreachable: set[str], surplus: Container[tuple[str, str]] = ()) -> list[Problem]:
+            unreachable: set[str], surplus: Container[tuple[str, str]] = (), *,
+            away: Set[str] = frozenset()) -> list[Problem]:
     """What is wrong, given every content and what lies on each dataserver. A file without a byte needs no replica
-    to hold anything; `surplus` has (file id, dataserver id) of contents that may lie about."""
+    to hold anything; `surplus` has (file id, dataserver id) of contents that may lie about. Nothing is known of what
+    lies on those `unreachable` or `away`; only the latter are counted as lost replicas."""
     problems: list[Problem] = []
     members: dict[str, set[str]] = {}
     for entry in entries:
         file_id = file_id_text(entry.content.file_id)
         members[file_id] = set(entry.dataserver_ids)
-        problems += _check_content(entry, file_id, inventories, unreachable)
+        problems += _check_content(entry, file_id, inventories, unreachable, away)
         problems += _check_digests(entry, file_id, inventories)
     for name, inventory in inventories.items():
         for file_id, report in inventory.items():
@@ -247,10 +295,11 @@ def _check_digests(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
 
 
 def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, Inventory],
-                   unreachable: set[str]) -> list[Problem]:
+                   unreachable: set[str], away: Set[str]) -> list[Problem]:
     size, problems, good = entry.content.size, [], 0
+    unknown = [name for name in entry.dataserver_ids if name in unreachable or name in away]
     for name in entry.dataserver_ids:
-        if name in unreachable:
+        if name in unknown:
             continue
         report = inventories.get(name, {}).get(file_id)
         if report is not None and report.damage:
@@ -263,14 +312,17 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
                                     f"it has {report.size} of {size} bytes", name))
         else:
             good += 1
-    tail = _lost_tail(entry, file_id, inventories, unreachable)
+    tail = _lost_tail(entry, file_id, inventories, set(unknown))
     if tail is not None:
         return [tail, *problems]
     wanted = entry.content.replication
-    if not good and size:
+    if not good and size and unknown:
+        problems.append(Problem("unreachable", entry.inode, file_id,
+                                f"its {size} bytes may be on {', '.join(unknown)}, which cannot be asked"))
+    elif not good and size:
         problems.append(Problem("missing", entry.inode, file_id,
                                 f"none of {', '.join(entry.dataserver_ids)} holds its {size} bytes"))
-    elif good < min(wanted, len(inventories)):
+    elif good + len(unreachable.intersection(unknown)) < min(wanted, len(inventories)):
         problems.append(Problem("under-replicated", entry.inode, file_id, f"{good} of {wanted} replicas"))
     return problems
 

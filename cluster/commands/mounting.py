@@ -32,6 +32,8 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
     The mount runs in the background until `speedwell umount`.
     """
     place = mounts.locate(mountpoint)
+    with target.connect() as client:
+        client.require_dataservers()    # else programs would find names without bytes
     processes = _processes()
     with processes.exclusive("`speedwell mount`"):
         processes.forget_dead()

@@ -1,4 +1,4 @@
-"""speedwell node, speedwell fsck"""
+"""speedwell node"""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cluster.commands.output import bytes_for_people, console, echo, echo_json
 if TYPE_CHECKING:
     from fs.client import Client
 
-CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
 POLL_SECONDS = 0.5
 
 
@@ -109,57 +108,3 @@ def balance(target: Target) -> None:
     """Move replicas in the background until all dataservers are about equally full."""
     with target.connect() as client:
         client.metadata.balance()
-
-
-@click.command()
-@click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
-@click.option("--accept-roll-back", is_flag=True, help="Go on with a namespace that is an old copy of itself, when "
-              "there is no newer one. Contents that it does not know go to quarantine.")
-@click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
-              "damage is told that dataservers have found and could not repair.")
-@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), default=300.0, show_default=True,
-              metavar="SECONDS", help="How long a repair may take.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@connection_options
-@click.pass_context
-def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: bool, timeout_seconds: float,
-         as_json: bool, target: Target) -> None:
-    """Check that every file's content lies where it should.
-
-    Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong.
-    """
-    from cluster import fsck as checking
-
-    with target.connect() as client:
-        if accept_roll_back:
-            client.metadata.repair((), (), accept_roll_back=True)
-        result = checking.check(client.metadata, verify=verify)
-        first = result
-        deadline = time.monotonic() + timeout_seconds
-        if repair and not result.clean and not result.warnings:
-            while not result.clean and time.monotonic() < deadline:
-                checking.repair(client.metadata, result)
-                time.sleep(POLL_SECONDS)
-                result = checking.check(client.metadata, digests=verify)
-                if not result.problems:
-                    break  # servers that are away are nothing to repair
-    if as_json:
-        echo_json({**result.document(), "found": first.document()["problems"]})
-    else:
-        for problem in result.problems:
-            where = f" on {problem.dataserver_id}" if problem.dataserver_id else ""
-            echo(f"{problem.kind}{where}: inode {problem.inode}, content {problem.file_id}: {problem.detail}")
-        for name in result.unreachable:
-            echo(f"away: dataserver {name}")
-        for warning in result.warnings:
-            echo(f"to decide: {warning}")
-        if result.awaited_inventories:
-            echo(f"nothing is deleted before all is known that lies on {', '.join(result.awaited_inventories)}")
-        if result.quarantined:
-            echo(f"in quarantine: {len(result.quarantined)} contents that no file has (`speedwell quarantine list`)")
-        echo(f"{result.files} files, {result.replicas} replicas: "
-             + ("clean" if not result.problems and not result.warnings else f"{len(result.problems)} problems")
-             + (f", {len(first.problems)} repaired" if repair and first.problems and not result.problems else ""))
-    if result.problems or result.warnings:
-        context.exit(NOT_REPAIRED)
-    context.exit(REPAIRED if first.problems else CLEAN)

@@ -60,7 +60,7 @@ def restore(content: str, path: str | None, target: Target) -> None:
             raise ClusterError(f"no dataserver that can be reached has {content} in quarantine; "
                                "`speedwell quarantine list` shows what there is")
         server, report = max(copies, key=lambda copy: copy[1].size)
-        _ask(server, QuarantineOperation(restore=content))
+        _ask(client, server, QuarantineOperation(restore=content))
         destination = os.fsencode(path) if path else report.path
         _copy(client, server, report, destination)
         echo(f"{os.fsdecode(destination)}: {report.size} bytes")
@@ -75,14 +75,14 @@ def empty(target: Target) -> None:
 
     with target.connect() as client:
         for server in live_servers(client.metadata):
-            _ask(server, QuarantineOperation(empty=True))
+            _ask(client, server, QuarantineOperation(empty=True))
 
 
 def _found(client: Client) -> list[tuple[Replica, FileReport]]:
     from cluster.fsck import inventory_of, live_servers
 
     return [(server, report) for server in live_servers(client.metadata)
-            for report in inventory_of(server, quarantined=True).values()]
+            for report in inventory_of(server, client.metadata.namespace, quarantined=True).values()]
 
 
 def _document(server: Replica, report: FileReport) -> dict[str, Any]:
@@ -91,11 +91,11 @@ def _document(server: Replica, report: FileReport) -> dict[str, Any]:
             "damage": report.damage}
 
 
-def _ask(server: Replica, operation: Any) -> None:
-    from fs.channel import connect
+def _ask(client: Client, server: Replica, operation: Any) -> None:
+    from fs.identification import connect_identified
     from fs.proto.speedwell_pb2 import OK, DataReply, DataRequest
 
-    channel = connect(server.host, server.port)
+    channel = connect_identified(server, client.metadata.namespace)
     try:
         channel.send(DataRequest(quarantine=operation))
         reply = channel.expect(DataReply)

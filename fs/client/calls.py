@@ -45,6 +45,7 @@ class Calls:
         self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
         self._take = self._pool.take_on_this_host if self._host == local_host else self._pool.take
         self._frame_port: int | None = None     # None: not asked for yet
+        self.namespace = b""     # of the nameserver, when it was last connected to
         self._grpc_only_until = 0.0
         self._channel: Any = None
         self._methods: dict[str, Any] = {}
@@ -79,6 +80,7 @@ class Calls:
             if port is None:
                 statistics = self._over_grpc("Statistics", pb.StatisticsRequest(), timeout_seconds)
                 port = self._frame_port = statistics.frame_port
+                self.namespace = statistics.namespace
             if port == 0:
                 return None
             try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from fs import paths
+from fs.channel import ConnectionLost
 from fs.client.appender import Appender
 from fs.client.bulk import receive_file, send_file
 from fs.client.context import DEFAULT_PARTS, ClientContext
@@ -19,12 +20,15 @@ from fs.errors import (
     FileClosed,
     InvalidArgument,
     IsADirectory,
+    NoReplicaAvailable,
     NoSuchFile,
     NotADirectory,
     NotSupported,
     SpeedwellError,
 )
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes, DirectoryEntry, StatisticsReply
+
+_ASKED_DATASERVERS = 3
 
 Progress = Callable[[int], None]
 """Called with the number of bytes moved since the last call."""
@@ -150,6 +154,22 @@ class Client:
     def statistics(self) -> StatisticsReply:
         """Files, directories, capacity and the state of every dataserver."""
         return self._metadata.statistics()
+
+    def require_dataservers(self) -> None:
+        """Check that this machine can reach the dataservers that live, by asking some of them who they are.
+
+        Raises NoReplicaAvailable if none of those answers as itself.
+        """
+        alive = [status.server for status in self.statistics().dataservers if status.server.alive]
+        refused: Exception | None = None
+        for server in alive[:_ASKED_DATASERVERS]:
+            try:
+                self._context.connections.give_back(server.host, server.port, self._context.connection_to(server))
+                return
+            except ConnectionLost as error:
+                refused = error
+        if refused is not None:
+            raise NoReplicaAvailable(str(refused))
 
     # ------------------------------------------------------------------ content
 

@@ -15,6 +15,7 @@ from fs.client.metrics import Metrics
 from fs.client.steering import Steering
 from fs.connections import ConnectionPool
 from fs.errors import InvalidArgument, SpeedwellError
+from fs.identification import Identified
 from fs.proto.speedwell_pb2 import CheckOperation, DataReply, DataRequest, Replica
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class ClientContext:
         self.steer_min_bytes = steer_min_bytes
         self.most_parts = most_parts
         self.local_host = local_host
+        self.identified = Identified(lambda: metadata.namespace)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
         self._place: tuple[str, str] | None = None
@@ -101,13 +103,16 @@ class ClientContext:
     def note_failure(self, replica: Replica) -> None:
         """Try this dataserver last for a while."""
         self._failed_at[replica.host, replica.port] = time.monotonic()
+        self.identified.forget(replica)
 
     def connection_to(self, replica: Replica, send_bytes: int = 0) -> Channel:
         """A connection to a dataserver, to send so many bytes to it. Not over the network if it is on this host, and
         they are not many: a local socket has a small buffer. Raises ConnectionLost."""
         if replica.host == self.local_host and send_bytes <= LOCAL_BYTES:
-            return self.connections.take_on_this_host(replica.host, replica.port)
-        return self.connections.take(replica.host, replica.port)
+            channel = self.connections.take_on_this_host(replica.host, replica.port)
+        else:
+            channel = self.connections.take(replica.host, replica.port)
+        return self.identified.require(channel, replica)
 
     def report_damage(self, replica: Replica, file_id: str) -> None:
         """Have a dataserver compare a file with its sums, and repair it. Best effort."""

@@ -125,6 +125,11 @@ class MetadataClient(PosixMetadata):
             self._cache.fill(above, moment_above, [(path, reply.directory)], now)
         return reply
 
+    @property
+    def namespace(self) -> bytes:
+        """The identity of the namespace; empty before the first call."""
+        return self._nameservers.namespace
+
     def statistics(self) -> StatisticsReply:
         """Counts, capacities, and every dataserver the nameserver knows."""
         reply: StatisticsReply = self._call("Statistics", pb.StatisticsRequest())

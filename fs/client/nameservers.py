@@ -87,6 +87,11 @@ class Nameservers:
                                             f"{self._timeout_seconds:g} s")
             time.sleep(RETRY_PAUSE_SECONDS)
 
+    @property
+    def namespace(self) -> bytes:
+        """The identity of the namespace; empty before the first call."""
+        return self._calls[self._asked].namespace
+
     def close(self) -> None:
         """Calls afterwards raise FileClosed."""
         for calls in self._calls:

@@ -106,16 +106,16 @@ def run(flags: argparse.Namespace) -> int:
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
     authority = Authority(flags.id, lease, link)
-    server = DataServer(store, listener, authority, scrubber=scrubber,
-                        local_listener=local.listen(advertised, port), quarantine=quarantine)
-    own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
-    copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
-                    bytes_per_second=flags.recovery_rate)
     mirror = Mirror(flags.directory / "mirror")
-    mirroring = Mirroring(mirror, link, flags.id)
     identity = Identity(flags.directory,
                         lambda: bool(quarantine) or not mirror.is_empty or next(store.ids(), None) is not None,
                         mirror.holders.namespace)
+    server = DataServer(store, listener, authority, scrubber=scrubber,
+                        local_listener=local.listen(advertised, port), quarantine=quarantine, identity=identity)
+    own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
+    copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
+                    bytes_per_second=flags.recovery_rate)
+    mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()

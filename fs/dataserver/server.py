@@ -11,6 +11,7 @@ from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
+from fs.dataserver.identity import Identity
 from fs.dataserver.office import Authority
 from fs.dataserver.primary import Primary
 from fs.dataserver.quarantine import Quarantine
@@ -48,7 +49,7 @@ class DataServer(FrameServer):
     def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *,
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
                  max_connections: int = 0, scrubber: Scrubber | None = None,
-                 quarantine: Quarantine | None = None) -> None:
+                 quarantine: Quarantine | None = None, identity: Identity | None = None) -> None:
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
                          max_connections=max_connections)
         self._store = store
@@ -57,6 +58,8 @@ class DataServer(FrameServer):
         self._appends = Appends(store, self._relays, primary)
         self._scrubber = scrubber
         self._quarantine = quarantine
+        self._dataserver_id = authority.dataserver_id
+        self._identity = identity
         self._versions = Versions(store, self._relays, primary)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
@@ -94,6 +97,9 @@ class DataServer(FrameServer):
             channel.send(self._verify(request.verify))
         elif operation == "quarantine":
             channel.send(self._from_quarantine(request.quarantine))
+        elif operation == "identity":
+            namespace = self._identity.namespace if self._identity is not None else b""
+            channel.send(DataReply(status=OK, dataserver_id=self._dataserver_id, namespace=namespace))
         else:
             raise InvalidArgument("operation: the request has none")
 

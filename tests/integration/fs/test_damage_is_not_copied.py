@@ -55,7 +55,7 @@ def launder(cluster: LocalCluster, replica: Replica, file_id: str, offset: int) 
 def require_no_damage_with_a_good_sum(cluster: LocalCluster, attributes: Attributes, content: bytes) -> None:
     for replica in attributes.replicas:
         stored = cluster.stored_bytes(replica.dataserver_id, attributes.file_id)
-        damaged = fsck.verified(replica, VerifyOperation(file_ids=[attributes.file_id]))
+        damaged = fsck.verified(replica, VerifyOperation(file_ids=[attributes.file_id]), b"")
         assert damaged or content.startswith(stored), replica.dataserver_id
 
 

@@ -36,3 +36,13 @@ def test_a_longer_copy_outside_the_set_is_not_given_up() -> None:
 
 def test_a_file_of_which_nothing_is_left_is_missing() -> None:
     assert "missing" in [kind for kind, _, _ in kinds({"d0": 0, "d1": 0})]
+
+
+def test_what_nobody_could_ask_is_not_called_missing() -> None:
+    for lengths in ({"d0": 0, "d1": 0}, {"d0": 0}):
+        found = [kind for kind, _, _ in kinds(lengths, unreachable=("d1",))]
+        assert "unreachable" in found and "missing" not in found
+
+
+def test_a_replica_that_cannot_be_reached_from_here_is_not_counted_as_lost() -> None:
+    assert kinds({"d0": 100, "d1": 0}, unreachable=("d1",)) == []

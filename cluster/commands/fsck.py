@@ -1,0 +1,96 @@
+"""speedwell fsck"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import echo, echo_json
+from cluster.errors import CannotTell
+
+if TYPE_CHECKING:
+    from cluster.fsck import Check, Problem
+    from fs.client.metadata import MetadataClient
+
+CLEAN, REPAIRED, NOT_REPAIRED = 0, 1, 4
+POLL_SECONDS = 0.5
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Have what is wrong put right, and wait for it.")
+@click.option("--accept-roll-back", is_flag=True, help="Go on with a namespace that is an old copy of itself, when "
+              "there is no newer one. Contents that it does not know go to quarantine.")
+@click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
+              "damage is told that dataservers have found and could not repair.")
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), default=300.0, show_default=True,
+              metavar="SECONDS", help="How long a repair may take.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@connection_options
+@click.pass_context
+def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: bool, timeout_seconds: float,
+         as_json: bool, target: Target) -> None:
+    """Check that every file's content lies where it should.
+
+    Exit codes: 0 nothing is wrong, 1 what was wrong has been repaired, 4 something is wrong, or could not be looked
+    at. What is normal is told and is no error: copies that wait for their deletion, replicas that are being made.
+    """
+    from cluster import fsck as checking
+
+    with target.connect() as client:
+        if accept_roll_back:
+            client.metadata.repair((), (), accept_roll_back=True)
+        first = result = checking.check(client.metadata, verify=verify)
+        refusal = ""
+        if repair and not result.clean and not result.warnings:
+            try:
+                result = _repaired(client.metadata, result, verify, time.monotonic() + timeout_seconds)
+            except CannotTell as error:
+                refusal = str(error)
+    if as_json:
+        echo_json({**result.document(), "found": first.document()["problems"]})
+    else:
+        _print(result, first.problems if repair and not result.problems else [])
+    if refusal:
+        click.echo(f"speedwell: {refusal}", err=True)
+    if result.problems or result.warnings or result.unreachable:
+        context.exit(NOT_REPAIRED)
+    context.exit(REPAIRED if first.problems else CLEAN)
+
+
+def _repaired(metadata: MetadataClient, result: Check, verify: bool, deadline: float) -> Check:
+    from cluster import fsck as checking
+
+    while not result.clean and time.monotonic() < deadline:
+        checking.repair(metadata, result)
+        time.sleep(POLL_SECONDS)
+        result = checking.check(metadata, digests=verify)
+        if not result.problems:
+            break  # servers that are away are nothing to repair
+    return result
+
+
+def _print(result: Check, repaired: list[Problem]) -> None:
+    for problem in result.problems:
+        where = f" on {problem.dataserver_id}" if problem.dataserver_id else ""
+        name = problem.path or (f"inode {problem.inode}" if problem.inode else "")
+        echo(f"{problem.kind}{where}: {f'{name}, ' if name else ''}content {problem.file_id}: {problem.detail}")
+    for name in result.unreachable:
+        echo(f"not reached from this machine: dataserver {name}")
+    for name in result.away:
+        echo(f"away: dataserver {name}")
+    for warning in result.warnings:
+        echo(f"to decide: {warning}")
+    if result.waiting:
+        echo(f"normal: {result.waiting} replicas are being made or wait for their deletion, as after a drain")
+    if result.awaited_inventories:
+        echo(f"nothing is deleted before all is known that lies on {', '.join(result.awaited_inventories)}")
+    if result.quarantined:
+        echo(f"in quarantine: {len(result.quarantined)} contents that no file has (`speedwell quarantine list`)")
+    counts = ", ".join(f"{count} {kind}" for kind, count in result.counts.items() if count)
+    verdict = f"{len(result.problems)} problems ({counts})" if result.problems else (
+        "not all could be looked at" if result.unreachable else "to decide" if result.warnings else "clean")
+    echo(f"{result.files} files, {result.replicas} replicas: {verdict}"
+         + (f", {len(repaired)} repaired" if repaired else ""))

@@ -1,0 +1,80 @@
+"""Who answers at a dataserver's address. On another network that may be anybody: no byte of a file is for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
+from fs.proto.speedwell_pb2 import OK, DataReply, DataRequest, IdentityOperation, Replica
+
+ANSWER_TIMEOUT_SECONDS = 3.5
+"""For somebody who takes the question and never answers; a dataserver does at once."""
+
+
+class WrongServer(ConnectionLost):
+    """Another server, or none of Speedwell's, answers at a dataserver's address."""
+
+
+def identify(channel: Channel, dataserver_id: str, namespace: bytes) -> None:
+    """Ask a dataserver who it is; an empty `namespace` may be any. Closes the connection and raises WrongServer if it
+    is another one, ConnectionLost if it does not answer."""
+    try:
+        channel.set_timeout(ANSWER_TIMEOUT_SECONDS)
+        channel.send(DataRequest(identity=IdentityOperation()))
+        reply = channel.expect(DataReply)
+        channel.set_timeout(STALL_TIMEOUT_SECONDS)
+    except MalformedFrame:
+        channel.close()
+        raise WrongServer(_wrong(channel, dataserver_id, "what answers there is no server of Speedwell")) from None
+    except ConnectionLost:
+        channel.close()
+        raise
+    found = ""
+    if reply.status != OK or reply.dataserver_id != dataserver_id:
+        found = f"{reply.dataserver_id or 'something else'} answers there"
+    elif namespace and reply.namespace and reply.namespace != namespace:
+        found = "that of another installation answers there"
+    if found:
+        channel.close()
+        raise WrongServer(_wrong(channel, dataserver_id, found))
+
+
+def connect_identified(server: Replica, namespace: bytes,
+                       stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> Channel:
+    """A connection of its own to that very dataserver. Raises WrongServer, ConnectionLost."""
+    channel = connect(server.host, server.port)
+    identify(channel, server.dataserver_id, namespace)
+    channel.set_timeout(stall_timeout_seconds)
+    return channel
+
+
+class Identified:
+    """The dataservers that have said who they are, each asked at the first connection to its address. Thread-safe.
+    `namespace` tells that of the installation."""
+
+    def __init__(self, namespace: Callable[[], bytes]) -> None:
+        self._namespace = namespace
+        self._known: set[tuple[str, int, str]] = set()
+        self._lock = threading.Lock()
+
+    def require(self, channel: Channel, server: Replica) -> Channel:
+        """The connection, which leads to that very dataserver. Raises WrongServer, ConnectionLost."""
+        key = (server.host, server.port, server.dataserver_id)
+        with self._lock:
+            known = key in self._known
+        if not known:
+            identify(channel, server.dataserver_id, self._namespace())
+            with self._lock:
+                self._known.add(key)
+        return channel
+
+    def forget(self, server: Replica) -> None:
+        """Ask that dataserver again: it did not serve, and another one may have taken its address."""
+        with self._lock:
+            self._known.discard((server.host, server.port, server.dataserver_id))
+
+
+def _wrong(channel: Channel, dataserver_id: str, found: str) -> str:
+    return (f"{channel.peer} is not the dataserver {dataserver_id}: {found}. Is this machine on the network of the "
+            "installation?")
