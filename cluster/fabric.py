@@ -38,6 +38,7 @@ from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
 from topo.emulation.settings import Settings
 from topo.fabric import Fabric, InvalidFabric
+from topo.fabric.machine import NAME, with_machine
 
 DIRECTORY = Path("/var/tmp/speedwell/fabric")
 MACHINE = "10.255.0.1"
@@ -61,6 +62,8 @@ class FabricSettings(BaseModel):
     fabric: Fabric
     directory: Path = DIRECTORY
     mounts: dict[str, Path] = {}
+    machine: bool = False
+    """Whether this machine is a host of the fabric itself, `machine`, for the commands that run on it."""
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
@@ -97,7 +100,8 @@ class FabricCluster:
     def __init__(self, settings: FabricSettings) -> None:
         self.settings = settings
         self.processes = Processes(settings.directory)
-        self.emulation = Emulation(settings.fabric, directory=settings.directory,
+        self.network = with_machine(settings.fabric) if settings.machine else settings.fabric
+        self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
                                    host_service_bytes=DATASERVER_BYTES)
@@ -122,10 +126,10 @@ class FabricCluster:
         progress(f"starting {len(fabric.hosts)} dataservers")
         self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
-        wait_for_network(CONTROLLER_URL, fabric)
+        wait_for_network(CONTROLLER_URL, self.network)
         progress("waiting until the controller knows every host")
         self.emulation.announce_hosts()
-        wait_for_hosts(CONTROLLER_URL, fabric)
+        wait_for_hosts(CONTROLLER_URL, self.network)
         progress("waiting until the nameserver hears every dataserver")
         wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
         for host, mountpoint in self.settings.mounts.items():
@@ -180,6 +184,8 @@ class FabricCluster:
             "hosts": {host.name: {"pid": self.emulation.host_pid(host.name), "ip": host.ip,
                                   "management_ip": host.management_ip, "rack": host.rack, "pod": host.pod}
                       for host in self.settings.fabric.hosts},
+            **({"machine": {"pid": self.emulation.host_pid(NAME), "ip": self.network.host(NAME).ip}}
+               if self.settings.machine else {}),
         }
 
     def _controller(self) -> Command:

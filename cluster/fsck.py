@@ -89,8 +89,9 @@ class Check:
 
     def document(self) -> dict[str, Any]:
         return {"clean": self.clean, "counts": self.counts, "waiting": self.waiting, "files": self.files,
-                "replicas": self.replicas, "unreachable": self.unreachable, "away": self.away, "warnings": self.warnings,
-                "awaited_inventories": self.awaited_inventories, "quarantined": self.quarantined,
+                "replicas": self.replicas, "unreachable": self.unreachable, "away": self.away,
+                "warnings": self.warnings, "awaited_inventories": self.awaited_inventories,
+                "quarantined": self.quarantined,
                 "problems": [asdict(problem) for problem in self.problems]}
 
     def of_kind(self, *kinds: str) -> list[Finding]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cluster import current
-from cluster.errors import NotRunning
+from cluster import current, fabric_network
+from cluster.errors import NotOnFabric, NotRunning
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -32,9 +32,14 @@ class Target:
     path_policy: str | None = None
     parts: int | None = None
     """The most replicas that a read comes from at once; None: the client library's default."""
+    off_fabric: str = ""
+    """Why this process can reach no dataserver, if that is known."""
 
-    def connect(self) -> Client:
-        """A client of the installation. Raises the errors of fs.errors for malformed addresses."""
+    def connect(self, *, for_bytes: bool = False) -> Client:
+        """A client of the installation, `for_bytes` of files too. Raises the errors of fs.errors for malformed
+        addresses, NotOnFabric."""
+        if for_bytes and self.off_fabric:
+            raise NotOnFabric(self.off_fabric)
         from fs.client import Client
         from fs.client.context import DEFAULT_PARTS
 
@@ -90,7 +95,7 @@ def connection_options(function: F) -> F:
                     replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
                     **kwargs: Any) -> Any:
         target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts, installation)
-        return function(*args, target=target, **kwargs)
+        return function(*args, target=replace(target, off_fabric=fabric_network.join(target.nameserver)), **kwargs)
 
     return with_target  # type: ignore[return-value]
 

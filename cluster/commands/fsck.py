@@ -39,7 +39,7 @@ def fsck(context: click.Context, repair: bool, accept_roll_back: bool, verify: b
     """
     from cluster import fsck as checking
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         if accept_roll_back:
             client.metadata.repair((), (), accept_roll_back=True)
         first = result = checking.check(client.metadata, verify=verify)

@@ -32,7 +32,7 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
     The mount runs in the background until `speedwell umount`.
     """
     place = mounts.locate(mountpoint)
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         client.require_dataservers()    # else programs would find names without bytes
     processes = _processes()
     with processes.exclusive("`speedwell mount`"):

@@ -31,7 +31,7 @@ def list_quarantine(as_json: bool, target: Target) -> None:
     """List what is kept, where, under which path it was made, and for how long it stays."""
     from rich.table import Table
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         rows = [_document(server, report) for server, report in _found(client)]
     if as_json:
         echo_json(rows)
@@ -53,7 +53,7 @@ def restore(content: str, path: str | None, target: Target) -> None:
     """Make the bytes of CONTENT the new file PATH (default: the path under which they were made)."""
     from fs.proto.speedwell_pb2 import QuarantineOperation
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         copies = [(server, report) for server, report in _found(client)
                   if report.file_id == content and not report.damage]
         if not copies:
@@ -73,7 +73,7 @@ def empty(target: Target) -> None:
     from cluster.fsck import live_servers
     from fs.proto.speedwell_pb2 import QuarantineOperation
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         for server in live_servers(client.metadata):
             _ask(client, server, QuarantineOperation(empty=True))
 

@@ -36,7 +36,7 @@ def put(sources: tuple[str, ...], destination: str, recursive: bool, replicas: s
     from cluster import transfer
 
     wanted = tuple(replicas.split(",")) if replicas else ()
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         if len(sources) > 1:
             transfer.require_directory(client, destination)
         for source in sources:
@@ -74,7 +74,7 @@ def get(source: str, destination: str, recursive: bool, target: Target) -> None:
     from fs.paths import name, normalise
     from fs.proto.speedwell_pb2 import DIRECTORY
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         path = client.follow(source)
         attributes = client.lookup(path)
         is_directory = attributes.type == DIRECTORY
@@ -106,7 +106,7 @@ def get(source: str, destination: str, recursive: bool, target: Target) -> None:
 @connection_options
 def cat(paths: tuple[str, ...], target: Target) -> None:
     """Write files to standard output."""
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         for path in paths:
             _to_output(client, client.follow(path), None)
 
@@ -123,7 +123,7 @@ def append(path: str, source: str, target: Target) -> None:
     """
     from cluster import transfer
 
-    with target.connect() as client:
+    with target.connect(for_bytes=True) as client:
         if source == STANDARD:
             with Meter("standard input", None) as meter:
                 transfer.append(client, client.follow(path), sys.stdin.fileno(), meter.advance)

@@ -98,7 +98,8 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | s
 
     given = {name: value for name, value in settings.items() if value is not None}
     mounts = {host: MOUNT_ROOT / host for host in mount_on}
-    description = supervisor.up(read_settings(fabric=parse_fabric(spec), mounts=mounts, **given),
+    description = supervisor.up(read_settings(fabric=parse_fabric(spec), mounts=mounts, machine=True,
+                                              **given),
                                 (lambda message: None) if as_json else _say)
     if as_json:
         echo_json(description)
@@ -107,6 +108,7 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | s
          f"{len(description['hosts'])} hosts with a dataserver each")
     for host, mountpoint in description["mounts"].items():
         echo(f"mounted on {host} at {mountpoint}")
+    echo(f"commands on this machine take part as its host `machine`, {description['machine']['ip']}")
     echo("next: `speedwell status`, `speedwell enter HOST`; stop with `speedwell down`")
 
 

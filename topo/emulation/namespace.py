@@ -1,19 +1,16 @@
 """What is set inside the namespace of a host or a switch, as one shell script per namespace: starting a process
 for each interface and setting would take most of an emulation's start."""
 
-import ctypes
-import os
 import socket
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
+from topo import network_namespace
 from topo.emulation import processes
 from topo.emulation.errors import EmulationError
 from topo.emulation.management import NODE_INTERFACE
 from topo.fabric.addresses import FABRIC_NETWORK, MANAGEMENT_NETWORK
 
-_CLONE_NEWNET = 0x40000000
 _DISCARD_PORT = 9
 
 # IPv6 would send router solicitations and multicast reports up to the controller as unknown hosts
@@ -30,11 +27,8 @@ def enter(pid: int) -> None:
 
     Raises `EmulationError`.
     """
-    libc = ctypes.CDLL(None, use_errno=True)    # os.setns came with Python 3.12
     try:
-        with Path(f"/proc/{pid}/ns/net").open("rb") as handle:
-            if libc.setns(handle.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        network_namespace.enter(pid)
     except OSError as error:
         raise EmulationError(f"cannot enter the network of process {pid}: {error.strerror}") from None
 

@@ -1,0 +1,53 @@
+"""Commands on the machine that emulates a fabric reach the servers on it as the fabric's host `machine`."""
+
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cluster.current import MACHINE_DIRECTORY
+from topo.network_namespace import enter
+
+STATE_FILE = MACHINE_DIRECTORY / "fabric.json"
+
+
+def join(nameserver: str) -> str:
+    """Have this process take part in the emulated fabric whose nameservers are `nameserver`, if there is one and the
+    process is on none of its hosts yet. Call it before any thread starts.
+
+    Returns why that is not possible: then the nameserver and the controller can be reached, and no dataserver. Empty
+    if there is nothing in the way.
+    """
+    fabric = _fabric()
+    if fabric is None or not set(nameserver.split(",")) & set(fabric.get("nameserver", "").split(",")):
+        return ""
+    if not _is_local(nameserver.partition(":")[0]):
+        return ""       # on a host of the fabric
+    refusal = "this machine is not on the fabric of this installation: run the command on one of its hosts, " \
+              "`speedwell enter HOST speedwell ...`"
+    if "machine" not in fabric:
+        return refusal
+    try:
+        enter(fabric["machine"]["pid"])
+    except OSError as error:
+        return f"{refusal} (only root can; here: {error.strerror})"
+    os.environ.update(fabric["environment"])
+    return ""
+
+
+def _fabric() -> dict[str, Any] | None:
+    with suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(Path(STATE_FILE).read_text())
+        return found
+    return None
+
+
+def _is_local(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
