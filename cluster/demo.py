@@ -244,20 +244,29 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
 
 
 def _show(console: Console, results: list[dict[str, Any]]) -> None:
+    console.print(_table(results))
+    share = max(row["switch_cpu_share"] for row in results)
+    console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
+
+
+def _table(results: list[dict[str, Any]]) -> Table:
+    """A row for each replica that served a read, as a read in parts has a path for each of them."""
     table = Table(title=f"The large file ({LARGE_FILE_BYTES >> 20} MiB), read on {results[0]['reader']} "
                         "while the way to the nearest replica is congested", title_justify="left")
     for heading in ("replica + path policy", "replica", "path"):
         table.add_column(heading, overflow="fold")
-    for heading in ("seconds", "MB/s", "ratio"):
+    for heading in ("share", "seconds", "MB/s", "ratio"):
         table.add_column(heading, justify="right")
     for row in results:
-        switches = row["path"][1:-1]
-        table.add_row(row["policy"].replace("+", " + "), row["replica"],
-                      " → ".join([row["replica"], *switches, row["reader"]]), f"{row['seconds']:.2f}",
-                      f"{row['bytes'] / row['seconds'] / 1e6:.2f}", f"{row['ratio']:.2f}")
-    console.print(table)
-    share = max(row["switch_cpu_share"] for row in results)
-    console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
+        of_read = [row["policy"].replace("+", " + "), f"{row['seconds']:.2f}",
+                   f"{row['bytes'] / row['seconds'] / 1e6:.2f}", f"{row['ratio']:.2f}"]
+        for source in row["sources"]:
+            policy, *figures = of_read
+            table.add_row(policy, source["replica"],
+                          " → ".join([source["replica"], *source["path"][1:-1], row["reader"]]),
+                          f"{source['bytes'] / row['bytes']:.0%}", *figures)
+            of_read = [""] * len(of_read)
+    return table
 
 
 def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:

@@ -53,13 +53,14 @@ def _read(client: Client, path: str) -> dict[str, object]:
                 reported = time.monotonic()
                 click.echo(json.dumps({"bytes": position}))
         seconds = time.monotonic() - begin
-        steered = reader.last_read
+        steered, sources = reader.last_read, reader.last_sources
     finally:
         reader.close()
-    return {"bytes": position, "seconds": seconds, "parts": len(reader.last_sources),
-            "replica": " and ".join(source.replica_id for source in reader.last_sources) or None,
+    return {"bytes": position, "seconds": seconds, "parts": len(sources),
+            "replica": " and ".join(source.replica_id for source in sources) or None,
             "chosen_by": steered.chosen_by if steered else None,
-            "path": list(steered.path) if steered else []}
+            "sources": [{"replica": source.replica_id, "bytes": source.size_bytes, "path": list(source.path)}
+                        for source in sources]}
 
 
 def _copy(client: Client, path: str, destination: Path) -> dict[str, object]:

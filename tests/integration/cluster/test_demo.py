@@ -20,7 +20,11 @@ def test_the_demo_reads_the_congested_file_from_another_replica_and_leaves_nothi
     nearest, mayflower = json.loads(results.read_text())
     assert nearest["policy"] == "nearest+ecmp" and mayflower["policy"] == "mayflower+mayflower"
     assert nearest["bytes"] == mayflower["bytes"] > 0
-    assert len(nearest["path"]) == 3, "the nearest replica is one switch away"
+    (source,) = nearest["sources"]
+    assert len(source["path"]) == 3, "the nearest replica is one switch away"
+    for source in mayflower["sources"]:
+        assert len({*source["path"]}) == len(source["path"]), "each part has a path of its own"
+    assert sum(source["bytes"] for source in mayflower["sources"]) == mayflower["bytes"]
     assert mayflower["replica"] != nearest["replica"]
     assert mayflower["ratio"] < 1
     assert left_on_machine() == before
