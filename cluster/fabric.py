@@ -233,7 +233,7 @@ class FabricCluster:
 
     def _nameservers(self, *first: str) -> list[Command]:
         options = [*first, "--replication", str(self.settings.replication),
-                   "--chunk-size", str(self.settings.chunk_size_bytes),
+                   "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", CONTROLLER_URL,
                    "--deletion-grace", str(self.settings.deletion_grace_seconds)]
         return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                    self._etcd_members)

@@ -11,3 +11,6 @@ def require_possible_length(length: int) -> None:
     """Raises FileTooLarge for a length in bytes that no file can have."""
     if length > MAX_FILE_BYTES:
         raise FileTooLarge(f"{length} bytes are more than a file can have ({MAX_FILE_BYTES})")
+LEAST_ADVISED_BYTES = 8 << 20
+"""The controller may say where a file goes that is expected to be of at least so many bytes: smaller ones are over
+before a choice matters."""

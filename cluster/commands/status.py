@@ -149,7 +149,8 @@ def _document(reply: StatisticsReply) -> dict[str, Any]:
             "available_bytes": reply.available_bytes, "replication": reply.replication,
             "chunk_size": reply.chunk_size, "dataservers": servers, "namespace": reply.namespace.hex(),
             "awaited_inventories": list(reply.awaited_inventories), "fsync": reply.fsync,
-            "min_replicas": reply.min_replicas, "unwritable_files": reply.unwritable}
+            "min_replicas": reply.min_replicas, "unwritable_files": reply.unwritable,
+            "placed_by_controller": dict(reply.placed_by_controller)}
 
 
 def _print(state: Status) -> None:

@@ -57,6 +57,12 @@ def send_file(appender: Appender, source_fd: int, progress: Progress | None) -> 
     return max(0, offset - start)
 
 
+def bytes_left(source_fd: int) -> int:
+    """How many bytes a regular file has from its position to its end; 0 for what has no size."""
+    status = os.fstat(source_fd)
+    return max(status.st_size - os.lseek(source_fd, 0, os.SEEK_CUR), 0) if stat.S_ISREG(status.st_mode) else 0
+
+
 # ------------------------------------------------------------------ private
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from fs import paths
 from fs.channel import ConnectionLost
 from fs.client.appender import Appender
-from fs.client.bulk import receive_file, send_file
+from fs.client.bulk import bytes_left, receive_file, send_file
 from fs.client.context import DEFAULT_PARTS, ClientContext
 from fs.client.durability import force_to_disk
 from fs.client.links import follow
@@ -26,6 +26,7 @@ from fs.errors import (
     NotSupported,
     SpeedwellError,
 )
+from fs.limits import LEAST_ADVISED_BYTES
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes, DirectoryEntry, StatisticsReply
 
 _ASKED_DATASERVERS = 3
@@ -109,16 +110,20 @@ class Client:
 
     def create(self, path: str | bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
                exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0,
-               replicas: Sequence[str] = ()) -> Attributes:
+               replicas: Sequence[str] = (), expected_bytes: int = 0) -> Attributes:
         """Make an empty file; an existing one is returned as it is, or is AlreadyExists if `exclusive`.
 
         `uid` and `gid` default to those of this process. `replication` and `chunk_size` (bytes) default
         to what the nameserver was started with. `replicas` names the dataservers that are to hold a new file,
         the primary first, instead of the nameserver's choice; raises InvalidArgument for an unknown one.
+        `expected_bytes`, how much will be written at once, lets the controller choose where large files go.
         """
+        is_placed_by_controller = expected_bytes >= LEAST_ADVISED_BYTES
+        writer = self._context.address_on_fabric() if is_placed_by_controller else self._local_host
         attributes, _ = self._metadata.create(
             path, mode, os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid, exclusive,
-            replication=replication, chunk_size=chunk_size, client_host=self._local_host, replicas=replicas)
+            replication=replication, chunk_size=chunk_size, client_host=writer, replicas=replicas,
+            expected_bytes=expected_bytes)
         return attributes
 
     def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int | None = None,
@@ -254,7 +259,8 @@ class Client:
             raise IsADirectory("/ is a directory")
         hidden = b".%b.%b" % (paths.name(target)[:200], secrets.token_hex(8).encode())
         partial = paths.join(paths.parent(target), hidden)
-        attributes = self.create(partial, mode, exclusive=True, replicas=replicas)
+        attributes = self.create(partial, mode, exclusive=True, replicas=replicas,
+                                 expected_bytes=bytes_left(source_fd))
         try:
             with self.open_append(partial, attributes) as appender:
                 stored_bytes = send_file(appender, source_fd, progress)

@@ -135,6 +135,17 @@ class ClientContext:
             probe.connect((replica.host, replica.port))
             return str(probe.getsockname()[0])
 
+    def address_on_fabric(self) -> str:
+        """This host's address as the dataservers see it; empty if that cannot be found out."""
+        if self.local_host:
+            return self.local_host
+        try:
+            servers = [status.server for status in self.metadata.statistics().dataservers if status.server.alive]
+            return self.address_toward(servers[0]) if servers else ""
+        except (SpeedwellError, OSError) as error:
+            log.debug("the own address on the fabric is not known: %s", error)
+            return ""
+
     def close(self) -> None:
         """Close all connections."""
         if self.steering is not None:

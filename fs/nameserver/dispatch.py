@@ -85,7 +85,6 @@ def _methods(service: NameserverService) -> Methods:
     methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
         "Lookup": (pb.LookupRequest, service.lookup),
         "List": (pb.ListRequest, service.list),
-        "Create": (pb.CreateRequest, service.create),
         "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
         "MakeSymbolicLink": (pb.MakeSymbolicLinkRequest, service.make_symbolic_link),
         "MakeSpecial": (pb.MakeSpecialRequest, service.make_special),
@@ -121,7 +120,17 @@ def _methods(service: NameserverService) -> Methods:
         "Mirror": (pb.MirrorRequest, service.mirror),
         "UploadMirror": (pb.UploadMirrorRequest, _not_rebuilding),
     }
-    return {name: (request_type, _door(service, name, method)) for name, (request_type, method) in methods.items()}
+    doors: Methods = {name: (request_type, _door(service, name, method))
+                      for name, (request_type, method) in methods.items()}
+    return doors | {"Create": (pb.CreateRequest, _create(service))}
+
+
+def _create(service: NameserverService) -> Callable[[Any], Message | bytes]:
+    """Waits for the controller's advice before it takes the guard."""
+    def answer(request: Any) -> Message | bytes:
+        advised = service.advised(request)
+        return _door(service, "Create", lambda request: service.create(request, advised))(request)
+    return answer
 
 
 def _door(service: NameserverService, name: str, method: Callable[[Any], Message]

@@ -23,6 +23,7 @@ from fs.nameserver.frames import NameserverFrames, listen
 from fs.nameserver.holders import FORCE_FLAG
 from fs.nameserver.keeper import Keeper
 from fs.nameserver.leadership import Leadership
+from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -37,10 +38,11 @@ STACK_BYTES = 256 << 10
 
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
-        etcd_prefix: str = "", new: bool = False, force: bool = False) -> None:
+        etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "") -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
-    rebuilds one without waiting for dataservers. Raises SpeedwellError if the nameserver cannot start."""
+    rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go. Raises
+    SpeedwellError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -52,8 +54,13 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         listener = cleanup.enter_context(listen(host))
         frame_port = listener.getsockname()[1]
 
+        advice = PlacementAdvice(controller) if controller else None
+        if advice:
+            cleanup.callback(advice.close)
+
         def make_service(store: Store, doubt: Callable[[str], None] = log.error) -> NameserverService:
-            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, doubt=doubt)
+            return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
+                                     doubt=doubt)
 
         requests = Requests()
         if etcd:
@@ -132,18 +139,21 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="Keep the namespace in this etcd, as one of several nameservers of which one leads.")
 @click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
               help="Where in etcd, one for each installation.")
+@click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
+              "large new files should go (default: by racks).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
-            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, log_level: str) -> None:
+            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
+            log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
                         min_replicas, fsync)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
-        new=new, force=force)
+        new=new, force=force, controller=controller)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

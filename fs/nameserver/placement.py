@@ -12,6 +12,7 @@ class Candidate:
     number: int
     host: str
     rack: str
+    free_bytes: int | None = None
 
 
 def place(candidates: Sequence[Candidate], replication: int, writer_host: str,

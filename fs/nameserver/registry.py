@@ -133,7 +133,7 @@ class Registry:
 
     def candidates(self, now_seconds: float) -> list[Candidate]:
         """Live dataservers that have space left, for placement."""
-        return [Candidate(server.number, server.host, server.rack)
+        return [Candidate(server.number, server.host, server.rack, self._status[number].available_bytes)
                 for number, server in self._servers.items()
                 if self._status[number].available_bytes != 0 and not server.draining
                 and self.is_alive(number, now_seconds)]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
-from fs.limits import MAX_FILE_BYTES
+from fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
@@ -23,6 +23,7 @@ from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.outcomes import Outcomes
 from fs.nameserver.placement import place
+from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.provenance import Provenance
 from fs.nameserver.quota_requests import QuotaRequests
@@ -44,13 +45,15 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def __init__(self, store: Store, settings: Settings, *, generator: random.Random, frame_port: int = 0,
                  clock_ns: Callable[[], int] = time.time_ns,
                  clock_seconds: Callable[[], float] = time.monotonic,
+                 advice: PlacementAdvice | None = None,
                  doubt: Callable[[str], None] = log.error) -> None:
-        """`doubt` is told when a dataserver knows a newer state of the namespace. Raises StorageFailed if the store
-        does not hold a namespace."""
+        """`advice` says where large files go. `doubt` is told when a dataserver knows a newer state of the namespace.
+        Raises StorageFailed if the store does not hold a namespace."""
         self._store = store
         self._settings = settings
         self._disk = store
         self._generator = generator
+        self._advice = advice
         self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
@@ -98,7 +101,21 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                          for name, inode in entries)
             return pb.ListReply(entries=fitting, more=more or cut, directory=self._attributes(directory))
 
-    def create(self, request: pb.CreateRequest) -> pb.CreateReply:
+    def advised(self, request: pb.CreateRequest) -> Sequence[int]:
+        """The numbers of the dataservers that the controller would take for a new file; none if it is not asked, or
+        has no advice. Not to be called with the guard: this waits for the controller."""
+        advice = self._advice
+        if advice is None or request.replicas or request.expected_size < LEAST_ADVISED_BYTES:
+            return ()
+        with self.guard:
+            candidates = self._registry.candidates(self._clock_seconds())
+        replication = requests.replication(request.replication, self._settings.replication)
+        chosen = advice.destinations(candidates, replication, request.client_host,
+                                     min(request.expected_size, MAX_FILE_BYTES))
+        return [candidate.number for candidate in chosen or ()]
+
+    def create(self, request: pb.CreateRequest, advised: Sequence[int] = ()) -> pb.CreateReply:
+        """A new file is placed as `advised`, if all of these dataservers can still take it."""
         mode = requests.mode(request.mode)
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
         replication = requests.replication(request.replication, self._settings.replication)
@@ -109,7 +126,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             inode, created = self._namespace.create(
                 request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
                 new_content=lambda: (self._content_on(wanted, chunk_size_bytes) if wanted else
-                                     self._new_content(replication, chunk_size_bytes, writer_host)),
+                                     self._new_content(replication, chunk_size_bytes, writer_host, advised)),
                 now_ns=self._clock_ns())
             return pb.CreateReply(attributes=self._attributes(inode), created=created)
 
@@ -309,6 +326,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
                 min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
                 unwritable=self._recovery.unwritable,
+                placed_by_controller=self._advice.counts if self._advice else {},
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
@@ -325,16 +343,17 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     # -------------------------------------------------------------- helpers
 
-    def _new_content(self, replication: int, chunk_size_bytes: int, writer_host: str) -> Content:
+    def _new_content(self, replication: int, chunk_size_bytes: int, writer_host: str,
+                     advised: Sequence[int] = ()) -> Content:
         now = self._clock_seconds()
         candidates = self._registry.candidates(now)
         if not candidates:
             if self._registry.any_alive(now):
                 raise NoSpace("every live dataserver is full")
             raise NoReplicaAvailable("no dataserver is alive to hold the file")
-        chosen = place(candidates, replication, writer_host, self._generator)
-        return Content(uuid.uuid4().bytes, chunk_size_bytes, replication,
-                       tuple(candidate.number for candidate in chosen))
+        if not advised or not set(advised) <= {candidate.number for candidate in candidates}:
+            advised = [candidate.number for candidate in place(candidates, replication, writer_host, self._generator)]
+        return Content(uuid.uuid4().bytes, chunk_size_bytes, replication, tuple(advised))
 
     def _content_on(self, wanted: Sequence[str], chunk_size_bytes: int) -> Content:
         numbers = self._registry.numbers_for_new_file(wanted, self._clock_seconds())

@@ -17,13 +17,17 @@ from cluster.fabric import read_settings
 from cluster.processes import Processes, start_ticks
 from cluster.supervision import told
 from cluster.supervisor import STATE_FILE, down, running, up
+from fs.client.metadata import MetadataClient
+from fs.limits import LEAST_ADVISED_BYTES
 from tests.etcd import requires_etcd
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
+from topo.emulation.processes import in_namespace
 from topo.fabric import three_tier
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
+SPEEDWELL = Path(sys.executable).with_name("speedwell")
 SMALL = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=80e6)
 
 
@@ -83,6 +87,39 @@ def test_services_that_are_killed_come_back(cluster, settings):
     (second / "file").write_bytes(b"and on it goes")
     wait_until(lambda: reads(first / "file") == b"and on it goes", 30, "the other mount does not see the change")
     assert told(settings.directory)[killed[0]].count == 1
+
+
+def test_large_files_go_where_the_controller_says_and_by_racks_while_it_stands_still(cluster, settings, tmp_path):
+    source, writer = tmp_path / "large", SMALL.hosts[0]
+    inside = in_namespace(cluster["hosts"][writer.name]["pid"], ())
+    with source.open("wb") as stream:
+        stream.truncate(LEAST_ADVISED_BYTES)
+
+    def put(name: str) -> list[str]:
+        subprocess.run([*inside, SPEEDWELL, "put", source, f"/{name}"], check=True, timeout=60)
+        with MetadataClient(cluster["nameserver"]) as metadata:
+            return [replica.host for replica in metadata.lookup(f"/{name}").replicas]
+
+    def counted() -> dict[str, int]:
+        with MetadataClient(cluster["nameserver"]) as metadata:
+            return dict(metadata.statistics().placed_by_controller)
+
+    def placed_by_the_controller() -> bool:
+        put(f"file-{sum(counted().values())}")
+        return counted().get("controller", 0) > 0
+
+    wait_until(placed_by_the_controller, 30, "the controller was never asked in time")
+    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=5).text
+    assert "speedwell_placements_total 0.0" not in metrics
+    controller = next(record.pid for record in Processes(settings.directory).running() if record.name == "controller")
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        replicas = put("held-up")
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert len(replicas) == 3 and replicas[0] == writer.ip
+    not_asked = counted()
+    assert sum(not_asked.get(why, 0) for why in ("late", "failed", "pause")) >= 1
 
 
 def reads(path: Path) -> bytes | None:

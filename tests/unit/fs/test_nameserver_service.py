@@ -1,6 +1,7 @@
 """Requests in, replies or errors out, without a network; time is set by the tests."""
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from fs.errors import (
     StaleEpoch,
     StaleFile,
 )
+from fs.limits import LEAST_ADVISED_BYTES
+from fs.nameserver.dispatch import Requests
 from fs.nameserver.registry import LEASE_SECONDS
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -75,6 +78,78 @@ def bench() -> Bench:
 
 def ids(attributes: pb.Attributes) -> list[str]:
     return [replica.dataserver_id for replica in attributes.replicas]
+
+
+class Advisor:
+    """Stands for a controller; notes whether the guard is free when it is asked."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+        self.counts: dict[str, int] = {}
+        self.asked: list[tuple[int, str, int]] = []
+        self.guard: Any = None
+        self.guard_was_free = True
+
+    def destinations(self, candidates: Any, replication: int, writer_host: str, size_bytes: int) -> Any:
+        self.asked.append((replication, writer_host, size_bytes))
+        others = threading.Thread(target=self._try_guard)
+        others.start()
+        others.join()
+        return [candidate for number in self.numbers for candidate in candidates if candidate.number == number]
+
+    def _try_guard(self) -> None:
+        taken = self.guard.acquire(blocking=False)
+        self.guard_was_free &= taken
+        if taken:
+            self.guard.release()
+
+
+def advised_bench(*numbers: int) -> tuple[Bench, Advisor, Requests]:
+    bench, advisor = Bench(), Advisor(*numbers)
+    bench.service._advice = advisor
+    advisor.guard = bench.service.guard
+    return bench, advisor, Requests(bench.service)
+
+
+def create_through(requests: Requests, path: bytes, **fields: Any) -> pb.Attributes:
+    sent = pb.CreateRequest(path=path, mode=0o644, **fields).SerializeToString()
+    return pb.CreateReply.FromString(requests.answer("Create", sent)).attributes
+
+
+def numbers_of(bench: Bench, attributes: pb.Attributes) -> list[int | None]:
+    return [bench.service._registry.number_of(replica.dataserver_id) for replica in attributes.replicas]
+
+
+def test_a_large_file_goes_where_the_controller_says_and_nobody_waits_for_that() -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    made = create_through(requests, b"/large", expected_size=LEAST_ADVISED_BYTES, client_host="10.0.0.1",
+                          id=pb.ChangeId(requester=7, sequence=1))
+    assert numbers_of(bench, made) == [3, 2, 1]
+    assert advisor.asked == [(3, "10.0.0.1", LEAST_ADVISED_BYTES)]
+    assert advisor.guard_was_free
+
+
+@pytest.mark.parametrize("fields", [{}, {"expected_size": LEAST_ADVISED_BYTES - 1},
+                                    {"expected_size": LEAST_ADVISED_BYTES, "replicas": ["d0", "d1"]}])
+def test_small_files_and_files_with_a_place_of_their_own_never_ask(fields: dict[str, Any]) -> None:
+    _, advisor, requests = advised_bench(3, 2, 1)
+    create_through(requests, b"/file", **fields)
+    assert advisor.asked == []
+
+
+def test_advice_that_is_out_of_date_when_it_comes_is_not_followed() -> None:
+    bench, advisor, requests = advised_bench(1, 2, 3)
+    answer = advisor.destinations
+
+    def late(*arguments: Any) -> Any:
+        chosen = answer(*arguments)
+        bench.now_seconds += LEASE_SECONDS + 1
+        bench.beat(3)
+        return chosen
+
+    advisor.destinations = late  # type: ignore[method-assign]
+    made = create_through(requests, b"/large", expected_size=LEAST_ADVISED_BYTES)
+    assert [replica.dataserver_id for replica in made.replicas] == ["d3"]
 
 
 def test_a_new_file_has_three_replicas_in_two_racks_near_its_writer(bench: Bench) -> None:

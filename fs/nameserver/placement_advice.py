@@ -1,0 +1,165 @@
+"""Asking the SDN controller where a large new file's replicas should go, within a bounded time.
+
+Callers wait outside the nameserver's guard. One thread asks for all that wait at the same time, in one request. The
+controller may be missing, slow or wrong: then there is no advice, nobody asks for a while, and the caller places by
+racks (Sinbad, SIGCOMM 2013, section 5: placement must not depend on the network's state being known).
+"""
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from fs.errors import InvalidArgument
+from fs.nameserver.placement import Candidate
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.05
+"""How long a create waits for advice at most."""
+PAUSE_AFTER_FAILURE_SECONDS = 1.5
+"""A controller that did not answer is not asked again for so long: else each create would wait for it."""
+MAX_FILES = 64
+"""In one request; so many creates wait at most."""
+
+
+@dataclass(slots=True)
+class _Question:
+    body: dict[str, Any]
+    answered: threading.Event = field(default_factory=threading.Event)
+    hosts: list[str] | None = None
+
+
+class PlacementAdvice:
+    """Callable from any thread. `counts` has how many files the "controller" placed, and how many it did not because
+    it was "late", "failed" or "refused" them, or was not asked for a "pause" or because it was "busy"."""
+
+    def __init__(self, controller_url: str, wait_seconds: float = WAIT_SECONDS) -> None:
+        """A create waits for `wait_seconds` at most. Raises InvalidArgument for what is not an http URL."""
+        self._wait_seconds = wait_seconds
+        self._address = _address(controller_url)
+        self._waiting: deque[_Question] = deque()
+        self._changed = threading.Condition()
+        self._paused_until = 0.0
+        self._connection: http.client.HTTPConnection | None = None
+        self._is_closed = False
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._ask_all, name="placement advice", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def destinations(self, candidates: Sequence[Candidate], replication: int, writer_host: str,
+                     size_bytes: int) -> list[Candidate] | None:
+        """The candidates to take for a file, the primary first; None if there is no advice."""
+        by_host: dict[str, Candidate] = {}
+        for candidate in candidates:
+            known = by_host.get(candidate.host)
+            if known is None or (candidate.free_bytes or 0) > (known.free_bytes or 0):
+                by_host[candidate.host] = candidate
+        if not _is_ipv4(writer_host) or replication > len(by_host) or not all(map(_is_ipv4, by_host)):
+            return None
+        question = _Question(_file(list(by_host.values()), replication, writer_host, size_bytes))
+        with self._changed:
+            if time.monotonic() < self._paused_until:
+                self.counts["pause"] += 1
+                return None
+            if len(self._waiting) >= MAX_FILES:
+                self.counts["busy"] += 1
+                return None
+            self._waiting.append(question)
+            self._changed.notify()
+        if not question.answered.wait(self._wait_seconds):
+            self._failed("late", "it took too long")
+            return None
+        hosts = question.hosts
+        if hosts is None or not set(hosts) <= by_host.keys() or len(set(hosts)) != replication:
+            return None
+        return [by_host[host] for host in hosts]
+
+    # ------------------------------------------------------------------ private
+
+    def _ask_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    self._disconnect()
+                    return
+                questions = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_FILES))]
+            try:
+                self._answer(questions)
+            except (OSError, http.client.HTTPException, KeyError, TypeError, ValueError) as error:
+                self._disconnect()
+                self._failed("failed", str(error) or type(error).__name__, len(questions))
+            for question in questions:
+                question.answered.set()
+
+    def _answer(self, questions: Sequence[_Question]) -> None:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(*self._address, timeout=self._wait_seconds)
+        body = json.dumps({"files": [question.body for question in questions]})
+        self._connection.request("POST", "/v1/placements", body, {"Content-Type": "application/json"})
+        response = self._connection.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise ValueError(f"{response.status} {content[:200].decode(errors='replace')}")
+        for question, placement in zip(questions, json.loads(content)["placements"], strict=True):
+            if placement["refused"] is None:
+                question.hosts = [str(destination["host"]) for destination in placement["destinations"]]
+                self.counts["controller"] += 1
+            else:
+                self.counts["refused"] += 1
+
+    def _failed(self, why: str, problem: str, files: int = 1) -> None:
+        with self._changed:
+            self.counts[why] += files
+            if time.monotonic() < self._paused_until:
+                return
+            self._paused_until = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS
+        log.warning("the controller does not say where replicas should go: %s; they are placed by racks for %g s",
+                    problem, PAUSE_AFTER_FAILURE_SECONDS)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+            self._connection = None
+
+
+def _file(candidates: Sequence[Candidate], replication: int, writer_host: str, size_bytes: int) -> dict[str, Any]:
+    racks = len({candidate.rack for candidate in candidates})
+    return {"writer": writer_host, "size_bytes": size_bytes, "replicas": replication,
+            "least_racks": min(2, replication, racks),
+            "candidates": [{"host": candidate.host, "rack": candidate.rack, "free_bytes": candidate.free_bytes}
+                           for candidate in candidates]}
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    try:
+        if parts.scheme == "http" and parts.hostname and not parts.path.strip("/"):
+            return parts.hostname, parts.port or 80
+    except ValueError:
+        pass
+    raise InvalidArgument(f"--controller: {url!r} is not like http://10.255.0.1:8080")
