@@ -21,6 +21,8 @@ FAILURES = (Exception, eventlet.Timeout)
 
 TURN_ITEMS = 256
 """How many things are done before others have their turn: each takes some ten microseconds."""
+TURN_SECONDS = 0.005
+"""How long things are done before others have their turn, where each takes who knows how long."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -168,3 +170,18 @@ def in_turns(items: Sequence[T]) -> Iterator[Sequence[T]]:
         if begin:
             eventlet.sleep(0)
         yield items[begin:begin + TURN_ITEMS]
+
+
+class Turns:
+    """For a long loop, or green threads that begin all at once: `others` lets other green threads run if these have
+    run for `TURN_SECONDS` since they last did."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def others(self) -> None:
+        while time.monotonic() - self._since >= TURN_SECONDS:
+            ended = self._since
+            eventlet.sleep(0)
+            if self._since == ended:        # of those who share a turn, one begins the next
+                self._since = time.monotonic()

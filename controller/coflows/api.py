@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from controller.coflows import models
 from controller.coflows.book import CoflowBook, ReportedCoflow, ReportedFlow
-from controller.coflows.turns import Turns
 from controller.errors import UnknownCoflow
+from controller.loops import Turns
 from controller.policy.coflows.coflow import Assignment
 from controller.policy.network.five_tuple import FiveTuple
 from controller.queues.classes import PRIORITY_QUEUES, class_of_priority

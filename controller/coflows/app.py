@@ -28,10 +28,10 @@ from controller.coflows.metrics import CoflowMetrics
 from controller.coflows.minimum_rates import with_minimum_rates
 from controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
 from controller.coflows.policies import compile_policy, make_scheduler
-from controller.coflows.turns import TURN_SECONDS, Turns
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.events import EventHostChanged, EventLinkChanged
+from controller.loops import TURN_SECONDS, Turns
 from controller.policy.coflows.coflow import Assignment, ServiceClass
 from controller.policy.errors import PolicyError
 from controller.policy.network.ecmp import ecmp_path

@@ -12,9 +12,10 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_handler
 
 from controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.loops import Turns
 from controller.switches.entries import dpid_hex
 
-MESSAGES_IN_A_ROW = 512
+MESSAGES_IN_A_ROW = 128
 """After so many that are put into bytes, others have their turn."""
 MAX_ELEMENTS = 1 << 20
 """More entries, meters or ports than this no switch has: such a reply is not waited for."""
@@ -250,14 +251,19 @@ def confirmed_on_all(
 ) -> dict[Any, ControllerError]:
     """`confirmed` on several connections at once. Returns what failed, by connection; {} means all is confirmed."""
     failures: dict[Any, ControllerError] = {}
+    turns = Turns()
 
     def send(datapath: Any, batch: Sequence[Any]) -> None:
+        turns.others()
         try:
             state.confirmations.send(datapath, batch, timeout_seconds)
         except ControllerError as error:
             failures[datapath] = error
 
-    threads = [eventlet.spawn(send, datapath, batch) for datapath, batch in messages.items() if batch]
+    first, *others = [(datapath, batch) for datapath, batch in messages.items() if batch] or [(None, ())]
+    threads = [eventlet.spawn(send, *each) for each in others]
+    if first[1]:
+        send(*first)
     for thread in threads:
         thread.wait()
     return failures

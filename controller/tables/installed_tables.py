@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from controller.errors import ControllerError
-from controller.loops import Loops
+from controller.loops import Loops, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
@@ -48,6 +48,7 @@ class InstalledTables:
         self._sent: dict[str, int] = {}
         """Counts the changes sent to a switch, so that a reading overtaken by one is thrown away."""
         self._reading: set[Any] = set()
+        self._turns = Turns()
         self._retries = Backoff()
         self._labels: dict[str, frozenset[int]] = {}
         """The labels that entries of single flows had when a switch was last audited."""
@@ -123,6 +124,7 @@ class InstalledTables:
         self._reading.add(datapath)
         try:
             packet_in_meters.begin(self._state, datapath)
+            self._turns.others()            # after a restart all switches come at once
             # What hosts ask must not be lost while the fabric is still being found out.
             at_once = [*STATIC_ENTRIES, *packet_in_limits.entries_for_all_ports(
                 self._state, dpid, self._registry.after(Table.SOURCES))]

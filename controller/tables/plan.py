@@ -21,7 +21,7 @@ from controller.tables.groups import NextHops, SwitchGroups
 from controller.tables.registry import Table, TableRegistry
 from controller.topology.state import HostLocation, NetworkState
 
-HOSTS_AT_ONCE = 32
+HOSTS_AT_ONCE, SWITCHES_AT_ONCE = 32, 16
 
 
 @dataclass(slots=True)
@@ -75,10 +75,11 @@ class TablePlanner:
     # --- what there is to do ---
 
     def tables(self, dpid: str) -> SwitchTables:
-        """What a switch should hold."""
+        """What a switch should hold. Nothing of it counts as dirty when it is asked for the first time."""
         if dpid not in self._tables:
             self._tables[dpid] = SwitchTables()
             self._fill(dpid)
+            del self._dirty[dpid]
         return self._tables[dpid]
 
     def pop_dirty(self) -> dict[str, DirtyEntries]:
@@ -107,7 +108,7 @@ class TablePlanner:
                          if former_ports.get(link) != ports.get(link)} if ports != former_ports else set()
         former_edges, self._edges = self._edges, edges
         yield from self._hosts_changed(hosts)
-        self._packet_ins_changed()
+        yield from self._packet_ins_changed()
         yield
         next_hops: dict[str, dict[str, NextHops | None]] = {}
         if changed_links or edges != former_edges:
@@ -134,7 +135,7 @@ class TablePlanner:
 
     def fill_all(self) -> None:
         """Something changed that every switch's tables depend on."""
-        self._packet_in_entries.clear()
+        self._packet_in_ports.clear()
         for dpid in self._tables:
             self._fill(dpid)
 
@@ -155,18 +156,24 @@ class TablePlanner:
             leading, stale = self._routes.set_host(int(IPv4Address(ip)), new.dpid if new else None)
             self._routes_changed(leading, stale)
 
-    def _packet_ins_changed(self) -> None:
-        for dpid in self._tables:
-            seen = self.state.packet_in_meters.get(dpid), tuple(self.state.edge_ports(dpid))
-            if self._packet_in_ports.get(dpid) != seen:
-                self._packet_in_ports[dpid] = seen
-                former, self._packet_in_entries[dpid] = self._packet_in_entries.get(dpid, ()), self._packet_ins(dpid)
-                wanted = {entry.key: entry for entry in self._packet_in_entries[dpid]}
+    def _packet_ins_changed(self) -> Iterator[None]:
+        for number, dpid in enumerate(list(self._tables), 1):
+            former = self._packet_in_entries.get(dpid, [])
+            if (latest := self._packet_ins(dpid)) is not former:
+                wanted = {entry.key: entry for entry in latest}
                 for key in {entry.key for entry in former} | wanted.keys():
                     self._set(dpid, key, wanted.get(key))
+            if number % SWITCHES_AT_ONCE == 0:
+                yield
 
     def _packet_ins(self, dpid: str) -> list[FlowEntry]:
-        return packet_in_limits.entries(self.state, dpid, self.registry.after(Table.SOURCES))
+        """The same list for as long as nothing changes that it is made of."""
+        seen = self.state.packet_in_meters.get(dpid), tuple(self.state.edge_ports(dpid))
+        if self._packet_in_ports.get(dpid) != seen:
+            self._packet_in_ports[dpid] = seen
+            self._packet_in_entries[dpid] = packet_in_limits.entries(
+                self.state, dpid, self.registry.after(Table.SOURCES))
+        return self._packet_in_entries[dpid]
 
     def _routes_changed(self, leading: Mapping[Prefix, str], stale: Iterable[Prefix]) -> None:
         for prefix in stale:
@@ -284,7 +291,7 @@ class TablePlanner:
         self._tables[dpid] = tables
         after_sources = self.registry.after(Table.SOURCES)
         tables.add(entries.STATIC_ENTRIES)
-        tables.add(self._packet_in_entries.setdefault(dpid, self._packet_ins(dpid)))
+        tables.add(self._packet_ins(dpid))
         tables.add(map(entries.queue_entry, self.state.set_queue_classes.get(dpid, ())))
         tables.add(self.registry.owned_entries(dpid))
         tables.flows.update(self._inherited.get(dpid, {}))

@@ -16,7 +16,7 @@ from ryu.lib import hub
 
 from controller.errors import ControllerError, SwitchGone, SwitchRefused
 from controller.events import AffectedPath
-from controller.loops import Loops
+from controller.loops import Loops, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.read_back import ReadBack
@@ -32,8 +32,6 @@ from controller.tables.reconcile import TableChanges
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import HostLocation, NetworkState
 
-MANY_ENTRIES = 300
-"""After comparing so many, others may run."""
 MANY_SWITCHES = 100
 """The plan of so many is left out when Python looks for garbage."""
 COALESCE_SECONDS = 0.02
@@ -149,6 +147,7 @@ class TableSync:
         with self._planning:
             if not self._is_planned:
                 self._planner.begin(self.installed.tables)
+                self._dirty_entries.update(dict.fromkeys(self.installed))
             self._is_planned = False    # whatever goes wrong, the next plan begins anew
             for _ in self._planner.update():
                 hub.sleep(0)            # echo replies must not wait for all of it
@@ -223,8 +222,11 @@ class TableSync:
         packet_in_meters.add_missing(self._state, list(self.installed))
         self._plan()
         moved, self._relabelled_pairs = self._relabelled_pairs, set()
-        todo, tried = {}, set[str]()
+        todo, tried, turns = {}, set[str](), Turns()
         for dpid in list(self._dirty_entries):
+            if dpid in self.installed:
+                self._planner.tables(dpid)      # the first time that is a turn's work of its own
+                turns.others()
             if dpid in self._state.datapaths and dpid in self.installed:
                 dirty = self._dirty_entries.pop(dpid)
                 change = self._changes(dpid, dirty)
@@ -236,8 +238,7 @@ class TableSync:
                     self._keep_groups_in_use(dpid, change)
                 if change:
                     todo[dpid] = change
-                if dirty is None or len(dirty.flows) > MANY_ENTRIES:
-                    hub.sleep(0)
+            turns.others()
         self._send_step(todo, reconcile.arrival_messages, reconcile.apply_arrivals)
         self._send_step(todo, reconcile.departure_messages, reconcile.apply_departures)
         messages: dict[Any, list[Any]] = {}
@@ -274,19 +275,20 @@ class TableSync:
 
     def _send_step(self, todo: Mapping[str, TableChanges], make: Callable[[Any, TableChanges], list[Any]],
                    note: Callable[[SwitchTables, TableChanges], None]) -> None:
-        sending = []
-        for dpid, change in todo.items():
+        turns = Turns()
+
+        def send(dpid: str, change: TableChanges) -> None:
+            turns.others()
             datapath = self._state.datapaths.get(dpid)
             if datapath is None or dpid not in self.installed:
-                continue
+                return
             if batch := make(datapath, change):
                 # What is sent counts as there: a change that is sent meanwhile must build on it.
                 note(self.installed.tables[dpid], change)
                 self.installed.was_sent(dpid)
-                sending.append(self._loops.spawn(self._send, {datapath: batch}))
-                if len(batch) > MANY_ENTRIES:
-                    hub.sleep(0)
-        hub.joinall(sending)
+                self._send({datapath: batch})
+
+        hub.joinall([self._loops.spawn(send, *each) for each in todo.items()])
 
     def _add_modifies(self, messages: dict[Any, list[Any]], records: Iterable[FlowRecord]) -> None:
         for record in records:

@@ -161,7 +161,7 @@ class FailsOnce(dict[Any, Any]):
 def test_tables_are_planned_and_audited_though_a_round_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, monkeypatch)
-        world.app.planner.tables = Once(world.app.planner.tables)
+        world.app.planner.update = Once(world.app.planner.update)
         world.app._tables._audit = Once(world.app._tables._audit)
         world.app.plan_anew()
         assert world.app.wait_until_synced(30)

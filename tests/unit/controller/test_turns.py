@@ -1,8 +1,10 @@
 """Many things done in turns."""
 
 import eventlet
+import pytest
 
-from controller.loops import TURN_ITEMS, in_turns
+from controller import loops
+from controller.loops import TURN_ITEMS, TURN_SECONDS, Turns, in_turns
 
 
 def test_others_have_their_turn_while_many_things_are_done() -> None:
@@ -26,3 +28,34 @@ def test_few_things_are_done_in_one_turn() -> None:
     eventlet.spawn(others.append, 1)
     assert [list(some) for some in in_turns([1, 2, 3])] == [[1, 2, 3]] and list(in_turns([])) == []
     assert not others
+
+
+def test_a_long_loop_gives_others_their_turn_but_a_short_one_does_not() -> None:
+    others: list[int] = []
+    turns = Turns()
+    eventlet.spawn(others.append, 1)
+    turns.others()
+    assert not others
+    turns._since -= 2 * TURN_SECONDS
+    turns.others()
+    assert others == [1]
+
+
+def test_those_who_share_a_turn_have_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(loops.time, "monotonic", lambda: now)
+    turns, done = Turns(), []
+
+    def work(number: int) -> None:
+        nonlocal now
+        turns.others()
+        now += 0.4 * TURN_SECONDS
+        done.append(number)
+
+    rounds: list[int] = []
+    threads = [eventlet.spawn(work, number) for number in range(12)]
+    while len(done) < len(threads):
+        before = len(done)
+        eventlet.sleep(0)
+        rounds.append(len(done) - before)
+    assert sorted(done) == list(range(12)) and max(rounds) <= 3, rounds
