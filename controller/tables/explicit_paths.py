@@ -6,6 +6,7 @@ The rest of the path is in the tables that `plan` keeps: a label at every switch
 from __future__ import annotations
 
 from controller.errors import NoSuchPath
+from controller.policy.errors import UnknownPath
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.switches.openflow import Action, FlowEntry, LoadLabel, Output, SetQueue, ToGroup
@@ -56,13 +57,11 @@ class ExplicitPaths:
 
     def label_of(self, switches: Path) -> int:
         """The label of a path between edge switches. Raises NoSuchPath for one that is not a shortest path."""
-        first = switches.nodes[0]
-        block = self._planner.block_of(first, switches.nodes[-1])
-        choice = block.trees.choice_of(switches.nodes) if block else None
-        if block is None or choice is None or not block.trees.choices(first) >> choice & 1:
+        try:
+            return self._planner.labels.label_for(switches)
+        except UnknownPath:
             raise NoSuchPath(f"no label for {self._names(switches)}: it is not among the shortest paths between edge "
-                             "switches")
-        return block.base + choice
+                             "switches") from None
 
     def leads_to(self, dpid: str, actions: tuple[Action, ...]) -> str | None:
         """The edge switch where packets end that an entry at a switch labels; None if they go astray."""

@@ -202,7 +202,7 @@ class TablePlanner:
             self._relabelled |= {(source, destination) for source in changed.sources}
 
     def _next_hops_to(self, source: str, destination: str) -> NextHops | None:
-        block = self.block_of(source, destination)
+        block = self.labels.block_of(source, destination) if source in self._edges else None
         if block is None:
             return None
         near = tuple(sorted(block.trees.before[block.destination]))
@@ -359,10 +359,6 @@ class TablePlanner:
                             self._set(dpid, key, None)
 
     # --- look-ups for single flows ---
-
-    def block_of(self, source: str, destination: str) -> LabelBlock | None:
-        """The labels for packets from one edge switch to another."""
-        return self.labels.block_of(source, destination) if source in self._edges else None
 
     def default_route(self, dpid: str, destination: str) -> tuple[int, int] | None:
         """(first label of the block, group) from an edge switch to another."""

@@ -111,11 +111,6 @@ class TableRegistry:
                 raise TableTaken(f"number or cookie of table {table.name} is that of {other.name}")
         self._owned[table.number] = table, entries_of
 
-    @property
-    def owned(self) -> list[OwnedTable]:
-        """The tables of systems, in the order in which packets cross them."""
-        return [self._owned[number][0] for number in sorted(self._owned)]
-
     def after(self, table: int) -> int:
         """The table to which packets go that `SOURCES`, or a table of a system, does not keep."""
         return min((number for number in self._owned if number > table), default=Table.ROUTES)

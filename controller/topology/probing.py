@@ -239,10 +239,6 @@ class Probing:
             self._ports[key].is_edge = True
         return found
 
-    @property
-    def undetermined(self) -> frozenset[PortKey]:
-        return frozenset(self._undetermined)
-
     def suspects(self) -> list[PortKey]:
         """Ports whose last probes, more than `misses` in a row, did not arrive where earlier ones did."""
         return [key for key in self._ports if self.is_suspect(key)]

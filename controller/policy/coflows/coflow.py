@@ -9,8 +9,8 @@ A scheduler (MinCOF and everything that it is compared with) is told what happen
     schedule = scheduler.coflow_gone("c1", now)         # it was given up
     schedule = scheduler.network_changed(now)           # a link came or went
 
-A schedule names every live flow, whether anything changes for it or not: `Schedule.changes_since` tells what to do on
-the switches. What happens at one time may be told together, for one decision:
+A schedule names every live flow, whether anything changes for it or not. What happens at one time may be told
+together, for one decision:
 
     with scheduler.together(now) as decision:
         ...                                             # arrivals, reports, ends
@@ -91,16 +91,6 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleChanges:
-    """What differs between two schedules. A flow is in `moved` if its path changed, in `changed` if anything did."""
-
-    added: tuple[Assignment, ...]
-    changed: tuple[Assignment, ...]
-    moved: tuple[Assignment, ...]
-    removed: tuple[Assignment, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     """All live flows by id, and the live coflows in the order in which they are served."""
 
@@ -110,15 +100,6 @@ class Schedule:
     def of(self, service_class: ServiceClass) -> Iterator[Assignment]:
         """The flows of one queue."""
         return (assignment for assignment in self.assignments.values() if assignment.service_class is service_class)
-
-    def changes_since(self, before: Schedule) -> ScheduleChanges:
-        """What has to be done where `before` holds."""
-        now, then = self.assignments, before.assignments
-        changed = tuple(own for flow_id, own in now.items() if flow_id in then and then[flow_id] != own)
-        return ScheduleChanges(
-            added=tuple(own for flow_id, own in now.items() if flow_id not in then), changed=changed,
-            moved=tuple(own for own in changed if then[own.flow_id].path != own.path),
-            removed=tuple(other for flow_id, other in then.items() if flow_id not in now))
 
 
 class Decision:

@@ -18,7 +18,7 @@ What is decided in a moment is decided by number, over arrays; `Schedule.assignm
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -281,39 +281,6 @@ class CoflowPlus(CoflowScheduler):
     def network_changed(self, now: float) -> Schedule:
         return self._decided(now)
 
-    # --- a read whose replicas are free ---
-
-    def choose_replicas(self, read_id: Hashable, client: str, replicas: Sequence[str], size_bytes: float, parts: int,
-                        now: float) -> Coflow:
-        """A read of `size_bytes` by `client` as a coflow of up to `parts` flows, each from another replica.
-
-        A replica can begin when what is ahead of it on its own link, on its switch's links up and on those down to
-        the client's has been sent. The parts are sized so that they end together; replicas that would only begin when
-        the others are done get none. The caller announces the coflow. Raises InvalidRequest, UnknownNode, NoPath.
-        """
-        if parts < 1 or not replicas or client in replicas:
-            raise InvalidRequest("a read has a part at least, a replica at least, and none on the client itself")
-        require_bytes(size_bytes)
-        self._follow_network()
-        load = np.zeros(len(self._fabric.whole))
-        rows = np.fromiter((row for _, _, row in self._flows.values()), np.int64, len(self._flows))
-        for column in range(self._rows.links.shape[1]):
-            links = self._rows.links[rows, column]
-            np.add.at(load, links[links >= 0], self._rows.left[rows][links >= 0])
-        waits = []
-        for number, replica in enumerate(replicas):
-            first, last, out, into = self._fabric.ends(replica, client)
-            self._fabric.pair(replica, client)
-            ahead = [link for link in (first, out, into) if link >= 0]
-            waits.append((max(float(load[link] / self._fabric.whole[link]) for link in ahead),
-                          float(min(self._fabric.whole[link] for link in (*ahead, last))), number))
-        waits.sort()
-        sizes = _ending_together(size_bytes * BITS_PER_BYTE, [wait for wait, _, _ in waits[:parts]],
-                                 [rate for _, rate, _ in waits[:parts]], float(self._fabric.whole[last]))
-        flows = tuple(CoflowFlow((read_id, number), replicas[number], client, bits / BITS_PER_BYTE)
-                      for (_, _, number), bits in zip(waits, sizes, strict=False) if bits > 0 or size_bytes == 0)
-        return Coflow(read_id, flows, now)
-
     # --- helpers ---
 
     def _flow(self, flow_id: Hashable) -> tuple[CoflowFlow, Hashable, int]:
@@ -362,21 +329,3 @@ class CoflowPlus(CoflowScheduler):
         self._schedule = Schedule(_Assignments(dict(self._flows), rows.chosen.copy(), ranks, self._fabric), ordered)
         self._ended = set()
         return self._schedule
-
-
-def _ending_together(bits: float, waits: Sequence[float], rates_bps: Sequence[float], client_bps: float,
-                     ) -> list[float]:
-    """Sizes of parts that end together, of which part i begins after `waits[i]` (ascending) at `rates_bps[i]`.
-
-    Together no more than the client's link carries: the rates of all shrink alike.
-    """
-    scale = min(client_bps / sum(rates_bps), 1.0)
-    end = 0.0
-    for used in range(1, len(waits) + 1):
-        rates = [rate * scale for rate in rates_bps[:used]]
-        end = (bits + sum(rate * wait for rate, wait in zip(rates, waits, strict=False))) / sum(rates)
-        if used == len(waits) or end <= waits[used]:
-            break
-    sizes = [max(end - wait, 0.0) * rate * scale for wait, rate in zip(waits, rates_bps, strict=True)]
-    total = sum(sizes)
-    return [size * bits / total for size in sizes] if total > 0 else [bits, *[0.0] * (len(waits) - 1)]

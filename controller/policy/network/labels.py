@@ -150,7 +150,7 @@ class Labels:
         """The label that carries a packet along a path of edge switches. Raises UnknownPath if it has none now."""
         block = self.block_of(path.nodes[0], path.nodes[-1])
         choice = block.trees.choice_of(path.nodes) if block else None
-        if block is None or choice is None:
+        if block is None or choice is None or not block.trees.choices(path.nodes[0]) >> choice & 1:
             raise UnknownPath(f"no label stands for the path {' -> '.join(path.nodes)}")
         return block.base + choice
 

@@ -89,15 +89,6 @@ class PrefixRoutes:
         return _summed(node)
 
 
-def longest_match(routes: Routes, address: int) -> str | None:
-    """The edge switch that an address is routed to; None if no prefix holds it."""
-    for length in range(ADDRESS_BITS, -1, -1):
-        edge = routes.get(_cut(address, length))
-        if edge is not None:
-            return edge
-    return None
-
-
 def _summed(node: _Node) -> _Node:
     """The node with what follows from its children."""
     assert node.children is not None

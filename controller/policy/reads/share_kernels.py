@@ -326,7 +326,7 @@ def link_measured(flows: Records, links: Records, members: Integers, link: int, 
 @compiled
 def share_out(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
               left_links: Integers, now: float, stamp: int) -> None:
-    """Raise the shares on some links of the flows that have room on every link they cross (`maxmin.raised_shares`).
+    """Raise the shares on some links of the flows that have room on every link they cross.
 
     A background wants no more than was measured: as if it crossed one more link with that to spare.
     """

@@ -8,8 +8,9 @@ from operator import attrgetter
 
 from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.graph import Link, Network, Path
-from controller.policy.network.maxmin import RELATIVE_TOLERANCE, raised_shares, share_of_unbounded_flow
+from controller.policy.network.maxmin import RELATIVE_TOLERANCE
 from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
+from tests.unit.policy.plain_shares import raised_shares, share_of_unbounded_flow
 
 
 class Flow:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.policy.network.maxmin import global_shares, max_min_shares, raised_shares, share_of_unbounded_flow
+from controller.policy.network.maxmin import global_shares
+from tests.unit.policy.plain_shares import max_min_shares, raised_shares, share_of_unbounded_flow
 from tests.unit.sim.filling import max_min_rates
 
 capacities = st.floats(1, 1e10)

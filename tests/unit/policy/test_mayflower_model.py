@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.policy.network.graph import Link, Network, Path
-from controller.policy.network.maxmin import max_min_shares
 from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.mayflower import Mayflower
 from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
+from tests.unit.policy.plain_shares import max_min_shares
 from topo.fabric import fat_tree, three_tier
 
 FABRICS = [

@@ -7,11 +7,20 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.network.prefixes import PrefixRoutes, longest_match
+from controller.policy.network.prefixes import ADDRESS_BITS, PrefixRoutes, Routes
 
 edges = st.sampled_from("ABCDE")
 addresses = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(0x0A000000, 0x0A0003FF))
 events = st.lists(st.tuples(addresses, st.one_of(edges, st.none())), max_size=80)
+
+
+def longest_match(routes: Routes, address: int) -> str | None:
+    """The edge switch that a switch would route an address to; None if no prefix holds it."""
+    for length in range(ADDRESS_BITS, -1, -1):
+        edge = routes.get((address >> ADDRESS_BITS - length << ADDRESS_BITS - length, length))
+        if edge is not None:
+            return edge
+    return None
 
 
 def routes_of(hosts: dict[int, str]) -> PrefixRoutes:
