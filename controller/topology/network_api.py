@@ -16,6 +16,8 @@ from controller.rest.routes import route
 from controller.topology import network_models as models
 from controller.topology.state import NetworkState, PortInfo
 
+VERSION = version("speedwell")
+"""Read once: looking it up opens a file, and health is asked for when there are none to be had."""
 LATE_POLLS = 5
 """The polls that may go wrong in a row before `/v1/health` says so."""
 
@@ -70,7 +72,7 @@ class NetworkApi:
             links=sum(not state.network.is_host(node) and not state.network.is_host(other)
                       for node, other in state.network.links),
             hosts=len(state.hosts), reads=len(self._reads), last_poll_age_seconds=age_seconds,
-            uptime_seconds=self._uptime_seconds(), version=version("speedwell"),
+            uptime_seconds=self._uptime_seconds(), version=VERSION,
             troubles=[models.Trouble(**asdict(trouble)) for trouble in troubles],
             policies=models.Policies(replica_policy=settings.replica_policy, path_policy=settings.path_policy))
 

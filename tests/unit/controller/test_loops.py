@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import resource
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -245,18 +247,27 @@ def test_a_controller_that_ran_out_of_file_descriptors_accepts_again(door: str, 
         descriptors = Path(f"/proc/{process.pid}/fd")
         limit = len(list(descriptors.iterdir())) + 4
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, 4096))
-        with ExitStack() as crowd:
+        with closing(HTTPConnection(*process.rest, timeout=10)) as asker, ExitStack() as crowd:
+            assert health_over(asker)["status"] == "empty"      # its connection is open from here on
             for _ in range(10):
                 crowd.enter_context(socket.create_connection(getattr(process, door)))
             # some of them wait in the kernel
             until(lambda: len(list(descriptors.iterdir())) >= limit)
             until(lambda: f"{name} failed" in process.log)
+            until(lambda: health_over(asker)["status"] == "degraded")
         health = until(lambda: process.get("/v1/health"))
         # whoever asks over REST at that moment may have met the other door shut too
         assert health["status"] == "degraded" and name in [each["name"] for each in health["troubles"]]
         assert all("Too many open files" in each["problem"] for each in health["troubles"])
         with socket.create_connection(process.openflow, timeout=10) as switch:
             assert switch.recv(2)[1] == 0      # OpenFlow's hello
+
+
+def health_over(connection: HTTPConnection) -> Any:
+    connection.request("GET", "/v1/health")
+    answer = connection.getresponse()
+    assert answer.status == 200
+    return json.loads(answer.read())
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
