@@ -3,34 +3,35 @@ what needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import eventlet.wsgi
 
 # Ryu 4.34 imports this name from eventlet, which dropped it; only Ryu's web sockets ever use its value.
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = object()
 
-from ryu.base.app_manager import AppManager, RyuApp, lookup_service_brick
+from ryu.base.app_manager import AppManager, RyuApp
 from ryu.controller.controller import Datapath
+from ryu.ofproto import ofproto_v1_3
 
 from controller.loops import FAILURES, Loops
+from controller.services import Services
 
-__all__ = ["AppManager", "Application", "Datapath", "lookup_service_brick"]
+__all__ = ["AppManager", "Application", "Datapath"]
 
 
 class Application(RyuApp):
-    """A Ryu application with what runs beside its handlers: start loops and tasks with `loops`, nothing else."""
+    """A Ryu application with what runs beside its handlers: start loops and tasks with `loops`, nothing else.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.loops: Loops = kwargs.get("loops") or Loops()
+    It is one of the `services`, by its class.
+    """
 
-    @classmethod
-    def context_iteritems(cls) -> Iterator[tuple[str, type]]:
-        """What Ryu hands to the constructor: what the class names, and the loops of the whole controller."""
-        return iter({**cls._CONTEXTS, "loops": Loops}.items())
+    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self.services = services
+        self.loops = services.get(Loops)
+        services.provide(type(self), self)
 
     def _event_loop(self) -> None:
         """Ryu's, but a handler that fails is counted and told."""

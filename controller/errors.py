@@ -116,3 +116,17 @@ class TableTaken(ControllerError):
 
     slug = "table-taken"
     title = "Table taken"
+
+
+class MissingService(ControllerError):
+    """An application needs one that is not there. Shown on the command line, never over REST."""
+
+    slug = "missing-service"
+    title = "Missing service"
+
+
+class ServiceTaken(ControllerError):
+    """Two applications provide the same. Shown on the command line, never over REST."""
+
+    slug = "service-taken"
+    title = "Service taken"

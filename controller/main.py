@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from controller.errors import InvalidSettings
+from controller.errors import InvalidSettings, MissingService, ServiceTaken
 from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
 
@@ -60,7 +60,7 @@ def _run(settings: Settings) -> None:
     stop = _stop_signal()
     try:
         controller = Controller(settings, [f"controller.{name}" for name in _applications(settings)])
-    except (AddressTaken, InvalidSettings) as error:
+    except (AddressTaken, InvalidSettings, MissingService, ServiceTaken) as error:
         sys.exit(f"speedwell-controller: {error}")
     # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
     gc.collect()

@@ -15,13 +15,12 @@ from eventlet import tpool
 from eventlet.green import socket
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
-from ryu.ofproto import ofproto_v1_3
 
 from coflow.acceptance import Acceptance
 from coflow.errors import InvalidReport, InvalidSetting
 from coflow.report import MAX_DATAGRAM_BYTES, decode
 from coflow.settings import read_key
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.coflows.api import CLAIMANT, CoflowsApi
 from controller.coflows.book import CoflowBook, ReportedFlow
 from controller.coflows.metrics import CoflowMetrics
@@ -39,7 +38,10 @@ from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
 from controller.queues.classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.tables.flow_records import Claim, Withdrawal
+from controller.tables.forwarding import Forwarding
+from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 
 TRAFFIC_CLASSES = {ServiceClass.SCHEDULED: SCHEDULED.number, ServiceClass.STARVED: STARVED.number,
@@ -65,12 +67,9 @@ LOOP_PATIENCE_SECONDS = 30.0
 class Coflows(Application):
     """Listens to reports, keeps the schedule and puts it into the switches."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "rest": RestApplication}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._state: NetworkState = kwargs["state"]
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
         settings = self._state.settings
         assert settings.coflow_key_file is not None
         try:
@@ -84,7 +83,8 @@ class Coflows(Application):
             lambda network: make_scheduler(settings.coflow_policy, network, settings.coflow_threshold_bytes),
             self._state.network, self._enforced)
         self._decision_seconds = 0.0
-        self.metrics = CoflowMetrics(kwargs["rest"].metrics)
+        rest = services.get(RestApplication)
+        self.metrics = CoflowMetrics(rest.metrics)
         self.metrics.live.set_function(lambda: len(self.book))
         self._placed: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
         """What the switches have confirmed, and for which flow of the book: a connection may serve several coflows,
@@ -98,12 +98,12 @@ class Coflows(Application):
         self._network_dirty = False
         self._searching: set[str] = set()
         self.address: tuple[str, int] | None = None
-        self.forwarding: Any = None
-        self.hosts: Any = None
-        kwargs["rest"].register(CoflowsApi(self, self._state))
+        rest.register(CoflowsApi(self, self._state))
 
     def start(self) -> None:
         """Raises InvalidSettings if the address cannot be had."""
+        self.forwarding = self.services.get(Forwarding)
+        self.hosts = self.services.get(Hosts)
         address = str(self._state.settings.coflow_host), self._state.settings.coflow_port
         listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -114,8 +114,6 @@ class Coflows(Application):
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         self.address = listening.getsockname()[:2]
         super().start()
-        self.forwarding = lookup_service_brick("Forwarding")
-        self.hosts = lookup_service_brick("Hosts")
         self.logger.info("coflow reports are taken at udp:%s:%d", *self.address)
         self.loops.run("coflow reports", lambda: self._receive_some(listening), patience_seconds=None)
         self.start_loops()
@@ -330,7 +328,7 @@ class Coflows(Application):
 
     @property
     def unmetered(self) -> int:
-        return int(self.forwarding.flow_installer.unmetered)
+        return self.forwarding.flow_installer.unmetered
 
 
 def _here(function: Callable[..., CoflowPlan], *arguments: Any) -> CoflowPlan:

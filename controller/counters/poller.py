@@ -10,13 +10,13 @@ from typing import Any
 
 from ryu.controller.event import EventBase
 from ryu.lib import hub
-from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application
 from controller.counters.measurements import Measurements, StatsRequest, duration_of
 from controller.counters.metrics import PollerMetrics
 from controller.errors import ControllerError
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.switches.openflow import PORT_ANY
 from controller.switches.transactions import asked
 from controller.topology.state import NetworkState
@@ -56,15 +56,13 @@ class _Round:
 class Poller(Application):
     """Sends the switches the requests in `Measurements`. Sends EventMeasured."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
     _EVENTS = [EventMeasured]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._state: NetworkState = kwargs["state"]
-        self._measurements: Measurements = kwargs["measurements"]
-        self._metrics = PollerMetrics(kwargs["rest"].metrics)
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
+        self._measurements = services.get(Measurements)
+        self._metrics = PollerMetrics(services.get(RestApplication).metrics)
         self._interval_seconds = self._state.settings.poll_interval_seconds
         self._unanswered: set[tuple[Any, str]] = set()
         self._begin = 0.0

@@ -6,10 +6,8 @@ import secrets
 import time
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from ryu.controller.handler import set_ev_cls
-from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application
 from controller.counters.measurements import Measurements, counter_of
@@ -21,24 +19,23 @@ from controller.placements.metrics import PlacementMetrics
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.placements.sinbad import Placement, PlacementRequest, Sinbad
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.topology.state import NetworkState
 
 
 class Placements(Application):
     """Feeds Sinbad with measurements, and asks it. Reads `Measurements`."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._state: NetworkState = kwargs["state"]
-        self._measurements: Measurements = kwargs["measurements"]
-        self._metrics = PlacementMetrics(kwargs["rest"].metrics)
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
+        self._measurements = services.get(Measurements)
+        rest = services.get(RestApplication)
+        self._metrics = PlacementMetrics(rest.metrics)
         self._metrics.expected.set_function(lambda: len(self.expected()))
         self._policy = Sinbad(self._state.network, Random())
         self._book = PlacementBook()
-        kwargs["rest"].register(PlacementsApi(self, self._state))
+        rest.register(PlacementsApi(self, self._state))
 
     def place(self, requests: Sequence[PlacementRequest]) -> list[Expected | ImpossiblePlacement]:
         """Choose the destinations of files, smallest first, and expect their transfers; in the order of `requests`.

@@ -6,15 +6,16 @@ import time
 from typing import Any
 
 from ryu.controller.handler import set_ev_cls
-from ryu.ofproto import ofproto_v1_3
 
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.counters.measurements import Measurements, StatsRequest
 from controller.events import EventLinkChanged, EventSwitchChanged
 from controller.queues.api import PortState, QueueCounters, QueuesApi
 from controller.queues.classes import QUEUE_TABLES, SLICES, QueueClass, SwitchQueues, changes, queues_of
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.switches.ovsdb import DatabaseUnreachable, read_tables, transact
+from controller.tables.forwarding import Forwarding
 from controller.topology.state import NetworkState, PortKey
 
 CHANGE_DELAY_SECONDS = 0.2
@@ -26,22 +27,20 @@ LOOP_PATIENCE_SECONDS = 10.0
 class Queues(Application):
     """Writes queues into the switches' databases. `ports` says how each port between switches stands."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._state: NetworkState = kwargs["state"]
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
         self.classes: tuple[QueueClass, ...] = SLICES[self._state.settings.queues]
         self.ports: dict[PortKey, PortState] = {}
         self.counters: dict[tuple[PortKey, int], QueueCounters] = {}
         """What each queue had sent at the last poll, by port and queue number, of the switches that answer."""
         self._due: dict[str, float] = {}
-        kwargs["measurements"].add_request(
-            StatsRequest("queues", lambda: {dpid for dpid, _ in self.ports}, _all_queues, self._counted))
-        kwargs["rest"].register(QueuesApi(self, self._state))
+        services.get(Measurements).add_request(StatsRequest(
+            "queues", lambda: {dpid for dpid, _ in self.ports}, _all_queues, self._counted))
+        services.get(RestApplication).register(QueuesApi(self, self._state))
 
     def start(self) -> None:
+        self._forwarding = self.services.get(Forwarding)
         super().start()
         if self.classes:
             self.loops.run("port queues", self._slice_what_is_due, every_seconds=TICK_SECONDS,
@@ -112,7 +111,7 @@ class Queues(Application):
         classes = tuple(each.number for each in self.classes if each.number) if is_kernel else ()
         if classes != self._state.set_queue_classes.get(dpid, ()):
             self._state.set_queue_classes[dpid] = classes
-            lookup_service_brick("Forwarding").plan_anew()
+            self._forwarding.plan_anew()
 
     def _failed(self, keys: list[PortKey], problem: str) -> None:
         for key in keys:

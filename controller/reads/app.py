@@ -9,12 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
 
 from ryu.controller.handler import set_ev_cls
-from ryu.ofproto import ofproto_v1_3
 
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.counters.measurements import Measurements
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, NoSuchPath
@@ -31,7 +29,10 @@ from controller.reads.read_divisions import ReadDivider
 from controller.reads.replica_search import ReplicaSearch
 from controller.reads.scheduler import CLAIMANT, ReadScheduler
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
+from controller.tables.forwarding import Forwarding
+from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 
 PLACEMENT_ATTEMPTS = 3
@@ -41,30 +42,26 @@ PLACEMENT_ATTEMPTS = 3
 class Flowserver(Application):
     """Places reads, feeds the policy with measurements, re-routes and ends reads. Reads `Measurements`."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "reads": ReadBook, "rest": RestApplication}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._state: NetworkState = kwargs["state"]
-        self.reads: ReadBook = kwargs["reads"]
-        self.metrics = ReadMetrics(kwargs["rest"].metrics)
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
+        self.reads = services.get(ReadBook)
+        rest = services.get(RestApplication)
+        self.metrics = ReadMetrics(rest.metrics)
         settings = self._state.settings
         self._idle_timeout_seconds = settings.read_idle_timeout_seconds
         compile_selection()
         self._selector = Selector(self._state.network, settings.replica_policy, settings.path_policy, Random())
         self._search = ReplicaSearch(self._state, self.loops)
         self.divider = ReadDivider(self._selector, self.reads, self, self.metrics, self.loops)
-        self._scheduler = ReadScheduler(self._state, kwargs["measurements"], self._selector, self.reads, self.divider,
-                                      self.metrics)
-        self.hosts: Any = None
-        self.forwarding: Any = None
-        kwargs["rest"].register(ReadsApi(self, self._state))
+        self._scheduler = ReadScheduler(self._state, services.get(Measurements), self._selector, self.reads,
+                                        self.divider, self.metrics)
+        rest.register(ReadsApi(self, self._state))
 
     def start(self) -> None:
+        self.hosts = self.services.get(Hosts)
+        self.forwarding = self.services.get(Forwarding)
         super().start()
-        self.hosts = lookup_service_brick("Hosts")
-        self.forwarding = lookup_service_brick("Forwarding")
 
     # --- placing a read ---
 
@@ -125,7 +122,7 @@ class Flowserver(Application):
 
     def _record(self, part: ReadPart) -> FlowRecord | None:
         """The record in which a part has its claim."""
-        record: FlowRecord | None = self.forwarding.records.get(part.five_tuple)
+        record = self.forwarding.records.get(part.five_tuple)
         claim = record.claims.get(CLAIMANT) if record else None
         return record if claim is not None and claim.subject == part.flow_id else None
 

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class RestApplication:
-    """Every route of the controller. Shared by the Ryu apps through `_CONTEXTS`; knows nothing about them."""
+    """Every route of the controller. Shared by the applications; knows nothing about them."""
 
     def __init__(self) -> None:
         self._routes: list[Route] = []

@@ -14,8 +14,13 @@ from prometheus_client import Counter
 from ryu import cfg
 from ryu.controller import ofp_handler
 
-from controller.application import AppManager, lookup_service_brick
+from controller.application import AppManager
+from controller.counters.measurements import Measurements
 from controller.loops import Loops
+from controller.reads.book import ReadBook
+from controller.rest import RestApplication
+from controller.rest.app import RestApi
+from controller.services import Services
 from controller.settings import Settings
 from controller.switches.connection import bad_message_counter, serve_switch
 from controller.switches.packet_ins import PacketIns
@@ -45,20 +50,17 @@ class Controller:
         # Ryu's own listener would bind in the background, where a failure is lost.
         ofp_handler.OpenFlowController = lambda: self._begin_accepting(listening)
         self._manager = AppManager.get_instance()
-        self._manager.load_apps(["ryu.controller.ofp_handler", *app_modules])
-        self._manager.contexts.update(self._contexts(settings))
-        self._loops: Loops = self._manager.contexts["loops"]
+        # Ryu's handler comes last: switches may connect once everything else has started.
+        self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
+        self._loops = Loops()
+        self._services = Services(settings, self._loops, NetworkState(settings), Measurements(), PacketIns(),
+                                  RestApplication(), ReadBook())
         try:
-            self._manager.instantiate_apps(**self._manager.contexts)
+            self._manager.instantiate_apps(services=self._services)
         except OSError as error:
             where = _address((str(settings.rest_host), settings.rest_port))
             raise AddressTaken(f"cannot serve REST at {where}: {os.strerror(error.errno or 0)}") from error
-        self.rest_address = _address(lookup_service_brick("RestApi").address)
-
-    def _contexts(self, settings: Settings) -> dict[str, Any]:
-        """The objects that applications share, by the names under which they ask for them."""
-        made = {key: context() for key, context in self._manager.contexts_cls.items() if context is not NetworkState}
-        return made | {"state": NetworkState(settings)}
+        self.rest_address = _address(self._services.get(RestApi).address)
 
     def stop(self, timeout_seconds: float) -> None:
         """Stop the applications, for at most so long. What is in the switches stays there and goes on working."""
@@ -69,11 +71,13 @@ class Controller:
     def _begin_accepting(self, listening: Any) -> Callable[[], None]:
         """What Ryu spawns once its handler of OpenFlow is there."""
         bad_messages = bad_message_counter()
-        self._manager.contexts["rest"].metrics.register(bad_messages)
+        self._services.get(RestApplication).metrics.register(bad_messages)
+        [openflow_handler] = (application for application in self._manager.applications.values()
+                              if isinstance(application, ofp_handler.OFPHandler))
+        self._services.get(NetworkState).confirmations.listen_to(openflow_handler)
 
         def begin() -> None:
-            self._manager.contexts["state"].confirmations.listen_to(lookup_service_brick("ofp_event"))
-            accept_switches(listening, self._loops, self._manager.contexts["packet_ins"], bad_messages)
+            accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages)
 
         return begin
 

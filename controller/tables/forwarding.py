@@ -10,9 +10,8 @@ from typing import Any
 
 from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
-from ryu.ofproto import ofproto_v1_3
 
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.counters.measurements import Measurements, StatsRequest, duration_of
 from controller.errors import ControllerError, NoSuchPath
 from controller.events import (
@@ -29,6 +28,7 @@ from controller.loops import in_turns
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Link, Path
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.openflow import flow_stats_request
@@ -41,6 +41,7 @@ from controller.tables.metrics import TableMetrics
 from controller.tables.plan import TablePlanner
 from controller.tables.registry import COOKIE_FLOWS, EXPLICIT_COOKIES, EntriesOf, OwnedTable
 from controller.tables.sync import TableSync
+from controller.topology.hosts import Hosts, SwitchTables
 from controller.topology.state import HostLocation, NetworkState
 
 STALE_ROUNDS = 3
@@ -54,13 +55,11 @@ class Forwarding(Application):
     EventPathsChanged, EventFlowsMoved and EventFlowsEnded.
     """
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "measurements": Measurements, "rest": RestApplication}
     _EVENTS = [EventPathsChanged, EventFlowsMoved, EventFlowsEnded]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.state: NetworkState = kwargs["state"]
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.state = services.get(NetworkState)
         self.planner = TablePlanner(self.state)
         self._paths = ExplicitPaths(self.planner)
         self.records = FlowRecords(self._paths)
@@ -68,14 +67,16 @@ class Forwarding(Application):
                                             self.loops)
         self._tables = TableSync(self.state, self.planner, self.records, self.flow_installer.meters, self, self.loops)
         self._announced_links: frozenset[Link] = frozenset()
-        self._metrics = TableMetrics(kwargs["rest"].metrics)
+        self._metrics = TableMetrics(services.get(RestApplication).metrics)
         self._unknown: dict[str, dict[int, int]] = {}
         """How often in a row each switch told of an entry that no record has."""
-        kwargs["measurements"].add_request(StatsRequest(
+        services.get(Measurements).add_request(StatsRequest(
             "flows", self.state.edge_switches, partial(flow_stats_request, cookie_prefix=COOKIE_FLOWS),
             self._counted))
+        services.provide(SwitchTables, self)
 
     def start(self) -> None:
+        self._hosts = self.services.get(Hosts)
         super().start()
         self._tables.start()
 
@@ -234,7 +235,7 @@ class Forwarding(Application):
 
     def host_found(self, host: HostLocation) -> None:
         """See `sync.Listener`."""
-        lookup_service_brick("Hosts").recovered(host)
+        self._hosts.recovered(host)
 
     def synced(self, affected: tuple[AffectedPath, ...]) -> None:
         """See `sync.Listener`."""

@@ -16,10 +16,11 @@ from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
 from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3
 
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.errors import ControllerError
 from controller.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
 from controller.policy.network.graph import Link
+from controller.services import Services
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.ovsdb import DatabaseUnreachable, limit_packet_ins, read_capacities
@@ -29,6 +30,7 @@ from controller.tables import packet_in_limits, packet_in_meters
 from controller.topology import lldp
 from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
+from controller.topology.hosts import Hosts
 from controller.topology.probing import Probing
 from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
 
@@ -55,14 +57,12 @@ class Discovery(Application):
     Sends EventSwitchChanged, EventPortChanged and EventLinkChanged.
     """
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "packet_ins": PacketIns}
     _EVENTS = [EventSwitchChanged, EventPortChanged, EventLinkChanged]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.state: NetworkState = kwargs["state"]
-        kwargs["packet_ins"].on_probe = self.probe_arrived
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.state = services.get(NetworkState)
+        services.get(PacketIns).on_probe = self.probe_arrived
         settings = self.state.settings
         self.probing = Probing(settings.probe_interval_seconds, settings.probes_per_second, settings.probe_misses)
         self._secret = secrets.token_bytes(32)
@@ -77,6 +77,7 @@ class Discovery(Application):
         self._capacities_due: dict[str, float] = {}
 
     def start(self) -> None:
+        self._hosts = self.services.get(Hosts)
         super().start()
         self.loops.run("link probes", self._probe, every_seconds=TICK_SECONDS, patience_seconds=LOOP_PATIENCE_SECONDS)
         self.loops.run("port capacities", self._look_for_capacities, every_seconds=CAPACITY_TICK_SECONDS,
@@ -140,7 +141,7 @@ class Discovery(Application):
         """Those that have been away for too long, or are too many, are no longer waited for."""
         for dpid in self._absent_switches.given_up(time.monotonic()):
             self.logger.warning("switch %s is forgotten: it has been away for too long", self.state.name_of(dpid))
-            lookup_service_brick("Hosts").forget_switch(dpid)
+            self._hosts.forget_switch(dpid)
             self.state.forget_switch(dpid)
             self._capacities = {key: rate for key, rate in self._capacities.items() if key[0] != dpid}
 
@@ -265,7 +266,7 @@ class Discovery(Application):
         if heard.refused:
             self._refuse(destination, heard.refused, now)
         for key in heard.doubtful:
-            lookup_service_brick("Hosts").doubted(key)
+            self._hosts.doubted(key)
         for key in heard.parted:
             self._tell_links(self.state.remove_link(key), live=False)
         for a, b in heard.joined:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import Any
+from typing import Any, Protocol
 
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
-from ryu.ofproto import ofproto_v1_3
 
-from controller.application import Application, lookup_service_brick
+from controller.application import Application
 from controller.errors import UnknownHost
 from controller.events import EventHostChanged, EventPortChanged
+from controller.services import Services
 from controller.switches import openflow
 from controller.switches.connection import hand_over
 from controller.switches.entries import dpid_hex
@@ -34,17 +34,29 @@ REPLY_DELAY_SECONDS = 0.8
 """How long an answer waits at most for the switches: Linux asks again after a second."""
 
 
+class SwitchTables(Protocol):
+    """What the host application needs of the one that keeps the switches' tables."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are changes that the switches do not carry yet."""
+
+    def wait_until_synced(self, timeout_seconds: float) -> bool:
+        """Block the calling green thread until the switches carry what is known now; False if that took too long."""
+
+    def plan_anew(self) -> None:
+        """Hosts changed: bring the switches up to date."""
+
+
 class Hosts(Application):
     """Learns and finds hosts, and answers the ARP requests that switches cannot. Sends EventHostChanged."""
 
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"state": NetworkState, "packet_ins": PacketIns}
     _EVENTS = [EventHostChanged]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.state: NetworkState = kwargs["state"]
-        kwargs["packet_ins"].on_packet = self.packet_arrived
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.state = services.get(NetworkState)
+        services.get(PacketIns).on_packet = self.packet_arrived
         self._awaited: dict[str, Any] = {}
         self._searches = HostSearches()
         self._moves = HostMoves()
@@ -52,6 +64,10 @@ class Hosts(Application):
         self._is_asking = False
         self._not_yet: dict[PortKey, dict[str, str]] = defaultdict(dict)
         """Address -> MAC heard at a port that is undetermined yet, or known there before it went down."""
+
+    def start(self) -> None:
+        self.tables = self.services.get(SwitchTables)
+        super().start()
 
     # --- for others ---
 
@@ -134,9 +150,8 @@ class Hosts(Application):
 
     def _reply(self, key: PortKey, request: arp.Packet, mac: str) -> None:
         """Tell a host the target's MAC, but not before the packets it will then send find their way."""
-        forwarding = lookup_service_brick("Forwarding")
-        if forwarding.is_busy:
-            forwarding.wait_until_synced(REPLY_DELAY_SECONDS)
+        if self.tables.is_busy:
+            self.tables.wait_until_synced(REPLY_DELAY_SECONDS)
         frame = arp.build(arp.Packet(arp.REPLY, mac, request.target_ip, request.sender_mac, request.sender_ip))
         self._send(key[0], [key[1]], frame)
 
@@ -211,7 +226,7 @@ class Hosts(Application):
         if waiting is not None:
             waiting.set()
         # The event takes its time to arrive; the answers to those who asked must not overtake it.
-        lookup_service_brick("Forwarding").plan_anew()
+        self.tables.plan_anew()
         self.send_event_to_observers(EventHostChanged(location.ip, location, previous))
         for key, request in self._searches.answered(location.ip).items():
             self.loops.spawn(self._reply, key, request, location.mac)

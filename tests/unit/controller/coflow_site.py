@@ -15,7 +15,9 @@ from coflow.report import Flow, FlowReport, Report, encode
 from controller.coflows import app as coflows_module
 from controller.coflows.app import Coflows
 from controller.counters.poller import EventMeasured
+from controller.loops import Loops
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.settings import Settings
 from controller.tables.registry import Priority
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
@@ -42,7 +44,7 @@ class Site(World):
         eventlet.spawn(self.poll_for_ever)
 
     def new_application(self) -> Coflows:
-        coflows = Coflows(state=self.state, rest=RestApplication())
+        coflows = Coflows(Services(self.state, RestApplication(), Loops()))
         coflows.forwarding = self.app
         coflows.hosts = SimpleNamespace(locate=lambda host, seconds: None)
         coflows.start_loops()

@@ -13,10 +13,12 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 from controller.counters.measurements import Measurements
 from controller.errors import ControllerError
 from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
+from controller.loops import Loops
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.switches.openflow import FlowEntry
 from controller.switches.read_back import ReadBack, sort_read_back
 from controller.switches.transactions import Confirmations
@@ -26,6 +28,7 @@ from controller.tables import sync as table_sync
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.tables.forwarding import Forwarding
 from controller.tables.registry import COOKIE_FLOWS
+from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork, Refused
 from tests.unit.controller.simulated_time import SimulatedHub
@@ -98,7 +101,6 @@ class World:
         for module in (forwarding_module, table_sync):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
         patch.setattr(installed_tables, "read_back", read_back)
-        patch.setattr(forwarding_module, "lookup_service_brick", lambda name: self.hosts)
         self.network = FakeNetwork(FABRIC)
         self.state = self.network.state()
         self.state.confirmations = Confirmations()
@@ -122,7 +124,9 @@ class World:
         return self.state.network.shortest_paths(self.flow.source, self.flow.destination)
 
     def new_forwarding(self) -> Forwarding:
-        return Forwarding(state=self.state, measurements=self.measurements, rest=RestApplication())
+        services = Services(self.state, self.measurements, RestApplication(), Loops())
+        services.provide(Hosts, self.hosts)
+        return Forwarding(services)
 
     def install(self, path: Path, subject: str = "a part") -> None:
         """Claim a path as a read does. Raises what the switches have against it."""

@@ -13,6 +13,7 @@ from webob import Response
 from controller.coflows.app import Coflows
 from controller.counters.measurements import Measurements
 from controller.errors import ControllerError, UnknownHost
+from controller.loops import Loops
 from controller.placements.app import Placements
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
@@ -25,10 +26,13 @@ from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
 from controller.rest.http import Request
+from controller.services import Services
 from controller.settings import Settings
 from controller.switches.openflow import FlowEntry
 from controller.switches.packet_ins import PacketIns
 from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
+from controller.tables.forwarding import Forwarding
+from controller.topology.hosts import Hosts
 from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
@@ -120,18 +124,19 @@ class Controller:
         self.reads = ReadBook()
         self.application = RestApplication()
         self._connect_everything()
-        contexts = {"state": self.state, "measurements": self.measurements, "reads": self.reads,
-                    "rest": self.application, "packet_ins": PacketIns()}
-        self.flowserver = Flowserver(**contexts)
-        self.placements = Placements(**contexts)
-        self.queues = Queues(**contexts)
+        self.tables, self.hosts = TablesInMemory(), HostsInMemory(self.state)
+        services = Services(self.state, self.measurements, self.reads, self.application, PacketIns(), Loops())
+        services.provide(Forwarding, self.tables)
+        services.provide(Hosts, self.hosts)
+        self.flowserver = Flowserver(services)
+        self.placements = Placements(services)
+        self.queues = Queues(services)
         if self.state.settings.coflow_key_file is not None:
-            self.coflows = Coflows(**contexts)
+            self.coflows = Coflows(services)
             self.coflows.forwarding = SimpleNamespace(records=RecordsInMemory(),
                                                       flow_installer=SimpleNamespace(unmetered=0))
-        self.rest_api = RestApi(**contexts)
-        self.tables = self.flowserver.forwarding = TablesInMemory()
-        self.hosts = self.flowserver.hosts = HostsInMemory(self.state)
+        self.rest_api = RestApi(services)
+        self.flowserver.forwarding, self.flowserver.hosts = self.tables, self.hosts
 
     def _connect_everything(self) -> None:
         for number, dpid in enumerate((*EDGES, *AGGREGATIONS)):

@@ -14,8 +14,10 @@ from coflow.report import Flow, FlowReport, Report, encode
 from controller.coflows.app import Coflows
 from controller.errors import InvalidSettings
 from controller.events import EventLinkChanged, EventSwitchChanged
+from controller.loops import Loops
 from controller.policy.coflows.live_coflows import TableScheduler
 from controller.rest import RestApplication
+from controller.services import Services
 from controller.settings import Settings
 from controller.switches.openflow import ToGroup
 from controller.tables.meters import meter_for, own_range
@@ -336,4 +338,4 @@ def test_a_key_that_is_of_no_use_is_refused_at_the_start(tmp_path: Path) -> None
     (tmp_path / "key").write_bytes(b"short")
     state = NetworkState(Settings(coflow_key_file=tmp_path / "key"))
     with pytest.raises(InvalidSettings, match="openssl"):
-        Coflows(state=state, rest=RestApplication())
+        Coflows(Services(state, RestApplication(), Loops()))

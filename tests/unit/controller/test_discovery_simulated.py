@@ -15,7 +15,9 @@ from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.events import EventLinkChanged, EventPortChanged
+from controller.loops import Loops
 from controller.policy.network.graph import Link
+from controller.services import Services
 from controller.settings import Settings
 from controller.switches.entries import dpid_hex
 from controller.switches.ovsdb import DatabaseUnreachable
@@ -26,6 +28,7 @@ from controller.topology import discovery as discovery_module
 from controller.topology.absent_switches import MAX_ABSENT
 from controller.topology.admission import MAX_CONTENDERS
 from controller.topology.discovery import Discovery
+from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
@@ -101,7 +104,12 @@ class World:
         self.state = NetworkState(settings)
         self.state.confirmations = Confirmations()
         self.packet_ins = PacketIns()
-        self.app = Discovery(state=self.state, packet_ins=self.packet_ins)
+        self.services = Services(self.state, self.packet_ins, Loops())
+        self.doubted: list[PortKey] = []
+        self.forgotten: list[str] = []
+        self.services.provide(Hosts, SimpleNamespace(doubted=self.doubted.append,
+                                                     forget_switch=self.forgotten.append))
+        self.app = Discovery(self.services)
         self.lost_links: list[Link] = []
         self.edge_ports: set[PortKey] = set()
         self.app.send_event_to_observers = self._note
@@ -418,9 +426,6 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, patch, switches=2, ports=2, settings=Settings(switch_expiry_seconds=30))
         world.read_pause_seconds = 0.05
-        forgotten: list[str] = []
-        patch.setattr(discovery_module, "lookup_service_brick",
-                      lambda name: SimpleNamespace(forget_switch=forgotten.append))
         patch.setattr(world.app, "_listen", lambda datapath, dpid: None)
         patch.setattr(world.app, "_ask_name", lambda datapath, dpid: None)
         patch.setattr(world.app.logger, "disabled", True)
@@ -435,7 +440,7 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
         assert len(world.state.switches) == MAX_ABSENT + 2
         eventlet.sleep(world.state.settings.switch_expiry_seconds)
         assert set(world.state.switches) == {dpid_hex(1), dpid_hex(2)}
-        assert len(forgotten) == 10_000
+        assert len(world.forgotten) == 10_000
         assert len(world.state.links) == 4 and len(world.state.ports) == 4
         for held in (world.app._capacities_due, world.app._listening, world.app._probes, world.app.probing._ports):
             assert len(held) <= 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import eventlet
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from controller.switches.entries import dpid_hex
 from controller.switches.packet_ins import PacketIn
 from controller.tables.registry import Table
-from controller.topology import discovery as discovery_module
 from controller.topology import lldp
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind
@@ -33,9 +31,6 @@ class Fabric(World):
         super().__init__(hub, patch, switches=2, ports=2)
         self.wires = {LINK[0]: LINK[1], LINK[1]: LINK[0]}
         self.recorded: dict[PortKey, list[bytes]] = {EDGE: [], OTHER_EDGE: []}
-        self.doubted: list[PortKey] = []
-        patch.setattr(discovery_module, "lookup_service_brick",
-                      lambda name: SimpleNamespace(doubted=self.doubted.append))
         eventlet.sleep(30)
         assert self.state.links == self.wires
         assert all(self.state.is_edge_port(*key) for key in self.recorded)

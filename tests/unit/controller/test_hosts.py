@@ -13,6 +13,8 @@ from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.errors import UnknownHost
 from controller.events import EventHostChanged, EventPortChanged
+from controller.loops import Loops
+from controller.services import Services
 from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.tables.registry import Table
 from controller.topology import arp
@@ -38,9 +40,9 @@ class World:
         self.forwarding = SimpleNamespace(is_busy=False, wait_until_synced=lambda timeout: None,
                                           plan_anew=lambda: None)
         patch.setattr(hosts_module, "time", SimpleNamespace(monotonic=hub.read))
-        patch.setattr(hosts_module, "lookup_service_brick", lambda name: self.forwarding)
         self.state = NetworkState()
-        self.app = Hosts(state=self.state, packet_ins=PacketIns())
+        self.app = Hosts(Services(self.state, PacketIns(), Loops()))
+        self.app.tables = self.forwarding
         self.events: list[EventHostChanged] = []
         self.app.send_event_to_observers = lambda event, state=None: self.events.append(event)
         self.sent: list[tuple[str, tuple[int, ...], arp.Packet]] = []

@@ -17,6 +17,7 @@ from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.loops import Loops
+from controller.services import Services
 from controller.switches.connection import SwitchConnection, bad_message_counter, serve_switch
 from controller.switches.packet_ins import MAX_PACKETS, MAX_PROBES, MalformedPacketIn, PacketIn, PacketIns, decode
 from controller.topology import arp
@@ -79,8 +80,9 @@ def test_any_message_is_read_or_malformed(garbage: bytes, kept: int) -> None:
 def _known() -> SimpleNamespace:
     """Discovery and hosts as they are in the controller, knowing one switch with three ports and one host."""
     state, packet_ins = NetworkState(), PacketIns()
+    services = Services(state, packet_ins, Loops())
     switch = Switch()
-    discovery, hosts = (kind(state=state, packet_ins=packet_ins) for kind in (Discovery, Hosts))
+    discovery, hosts = (kind(services) for kind in (Discovery, Hosts))
     state.switch_connected(SwitchInfo(DPID, DPID, "192.0.2.1", True), switch)
     for port_no, kind in ((1, PortKind.EDGE), (2, PortKind.FABRIC), (3, PortKind.UNDETERMINED)):
         state.set_port(DPID, PortInfo(port_no, f"eth{port_no}", "02:00:00:00:00:01", True, 1e9, kind))

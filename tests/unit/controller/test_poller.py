@@ -12,6 +12,8 @@ import pytest
 
 from controller.counters.measurements import StatsRequest
 from controller.counters.poller import LOST_AFTER_INTERVALS, EventMeasured, Poller
+from controller.loops import Loops
+from controller.services import Services
 from controller.switches.transactions import Confirmations
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller
 
@@ -64,7 +66,7 @@ class Polled:
         self.measurements = controller.measurements
         self.switches = {dpid: Switch(dpid) for dpid in (*EDGES, *AGGREGATIONS)}
         self.state.datapaths.update(self.switches)
-        self.poller = Poller(state=self.state, measurements=self.measurements, rest=controller.application)
+        self.poller = Poller(Services(self.state, self.measurements, controller.application, Loops()))
         self.events: list[EventMeasured] = []
         self.poller.send_event_to_observers = self.events.append
         self.taken: list[tuple[str, list[Any]]] = []

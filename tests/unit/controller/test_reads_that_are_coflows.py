@@ -14,6 +14,7 @@ import pytest
 from coflow.report import Flow, FlowReport, Report, encode
 from controller.counters.poller import EventMeasured
 from controller.events import EventFlowsEnded, EventFlowsMoved, EventLinkChanged, EventPathsChanged
+from controller.loops import Loops
 from controller.policy.coflows.live_coflows import TableScheduler
 from controller.policy.network.graph import Network, Path
 from controller.policy.reads.selection import PLUS
@@ -24,6 +25,7 @@ from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
 from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest
 from controller.rest import RestApplication
+from controller.services import Services
 from tests.unit.controller.coflow_site import KEY, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -69,8 +71,8 @@ class Shop(Site):
         super().__init__(hub, patch, directory, policy)
         for module in (scheduler, read_divisions, reads_app):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
-        self.flowserver = Flowserver(state=self.state, measurements=self.measurements, reads=ReadBook(),
-                                     rest=RestApplication())
+        self.flowserver = Flowserver(Services(self.state, self.measurements, ReadBook(), RestApplication(),
+                                              Loops()))
         self.flowserver.forwarding, self.flowserver.hosts = self.app, SimpleNamespace(
             locate=lambda host, seconds: self.state.hosts[host])
         self.app.send_event_to_observers = self.tell
