@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from controller.queues.classes import MINCOF_QUEUES, QUEUE_TABLES, QueueClass, changes, queues_of
+from controller.policy.network.traffic_classes import MINCOF_QUEUES, QueueClass
+from controller.queues.port_queues import QUEUE_TABLES, changes, queues_of
 from controller.switches.ovsdb import read_tables, transact
 from topo.emulation import Emulation
 from topo.emulation.openvswitch import DATABASE_PORT

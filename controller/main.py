@@ -17,7 +17,7 @@ from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
-                "placements.app", "queues.app", "rest.app")
+                "placements.app", "queues.app", "network.app", "rest.app")
 STOP_SECONDS = 1.0
 
 
@@ -55,7 +55,7 @@ def main(config: Path | None, **given: Any) -> None:
 def _run(settings: Settings) -> None:
     _patch()
     # Ryu and the applications may only be imported once the standard library is patched.
-    from controller.switches.openflow_server import AddressTaken, Controller
+    from controller.running import AddressTaken, Controller
 
     stop = _stop_signal()
     try:

@@ -30,7 +30,7 @@ def _load(paths: tuple[Path, ...]) -> None:
     try:
         POLICIES.complete()
         for path in paths:
-            own_policies.add_file(path)
+            own_policies.add_file(POLICIES, path)
     except InvalidPolicy as error:
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
 

@@ -27,8 +27,7 @@ def completion(shell: str | None) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from cluster.cli import speedwell
-
+    speedwell = click.get_current_context().find_root().command
     name = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - a name, not a path here
     kind = get_completion_class(name)
     if kind is None:

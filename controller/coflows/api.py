@@ -11,7 +11,7 @@ from controller.errors import UnknownCoflow
 from controller.loops import Turns
 from controller.policy.coflows.coflow import Assignment
 from controller.policy.network.five_tuple import FiveTuple
-from controller.queues.classes import PRIORITY_QUEUES, class_of_priority
+from controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
 from controller.rest.routes import route
 from controller.tables.flow_records import Claimant
 from controller.topology.state import NetworkState

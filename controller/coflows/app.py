@@ -29,18 +29,18 @@ from controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, 
 from controller.coflows.policies import compile_policy, make_scheduler
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
-from controller.events import EventHostChanged, EventLinkChanged
 from controller.loops import TURN_SECONDS, Turns
 from controller.policy.coflows.coflow import Assignment, ServiceClass
 from controller.policy.errors import PolicyError
 from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
-from controller.queues.classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
+from controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.tables.forwarding import Forwarding
+from controller.topology.events import EventHostChanged, EventLinkChanged
 from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.policy.errors import InvalidPolicy
-from controller.policy.registry import POLICIES, Policy
+from controller.policy.kinds import Policy, PolicyRegistry
 
 GROUP = "speedwell.policies"
 VARIABLE = "SPEEDWELL_POLICY_PATH"
@@ -34,15 +34,15 @@ def found() -> Iterator[Policy]:
         yield from _of_file(path)
 
 
-def add_file(path: Path) -> None:
+def add_file(policies: PolicyRegistry, path: Path) -> None:
     """Offer the policies of a file from now on, here and in processes started from here. Raises InvalidPolicy."""
-    POLICIES.complete()
+    policies.complete()
     path = path.absolute()
     if path in _known_files():
         return
     for policy in _of_file(path):
         try:
-            POLICIES.register(policy)
+            policies.register(policy)
         except InvalidPolicy as error:
             raise InvalidPolicy(f"{path}: {error}") from None
     os.environ[VARIABLE] = os.pathsep.join(map(str, (*_known_files(), path)))

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from controller.queues.classes import QueueClass
+from controller.policy.network.traffic_classes import QueueClass
 from controller.rest.fields import Dpid, Node, NodeName, OutputModel
 from controller.rest.routes import route
 from controller.topology.state import NetworkState, PortKey

@@ -9,13 +9,14 @@ from ryu.controller.handler import set_ev_cls
 
 from controller.application import Application
 from controller.counters.measurements import Measurements, StatsRequest
-from controller.events import EventLinkChanged, EventSwitchChanged
+from controller.policy.network.traffic_classes import SLICES, QueueClass
 from controller.queues.api import PortState, QueueCounters, QueuesApi
-from controller.queues.classes import QUEUE_TABLES, SLICES, QueueClass, SwitchQueues, changes, queues_of
+from controller.queues.port_queues import QUEUE_TABLES, SwitchQueues, changes, queues_of
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.switches.ovsdb import DatabaseUnreachable, read_tables, transact
 from controller.tables.forwarding import Forwarding
+from controller.topology.events import EventLinkChanged, EventSwitchChanged
 from controller.topology.state import NetworkState, PortKey
 
 CHANGE_DELAY_SECONDS = 0.2

@@ -16,8 +16,8 @@ from controller.application import Application
 from controller.counters.measurements import Measurements
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, NoSuchPath
-from controller.events import EventFlowsEnded, EventFlowsMoved, EventHostChanged, EventPathsChanged
 from controller.loops import in_turns
+from controller.network.api import ReadsInFlight
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.policy.reads.link_load import ReadFlow
@@ -30,8 +30,10 @@ from controller.reads.replica_search import ReplicaSearch
 from controller.reads.scheduler import CLAIMANT, ReadScheduler
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
 from controller.tables.forwarding import Forwarding
+from controller.topology.events import EventHostChanged
 from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 
@@ -45,9 +47,11 @@ class Flowserver(Application):
     def __init__(self, services: Services) -> None:
         super().__init__(services)
         self._state = services.get(NetworkState)
-        self.reads = services.get(ReadBook)
+        self.reads = ReadBook()
+        services.provide(ReadsInFlight, self.reads)
         rest = services.get(RestApplication)
         self.metrics = ReadMetrics(rest.metrics)
+        self.metrics.in_flight.set_function(lambda: len(self.reads))
         settings = self._state.settings
         self._idle_timeout_seconds = settings.read_idle_timeout_seconds
         compile_selection()

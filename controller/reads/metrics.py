@@ -1,6 +1,6 @@
 """What `/metrics` tells of reads."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.rest.metrics import LATENCY_BUCKETS
 
@@ -9,6 +9,7 @@ class ReadMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reads = Counter("speedwell_reads", "Reads placed, by policy.", ["replica_policy", "path_policy"],
                              registry=registry)
+        self.in_flight = Gauge("speedwell_reads_in_flight", "Reads that have not ended.", registry=registry)
         self.local_parts = Counter("speedwell_local_parts", "Parts served by the client's own host.",
                                    registry=registry)
         self.refused = Counter("speedwell_reads_refused", "Reads that were not placed, by kind of problem.",

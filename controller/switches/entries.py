@@ -1,4 +1,4 @@
-"""What switch tables hold, as plain data. controller/tables/registry.py has the tables, priorities and cookies."""
+"""What switch tables hold, as plain data. controller/switches/layout.py has the tables, priorities and cookies."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class PacketMeter:
 
 
 def cookie(prefix: int, number: int) -> int:
-    """The cookie of an entry: a prefix (controller/tables/registry.py) and a number below 2**48."""
+    """The cookie of an entry: a prefix (controller/switches/layout.py) and a number below 2**48."""
     if prefix & ~COOKIE_MASK or not 0 <= number < 1 << 48:
         raise ValueError(f"no cookie of prefix {prefix:#x} and number {number}")
     return prefix | number

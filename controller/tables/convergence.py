@@ -6,9 +6,9 @@ out labels that a later look at the whole fabric would not.
 
 from __future__ import annotations
 
+from controller.switches.layout import Table
 from controller.switches.openflow import Output
 from controller.tables.entries import SwitchTables
-from controller.tables.registry import Table
 from controller.topology.state import NetworkState, PortKey, PortKind
 
 PATIENCE_SECONDS = 10.0

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.prefixes import Prefix
+from controller.switches.layout import COOKIE_HOSTS, COOKIE_LABELS, COOKIE_ROUTES, COOKIE_STATIC, Priority, Table
 from controller.switches.openflow import (
     COOKIE_MASK,
     ETH_ARP,
@@ -30,7 +31,6 @@ from controller.switches.openflow import (
     ToGroup,
     match,
 )
-from controller.tables.registry import COOKIE_HOSTS, COOKIE_LABELS, COOKIE_ROUTES, COOKIE_STATIC, Priority, Table
 from controller.topology.state import HostLocation
 
 ARP_REQUEST, ARP_REPLY = 1, 2

@@ -18,6 +18,7 @@ from controller.counters.measurements import FlowCounters
 from controller.errors import NoSuchPath
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
+from controller.switches.layout import COOKIE_FLOWS
 from controller.switches.openflow import (
     FlowEntry,
     FlowKey,
@@ -26,7 +27,6 @@ from controller.switches.openflow import (
     cookie,
 )
 from controller.tables.explicit_paths import ExplicitPaths
-from controller.tables.registry import COOKIE_FLOWS
 
 
 @dataclass(frozen=True, slots=True)

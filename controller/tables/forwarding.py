@@ -14,16 +14,6 @@ from ryu.controller.handler import MAIN_DISPATCHER, set_ev_cls
 from controller.application import Application
 from controller.counters.measurements import Measurements, StatsRequest, duration_of
 from controller.errors import ControllerError, NoSuchPath
-from controller.events import (
-    AffectedPath,
-    EventFlowsEnded,
-    EventFlowsMoved,
-    EventHostChanged,
-    EventLinkChanged,
-    EventPathsChanged,
-    EventPortChanged,
-    EventSwitchChanged,
-)
 from controller.loops import in_turns
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Link, Path
@@ -31,16 +21,19 @@ from controller.rest import RestApplication
 from controller.services import Services
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
+from controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
 from controller.switches.openflow import flow_stats_request
 from controller.switches.transactions import confirmed
 from controller.tables.entries import label_key
+from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.flow_installer import Failures, FlowInstaller, PlanWhenReady
 from controller.tables.flow_records import Claim, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
 from controller.tables.metrics import TableMetrics
 from controller.tables.plan import TablePlanner
-from controller.tables.registry import COOKIE_FLOWS, EXPLICIT_COOKIES, EntriesOf, OwnedTable
+from controller.tables.registry import EntriesOf, OwnedTable
 from controller.tables.sync import TableSync
+from controller.topology.events import EventHostChanged, EventLinkChanged, EventPortChanged, EventSwitchChanged
 from controller.topology.hosts import Hosts, SwitchTables
 from controller.topology.state import HostLocation, NetworkState
 

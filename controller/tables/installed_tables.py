@@ -14,14 +14,15 @@ from controller.errors import ControllerError
 from controller.loops import Loops, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
+from controller.switches.layout import Table
 from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
-from controller.switches.read_back import ReadBack, read_back
 from controller.switches.transactions import confirmed
-from controller.tables import packet_in_limits, packet_in_meters
 from controller.tables.backoff import Backoff
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables
-from controller.tables.registry import Table, TableRegistry
+from controller.tables.read_back import ReadBack, read_back
+from controller.tables.registry import TableRegistry
 from controller.tables.switch_meters import SwitchMeters
+from controller.topology import packet_in_limits, packet_in_meters
 from controller.topology.state import NetworkState
 
 READ_TIMEOUT_SECONDS = 10.0

@@ -14,11 +14,13 @@ from controller.policy.network.graph import Link
 from controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
 from controller.policy.network.path_trees import bits_of
 from controller.policy.network.prefixes import Prefix, PrefixRoutes
+from controller.switches.layout import Table
 from controller.switches.openflow import FlowEntry, FlowKey, Group, Output
-from controller.tables import entries, packet_in_limits
+from controller.tables import entries
 from controller.tables.entries import SwitchTables
 from controller.tables.groups import NextHops, SwitchGroups
-from controller.tables.registry import Table, TableRegistry
+from controller.tables.registry import TableRegistry
+from controller.topology import packet_in_limits
 from controller.topology.state import HostLocation, NetworkState
 
 HOSTS_AT_ONCE, SWITCHES_AT_ONCE = 32, 16

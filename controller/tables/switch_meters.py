@@ -13,11 +13,11 @@ from controller.errors import ControllerError
 from controller.loops import Loops
 from controller.switches import openflow
 from controller.switches.openflow import FlowKey, Meter
-from controller.switches.read_back import ReadBack
 from controller.switches.transactions import confirmed
 from controller.tables import meters
 from controller.tables.flow_records import FlowRecords
 from controller.tables.meters import MeterIds, MetersExhausted, own_range
+from controller.tables.read_back import ReadBack
 from controller.topology.state import NetworkState
 
 log = logging.getLogger(__name__)

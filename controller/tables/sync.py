@@ -15,21 +15,22 @@ from eventlet.semaphore import Semaphore
 from ryu.lib import hub
 
 from controller.errors import ControllerError, SwitchGone, SwitchRefused
-from controller.events import AffectedPath
 from controller.loops import Loops, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
-from controller.switches.read_back import ReadBack
 from controller.switches.transactions import confirmed_on_all
-from controller.tables import packet_in_meters, reconcile
+from controller.tables import reconcile
 from controller.tables.backoff import Backoff
 from controller.tables.convergence import Convergence
 from controller.tables.entries import SwitchTables, known_hosts
+from controller.tables.events import AffectedPath
 from controller.tables.flow_records import FlowRecord, FlowRecords
 from controller.tables.installed_tables import InstalledTables
 from controller.tables.plan import DirtyEntries, TablePlanner
+from controller.tables.read_back import ReadBack
 from controller.tables.reconcile import TableChanges
 from controller.tables.switch_meters import SwitchMeters
+from controller.topology import packet_in_meters
 from controller.topology.state import HostLocation, NetworkState
 
 MANY_SWITCHES = 100

@@ -18,7 +18,6 @@ from ryu.ofproto import ofproto_v1_3
 
 from controller.application import Application
 from controller.errors import ControllerError
-from controller.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
 from controller.policy.network.graph import Link
 from controller.services import Services
 from controller.switches import openflow
@@ -26,10 +25,10 @@ from controller.switches.entries import dpid_hex
 from controller.switches.ovsdb import DatabaseUnreachable, limit_packet_ins, read_capacities
 from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.switches.transactions import asked, confirmed
-from controller.tables import packet_in_limits, packet_in_meters
-from controller.topology import lldp
+from controller.topology import lldp, packet_in_limits, packet_in_meters
 from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
+from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
 from controller.topology.hosts import Hosts
 from controller.topology.probing import Probing
 from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo

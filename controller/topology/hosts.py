@@ -14,14 +14,14 @@ from ryu.lib import hub
 
 from controller.application import Application
 from controller.errors import UnknownHost
-from controller.events import EventHostChanged, EventPortChanged
 from controller.services import Services
 from controller.switches import openflow
 from controller.switches.connection import hand_over
 from controller.switches.entries import dpid_hex
+from controller.switches.layout import Table
 from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.tables.registry import Table
 from controller.topology import arp
+from controller.topology.events import EventHostChanged, EventPortChanged
 from controller.topology.host_moves import HostMoves
 from controller.topology.host_searches import HostSearches
 from controller.topology.state import HostLocation, NetworkState, PortKey, PortKind

@@ -88,7 +88,7 @@ class NetworkState:
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
         self.packet_in_meters: dict[str, frozenset[int]] = {}
-        """The meters on packets handed up that a switch has, by `controller.tables.packet_in_limits`."""
+        """The meters on packets handed up that a switch has, by `controller.topology.packet_in_limits`."""
         self._port_toward: dict[Link, int] = {}
 
     # --- look-ups ---

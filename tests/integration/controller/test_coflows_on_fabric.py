@@ -19,9 +19,9 @@ from cluster.processes import program
 from coflow.report import Flow, FlowReport, Report, encode
 from coflow.reporter import FlowProgress, Reporter
 from coflow.settings import DEFAULT_PORT, scheduler
+from controller.switches.layout import COOKIE_FLOWS
 from controller.switches.openflow import COOKIE_MASK
 from controller.tables.meters import own_range
-from controller.tables.registry import COOKIE_FLOWS
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
 from topo.emulation import Emulation

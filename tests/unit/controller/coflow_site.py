@@ -19,7 +19,7 @@ from controller.loops import Loops
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.settings import Settings
-from controller.tables.registry import Priority
+from controller.switches.layout import Priority
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE, World
 from tests.unit.controller.simulated_time import SimulatedHub
 

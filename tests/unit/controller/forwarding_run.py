@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 
-from controller.switches.read_back import sort_read_back
 from controller.tables import reconcile
 from controller.tables.entries import SwitchTables
 from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.plan import TablePlanner
+from controller.tables.read_back import sort_read_back
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier

@@ -12,22 +12,23 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.counters.measurements import Measurements
 from controller.errors import ControllerError
-from controller.events import EventLinkChanged, EventPathsChanged, EventSwitchChanged
 from controller.loops import Loops
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.switches.layout import COOKIE_FLOWS
 from controller.switches.openflow import FlowEntry
-from controller.switches.read_back import ReadBack, sort_read_back
 from controller.switches.transactions import Confirmations
 from controller.tables import forwarding as forwarding_module
 from controller.tables import installed_tables
 from controller.tables import sync as table_sync
+from controller.tables.events import EventPathsChanged
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.tables.forwarding import Forwarding
-from controller.tables.registry import COOKIE_FLOWS
+from controller.tables.read_back import ReadBack, sort_read_back
+from controller.topology.events import EventLinkChanged, EventSwitchChanged
 from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork, Refused

@@ -14,6 +14,7 @@ from controller.coflows.app import Coflows
 from controller.counters.measurements import Measurements
 from controller.errors import ControllerError, UnknownHost
 from controller.loops import Loops
+from controller.network.app import NetworkReport
 from controller.placements.app import Placements
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
@@ -21,7 +22,6 @@ from controller.queues.app import Queues
 from controller.reads import app as flowserver
 from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
-from controller.reads.book import ReadBook
 from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
@@ -121,14 +121,14 @@ class Controller:
     def __init__(self, **settings: Any) -> None:
         self.state = NetworkState(Settings(**settings))
         self.measurements = Measurements()
-        self.reads = ReadBook()
         self.application = RestApplication()
         self._connect_everything()
         self.tables, self.hosts = TablesInMemory(), HostsInMemory(self.state)
-        services = Services(self.state, self.measurements, self.reads, self.application, PacketIns(), Loops())
+        services = Services(self.state, self.measurements, self.application, PacketIns(), Loops())
         services.provide(Forwarding, self.tables)
         services.provide(Hosts, self.hosts)
         self.flowserver = Flowserver(services)
+        self.reads = self.flowserver.reads
         self.placements = Placements(services)
         self.queues = Queues(services)
         if self.state.settings.coflow_key_file is not None:
@@ -136,6 +136,7 @@ class Controller:
             self.coflows.forwarding = SimpleNamespace(records=RecordsInMemory(),
                                                       flow_installer=SimpleNamespace(unmetered=0))
         self.rest_api = RestApi(services)
+        NetworkReport(services).start()
         self.flowserver.forwarding, self.flowserver.hosts = self.tables, self.hosts
 
     def _connect_everything(self) -> None:

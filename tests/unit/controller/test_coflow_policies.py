@@ -9,7 +9,7 @@ import pytest
 
 from coflow.report import Flow, FlowReport
 from controller.errors import InvalidSettings
-from controller.queues.classes import SLICES
+from controller.policy.network.traffic_classes import SLICES
 from controller.settings import load_settings
 from tests.unit.controller.in_process import Controller
 

@@ -13,7 +13,6 @@ import pytest
 from coflow.report import Flow, FlowReport, Report, encode
 from controller.coflows.app import Coflows
 from controller.errors import InvalidSettings
-from controller.events import EventLinkChanged, EventSwitchChanged
 from controller.loops import Loops
 from controller.policy.coflows.live_coflows import TableScheduler
 from controller.rest import RestApplication
@@ -21,6 +20,7 @@ from controller.services import Services
 from controller.settings import Settings
 from controller.switches.openflow import ToGroup
 from controller.tables.meters import meter_for, own_range
+from controller.topology.events import EventLinkChanged, EventSwitchChanged
 from controller.topology.state import NetworkState
 from tests.unit.controller.coflow_site import KEY, LIFETIME_SECONDS, MB, ONE, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
-from controller.events import EventSwitchChanged
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
 from controller.switches.entries import LAST_PACKET_METER
+from controller.switches.layout import Priority
 from controller.switches.openflow import FlowEntry, Meter, decode_flow, flow_add, match
 from controller.tables.flow_records import Claim, Claimant, Withdrawal
 from controller.tables.forwarding import STALE_ROUNDS
 from controller.tables.meters import ASSUMED_METERS, BURST_SECONDS, MeterIds, MetersExhausted, meter_for, own_range
-from controller.tables.registry import Priority
+from controller.topology.events import EventSwitchChanged
 from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 

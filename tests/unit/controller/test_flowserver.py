@@ -8,13 +8,14 @@ import pytest
 
 from controller.counters.poller import EventMeasured
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
-from controller.events import AffectedPath, EventFlowsEnded, EventHostChanged, EventPathsChanged
 from controller.policy.reads.selection_request import Replica
 from controller.reads import app as module
 from controller.reads import replica_search
 from controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
 from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
+from controller.tables.events import AffectedPath, EventFlowsEnded, EventPathsChanged
 from controller.tables.flow_records import Claim, Claimant
+from controller.topology.events import EventHostChanged
 from controller.topology.state import HostLocation
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, HOSTS, Controller, clocked, read_of
 

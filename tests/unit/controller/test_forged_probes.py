@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.switches.entries import dpid_hex
+from controller.switches.layout import Table
 from controller.switches.packet_ins import PacketIn
-from controller.tables.registry import Table
 from controller.topology import lldp
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind

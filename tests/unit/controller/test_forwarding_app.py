@@ -12,13 +12,13 @@ import pytest
 from ryu.ofproto import ofproto_v1_3
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
+from controller.switches.layout import Table
 from controller.switches.openflow import LoadLabel, ToGroup
 from controller.switches.transactions import Confirmations
-from controller.tables import packet_in_limits
 from controller.tables.entries import label_cookie, label_entry
-from controller.tables.registry import Table
 from controller.tables.sync import AUDIT_INTERVAL_SECONDS
+from controller.topology import packet_in_limits
+from controller.topology.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
 from controller.topology.state import SwitchInfo
 from tests.unit.controller.forwarding_world import Connection, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
+from controller.switches.layout import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
 from controller.switches.openflow import FlowEntry, Group, LoadLabel, ToGroup
-from controller.switches.read_back import sort_read_back
 from controller.tables import reconcile, registry
 from controller.tables.entries import STATIC_ENTRIES, known_hosts
 from controller.tables.plan import TablePlanner
-from controller.tables.registry import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
+from controller.tables.read_back import sort_read_back
 from controller.topology.state import HostLocation
 from tests.unit.controller.fake_switch import Packet
 from tests.unit.controller.forwarding_run import FABRICS, Run

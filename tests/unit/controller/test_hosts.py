@@ -12,13 +12,13 @@ import pytest
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.errors import UnknownHost
-from controller.events import EventHostChanged, EventPortChanged
 from controller.loops import Loops
 from controller.services import Services
+from controller.switches.layout import Table
 from controller.switches.packet_ins import PacketIn, PacketIns
-from controller.tables.registry import Table
 from controller.topology import arp
 from controller.topology import hosts as hosts_module
+from controller.topology.events import EventHostChanged, EventPortChanged
 from controller.topology.host_moves import ABSENCE_SECONDS, PAUSE_SECONDS, QUESTION_SECONDS, QUESTIONS
 from controller.topology.host_searches import SEARCHES_PER_PORT
 from controller.topology.hosts import Hosts

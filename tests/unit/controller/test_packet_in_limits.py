@@ -8,10 +8,10 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.events import EventSwitchChanged
 from controller.switches.openflow import PORT_CONTROLLER, FlowEntry, Output, PacketMeter
 from controller.switches.ovsdb import limits_to_write
-from controller.tables.packet_in_limits import PACKETS_METER, PROBES_METER, meter_of_port
+from controller.topology.events import EventSwitchChanged
+from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER, meter_of_port
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeSwitch, Packet
 from tests.unit.controller.forwarding_world import World

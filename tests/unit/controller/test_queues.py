@@ -11,21 +11,14 @@ from typing import Any
 
 import pytest
 
-from controller.events import EventSwitchChanged
+from controller.policy.network.traffic_classes import MINCOF_QUEUES, PRIORITY_QUEUES, class_of_priority
 from controller.queues.api import PortState
-from controller.queues.classes import (
-    MINCOF_QUEUES,
-    PRIORITY_QUEUES,
-    PortQueues,
-    changes,
-    class_of_priority,
-    queues_of,
-    wanted_settings,
-)
+from controller.queues.port_queues import PortQueues, changes, queues_of, wanted_settings
+from controller.switches.layout import Table
 from controller.switches.openflow import SetQueue, match
 from controller.switches.ovsdb import DatabaseRefused, DatabaseUnreachable, transact
 from controller.tables.plan import TablePlanner
-from controller.tables.registry import Table
+from controller.topology.events import EventSwitchChanged
 from controller.topology.state import NetworkState
 from tests.unit.controller.fake_switch import FakeNetwork
 from tests.unit.controller.in_process import AGGREGATIONS, EDGES, Controller

@@ -13,7 +13,6 @@ import pytest
 
 from coflow.report import Flow, FlowReport, Report, encode
 from controller.counters.poller import EventMeasured
-from controller.events import EventFlowsEnded, EventFlowsMoved, EventLinkChanged, EventPathsChanged
 from controller.loops import Loops
 from controller.policy.coflows.live_coflows import TableScheduler
 from controller.policy.network.graph import Network, Path
@@ -23,9 +22,11 @@ from controller.policy.registry import POLICIES, Kind
 from controller.reads import app as reads_app
 from controller.reads import read_divisions, scheduler
 from controller.reads.app import Flowserver
-from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest
+from controller.reads.book import Read, ReadPart, ReadRequest
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
+from controller.topology.events import EventLinkChanged
 from tests.unit.controller.coflow_site import KEY, Site
 from tests.unit.controller.forwarding_world import DESTINATION, SOURCE
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -71,7 +72,7 @@ class Shop(Site):
         super().__init__(hub, patch, directory, policy)
         for module in (scheduler, read_divisions, reads_app):
             patch.setattr(module, "time", SimpleNamespace(monotonic=hub.read))
-        self.flowserver = Flowserver(Services(self.state, self.measurements, ReadBook(), RestApplication(),
+        self.flowserver = Flowserver(Services(self.state, self.measurements, RestApplication(),
                                               Loops()))
         self.flowserver.forwarding, self.flowserver.hosts = self.app, SimpleNamespace(
             locate=lambda host, seconds: self.state.hosts[host])

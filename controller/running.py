@@ -17,7 +17,6 @@ from ryu.controller import ofp_handler
 from controller.application import AppManager
 from controller.counters.measurements import Measurements
 from controller.loops import Loops
-from controller.reads.book import ReadBook
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
 from controller.services import Services
@@ -54,7 +53,7 @@ class Controller:
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
         self._services = Services(settings, self._loops, NetworkState(settings), Measurements(), PacketIns(),
-                                  RestApplication(), ReadBook())
+                                  RestApplication())
         try:
             self._manager.instantiate_apps(services=self._services)
         except OSError as error:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from importlib.metadata import version
+from typing import Protocol
 
 from controller.counters.measurements import Measurements, counter_of, ends_of
 from controller.errors import UnknownSwitch
 from controller.loops import Loops
+from controller.network import models
 from controller.policy.network.graph import Link
-from controller.reads.book import ReadBook
 from controller.rest.fields import DpidInput
 from controller.rest.routes import route
-from controller.topology import network_models as models
 from controller.topology.state import NetworkState, PortInfo
 
 VERSION = version("speedwell")
@@ -22,8 +22,14 @@ LATE_POLLS = 5
 """The polls that may go wrong in a row before `/v1/health` says so."""
 
 
+class ReadsInFlight(Protocol):
+    """The reads that have not ended."""
+
+    def __len__(self) -> int: ...
+
+
 class NetworkApi:
-    def __init__(self, state: NetworkState, measurements: Measurements, reads: ReadBook, loops: Loops) -> None:
+    def __init__(self, state: NetworkState, measurements: Measurements, reads: ReadsInFlight, loops: Loops) -> None:
         self._state = state
         self._measurements = measurements
         self._reads = reads

@@ -1,4 +1,4 @@
-"""Sees to it that switches have the meters of `controller.tables.packet_in_limits`, and notes which they have.
+"""Sees to it that switches have the meters of `controller.topology.packet_in_limits`, and notes which they have.
 
 `NetworkState.packet_in_meters` has no set for a switch that refused one: it is then left without.
 """
@@ -14,8 +14,8 @@ from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.openflow import PacketMeter
 from controller.switches.transactions import confirmed, confirmed_on_all
-from controller.tables import packet_in_limits
-from controller.tables.packet_in_limits import PACKETS_METER, PROBES_METER
+from controller.topology import packet_in_limits
+from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER
 from controller.topology.state import NetworkState
 
 TIMEOUT_SECONDS = 5.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from controller.switches.layout import COOKIE_STATIC, Priority, Table
 from controller.switches.openflow import (
     ETH_ARP,
     ETH_IPV4,
@@ -22,7 +23,6 @@ from controller.switches.openflow import (
     PacketMeter,
     match,
 )
-from controller.tables.registry import COOKIE_STATIC, Priority, Table
 from controller.topology.state import NetworkState
 
 PROBES_METER, PACKETS_METER = FIRST_PACKET_METER, FIRST_PACKET_METER + 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from controller.network import models
 from controller.rest.fields import DpidInput
 from controller.rest.routes import route
-from controller.topology import network_models as models
 from controller.topology.state import NetworkState, PortKey
 
 

@@ -1,0 +1,187 @@
+"""Dependencies point one way: which room may import which, and what from outside.
+
+Every import counts, also one in a function or for types only: a circle of types is one that a reader has to walk.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "topo", "cluster", "sim")
+
+FLOOR = {"errors", "loops", "services", "settings", "application"}
+"""The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
+GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
+SYSTEMS = ("reads", "coflows", "queues", "placements")
+
+MAY_IMPORT = {
+    "controller.policy": set(),
+    "controller.errors": set(),
+    "controller.loops": set(),
+    "controller.services": {"controller.errors"},
+    "controller.settings": {"controller.errors", "controller.policy"},
+    "controller.application": {"controller.loops", "controller.services"},
+    "controller.policy_options": {"controller.policy"},
+    "controller.rest": {"controller"},
+    "controller.switches": {"controller"},
+    "controller.topology": {"controller", "switches", "rest"},
+    "controller.counters": {"controller", "switches", "topology", "rest"},
+    "controller.tables": {"controller", "switches", "topology", "counters", "rest"},
+    "controller.network": {"controller", "switches", "topology", "counters", "rest"},
+    **{f"controller.{system}": {"controller", *GROUND} for system in SYSTEMS},
+    "coflow": set(),
+    "fs": {"coflow"},
+    "fuse_mount": {"fs"},
+    "topo": set(),
+    "sim": {"controller.policy", "topo"},
+    "cluster": {"coflow", "fs", "sim", "topo", "controller.policy", "controller.policy_options",
+                "controller.settings", "controller.switches", "controller.queues"},
+}
+"""The rooms that a room may import. `controller` stands for policy and FLOOR, a bare word for a room below it.
+Who is not listed here may import everything."""
+EXTRAS = {("controller.coflows", "coflow")}
+
+LIBRARIES = {
+    "controller.policy": {"numpy", "numba", "networkx"},
+    "coflow": set(),
+    "sim": {"numpy", "numba", "rich", "matplotlib", "distributed"},
+    "fs": {"click", "crc32c", "google", "grpc", "plyvel"},
+    "fuse_mount": {"click", "mfusepy", "fuse"},
+}
+"""What a room may use beside the standard library; those that are not listed may use anything."""
+IMPURE = {"asyncio", "datetime", "glob", "http", "io", "logging", "multiprocessing", "os", "pathlib", "secrets",
+          "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib", "uuid"}
+"""Clock, files, sockets, processes: a decision that reads them cannot be simulated."""
+LOADERS = {"controller.policy.own_policies"}
+"""What reads which policies there are, and decides nothing."""
+
+
+class Tree:
+    """The imports of a source tree: by module, what it imports and in which line."""
+
+    def __init__(self, root: Path, folders: Iterable[str]) -> None:
+        files = {_module(path.relative_to(root)): path
+                 for folder in folders for path in (root / folder).rglob("*.py")}
+        self.modules = frozenset(files)
+        self.imports = {module: list(self._imports(path)) for module, path in files.items()}
+
+    def _imports(self, path: Path) -> Iterator[tuple[str, int]]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield alias.name, node.lineno
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None and node.level == 0, f"{path}:{node.lineno}: a relative import"
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if inner in self.modules or node.module == "random" else node.module, node.lineno
+
+    def wrong(self) -> list[str]:
+        """What is against the tables above, and all circles, as sentences."""
+        return sorted([*self._wrong_rooms(), *self._wrong_libraries(), *self._circles()])
+
+    def _wrong_rooms(self) -> Iterator[str]:
+        for module, line, used in self._inside():
+            room, other = room_of(module), room_of(used)
+            if room in MAY_IMPORT and room != other and other not in _allowed(room):
+                yield f"{module}:{line} imports {used}: {room} may not import {other}"
+
+    def _wrong_libraries(self) -> Iterator[str]:
+        for module, imports in self.imports.items():
+            room = room_of(module)
+            for used, line in imports:
+                top = used.partition(".")[0]
+                if used in self.modules or top in FOLDERS:
+                    continue
+                if top in sys.stdlib_module_names:
+                    is_impure = top in IMPURE or (top == "random" and used != "random.Random")
+                    if room == "controller.policy" and is_impure and module not in LOADERS:
+                        yield f"{module}:{line} imports {used}: policies know no clock, file, socket or chance"
+                elif room in LIBRARIES and top not in LIBRARIES[room]:
+                    yield f"{module}:{line} imports {used}: {room} may not use {top}"
+
+    def _circles(self) -> Iterator[str]:
+        modules = nx.DiGraph((module, used) for module, _, used in self._inside())
+        rooms = nx.DiGraph((a, b) for a, b in ((room_of(a), room_of(b)) for a, b in modules.edges) if a != b)
+        for kind, graph in (("modules", modules), ("rooms", rooms)):
+            for circle in nx.strongly_connected_components(graph):
+                if len(circle) > 1:
+                    yield f"a circle of {kind}: {', '.join(sorted(circle))}"
+
+    def _inside(self) -> Iterator[tuple[str, int, str]]:
+        for module, imports in self.imports.items():
+            for used, line in imports:
+                if used in self.modules and used != module:
+                    yield module, line, used
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def room_of(module: str) -> str:
+    """A folder, or in the controller a folder or a module of it."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "controller" else parts[0]
+
+
+def _allowed(room: str) -> set[str]:
+    allowed = {other for each, other in EXTRAS if each == room}
+    for word in MAY_IMPORT[room]:
+        if word == "controller":
+            allowed |= {"controller.policy", *(f"controller.{module}" for module in FLOOR)}
+        else:
+            allowed.add(f"controller.{word}" if word in GROUND else word)
+    return allowed
+
+
+def test_no_room_imports_what_it_may_not_and_there_are_no_circles() -> None:
+    assert Tree(ROOT, FOLDERS).wrong() == []
+
+
+def test_every_room_of_the_controller_stands_in_the_table() -> None:
+    rooms = {f"controller.{path.parent.name}" for path in (ROOT / "controller").glob("*/__init__.py")}
+    assert rooms <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize(("module", "line", "complaint"), [
+    ("fs.client", "from controller.errors import ControllerError", "fs may not import controller.errors"),
+    ("controller.tables.plan", "from controller.reads import book", "tables may not import controller.reads"),
+    ("controller.reads.book", "import controller.coflows.book", "reads may not import controller.coflows"),
+    ("controller.rest.http", "from controller.topology.state import NetworkState", "rest may not import"),
+    ("controller.policy.reads.nearest", "from controller.errors import ControllerError", "policy may not import"),
+    ("controller.policy.reads.nearest", "import ryu.lib", "may not use ryu"),
+    ("controller.policy.reads.nearest", "def now():\n    import time", "policies know no clock"),
+    ("controller.policy.reads.nearest", "import random", "policies know no clock"),
+    ("controller.policy.reads.nearest", "from random import choice", "policies know no clock"),
+    ("controller.topology.state",
+     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import controller.tables.plan", "may not import"),
+    ("sim.kernel", "from controller.settings import Settings", "sim may not import controller.settings"),
+    ("coflow.report", "import eventlet", "coflow may not use eventlet"),
+    ("topo.fabric", "import topo.emulation", "a circle of modules: topo.emulation, topo.fabric"),
+])
+def test_a_wrong_import_is_found_and_told(tmp_path: Path, module: str, line: str, complaint: str) -> None:
+    right = {"fs.client": "import coflow.report", "coflow.report": "import struct", "controller.errors": "",
+             "controller.settings": "import pydantic",
+             "controller.policy.reads.nearest": "from random import Random",
+             "controller.tables.plan": "import controller.topology.state", "controller.topology.state": "import ryu",
+             "controller.reads.book": "from controller.tables import plan", "controller.coflows.book": "",
+             "controller.rest.http": "import controller.errors",
+             "sim.kernel": "import controller.policy.reads.nearest",
+             "topo.fabric": "", "topo.emulation": "from topo.fabric import Fabric"}
+    for name, text in right.items():
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert Tree(tmp_path, FOLDERS).wrong() == []
+    with tmp_path.joinpath(*module.split(".")).with_suffix(".py").open("a") as file:
+        file.write(f"\n{line}\n")
+    found = Tree(tmp_path, FOLDERS).wrong()
+    assert any(complaint in sentence and module in sentence for sentence in found), found
