@@ -6,8 +6,10 @@ import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv4Address
+from socket import inet_ntoa
 from typing import NamedTuple
 
 from coflow.errors import InvalidReport
@@ -102,8 +104,8 @@ def _flow(datagram: bytes, offset: int) -> FlowReport:
     source, destination, source_port, destination_port, protocol, remaining = _FLOW.unpack_from(datagram, offset)
     if any(datagram[offset + 13:offset + 16]):
         raise InvalidReport("malformed", "bytes that must be zero are not")
-    return FlowReport(Flow(str(IPv4Address(source)), str(IPv4Address(destination)), source_port, destination_port,
-                           protocol), remaining)
+    return FlowReport(Flow(inet_ntoa(source), inet_ntoa(destination), source_port, destination_port, protocol),
+                      remaining)
 
 
 def _check(report: Report) -> None:
@@ -139,6 +141,7 @@ def _check_flows(flows: Sequence[FlowReport]) -> None:
                                              f"not {each.remaining_bytes}")
 
 
+@lru_cache(maxsize=1 << 16)
 def _is_host(text: str) -> bool:
     try:
         address = IPv4Address(text)

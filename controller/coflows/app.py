@@ -6,9 +6,11 @@ schedule, a renewed lifetime, a switch that was away and an attempt that failed 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from eventlet import tpool
@@ -52,15 +54,19 @@ NETWORK_DELAY_SECONDS = 0.05
 """Changes of the network come in showers."""
 LOCATE_SECONDS = 1.0
 RECEIVE_BUFFER_BYTES = 4 << 20
-"""For reports that come while others have their turn, if the kernel gives so much (net.core.rmem_max)."""
+"""For reports that come while others have their turn. Without privileges the kernel gives no more than
+net.core.rmem_max."""
+SO_RCVBUFFORCE = 33
+"""Linux's number, which Python has no name for."""
 MAX_SEARCHES = 64
 """Hosts that are searched for at once; the reports that come later lead to the others."""
 SHORT_SECONDS = 0.005
 """A decision that took the processor for longer than this is made in another thread the next time."""
 FEW_FLOWS = 100
 """Updates of more flows than this are taken in there too."""
-MOST_REST_SECONDS = 1.0
-"""After a plan there is a rest as long as it took, but no longer than this: it takes half of the time at most."""
+REST_FACTOR, MOST_REST_SECONDS = 4, 1.0
+"""After a plan there is a rest so many times as long as it took, but no longer than this: who asks for something else
+has the processor meanwhile."""
 LOOP_PATIENCE_SECONDS = 30.0
 
 
@@ -87,12 +93,13 @@ class Coflows(Application):
         self.metrics = CoflowMetrics(rest.metrics)
         self.metrics.live.set_function(lambda: len(self.book))
         self._placed: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
-        """What the switches have confirmed, and for which flow of the book: a connection may serve several coflows,
-        one after the other."""
+        """What the switches have confirmed, oldest first, and for which flow of the book: a connection may serve
+        several coflows, one after the other."""
         self.failures: dict[FiveTuple, str] = {}
         self._updated = hub.Event()
         self._schedule_changed = hub.Event()
-        self._renew_at = 0.0
+        self._renewed_at = time.monotonic()
+        self._renewals_due = 0.0
         self._retry_at = 0.0
         """When flows that failed are tried again; the others do not wait for it."""
         self._network_dirty = False
@@ -111,7 +118,7 @@ class Coflows(Application):
         except OSError as error:
             raise InvalidSettings(
                 f"cannot take coflow reports at {address[0]}:{address[1]}: {error.strerror}") from None
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        _give_room(listening)
         self.address = listening.getsockname()[:2]
         super().start()
         self.logger.info("coflow reports are taken at udp:%s:%d", *self.address)
@@ -197,7 +204,7 @@ class Coflows(Application):
             plan = (tpool.execute if in_thread else _here)(self._decide, updates, began)
         self.book.planned(plan)
         self._schedule_changed.set()
-        hub.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
+        hub.sleep(min(REST_FACTOR * (time.monotonic() - began), MOST_REST_SECONDS))
 
     def _decide(self, updates: CoflowUpdates, now: float) -> CoflowPlan:
         began = time.thread_time()
@@ -222,19 +229,19 @@ class Coflows(Application):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        settings = self._state.settings
         target = {flow: (assignment, self.book.flow(flow)) for flow, assignment in self.book.enforced.items()}
+        turns, claims = Turns(), []
+        turns.others()
         now = time.monotonic()
-        renew, retry = now >= self._renew_at, now >= self._retry_at
+        retry, renewed = now >= self._retry_at, self._to_renew(now)
         wanted = {flow: placed for flow, placed in target.items() if (retry or flow not in self.failures) and (
-            renew or self._placed.get(flow) != placed or self.forwarding.records.claim_of(flow, CLAIMANT) is None)}
+            flow in renewed or self._placed.get(flow) != placed
+            or self.forwarding.records.claim_of(flow, CLAIMANT) is None)}
         unwanted = [flow for flow in (*self._placed, *self.failures)
                     if flow not in target and not self._is_kept_by_a_switch_away(flow)]
-        if renew:
-            self._renew_at = now + settings.coflow_lifetime_seconds / 3
         if not wanted and not unwanted:
             return
-        turns, claims = Turns(), []
+        turns.others()
         for flow, placed in wanted.items():
             if claim := self._claim(flow, *placed):
                 claims.append(claim)
@@ -246,9 +253,9 @@ class Coflows(Application):
         if failures:
             self._retry_at = time.monotonic() + RETRY_SECONDS
         for flow, placed in wanted.items():
+            self._placed.pop(flow, None)
             if flow in failures:
                 self.metrics.refused.labels(failures[flow].slug).inc()
-                self._placed.pop(flow, None)
             else:
                 self._placed[flow] = placed
         for flow, error in failures.items():
@@ -256,6 +263,14 @@ class Coflows(Application):
                 self.logger.warning("a flow of a coflow is not placed: %s", error)
         waiting = {flow: error for flow, error in self.failures.items() if flow in target and flow not in wanted}
         self.failures = waiting | {flow: str(error) for flow, error in failures.items()}
+
+    def _to_renew(self, now: float) -> set[FiveTuple]:
+        """The flows whose lifetime is to be renewed, the same number in every second: each in every third of it."""
+        due = self._renewals_due + (now - self._renewed_at) * 3 / self._state.settings.coflow_lifetime_seconds * len(
+            self._placed)
+        self._renewals_due, number = math.modf(min(due, len(self._placed)))
+        self._renewed_at = now
+        return set(islice(self._placed, int(number)))
 
     def _is_kept_by_a_switch_away(self, flow: FiveTuple) -> bool:
         """Whether a flow that is not over has its entry at a switch that lost its connection. The switch goes on with
@@ -329,6 +344,13 @@ class Coflows(Application):
     @property
     def unmetered(self) -> int:
         return self.forwarding.flow_installer.unmetered
+
+
+def _give_room(listening: Any) -> None:
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+    except PermissionError:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
 
 def _here(function: Callable[..., CoflowPlan], *arguments: Any) -> CoflowPlan:

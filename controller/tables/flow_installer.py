@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from eventlet.semaphore import Semaphore
 from ryu.lib import hub
 
 from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.loops import Loops
+from controller.loops import Loops, Turns
 from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
 from controller.switches.openflow import FlowKey, Meter
@@ -29,6 +29,10 @@ from controller.topology.state import NetworkState
 METER_TROUBLE = "OFPET_METER_MOD_FAILED"
 OUT_OF_METERS, METER_EXISTS = "OFPMMFC_OUT_OF_METERS", "OFPMMFC_METER_EXISTS"
 
+FLOWS_AT_ONCE = 32
+"""So many are put into place in one go, a few milliseconds' work; then others have their turn."""
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PlanWhenReady = Callable[[FlowRecord, int, bool, bool], EntryPlacement]
@@ -111,11 +115,18 @@ class FlowInstaller:
             by_source.setdefault(host.dpid if host else "", {})[five_tuple] = change
         failures: Failures = {}
         plan = self._begin()
-        if len(by_source) == 1:
+        batches = [dict(some) for batch in by_source.values() for some in _pieces(list(batch.items()))]
+        if len(batches) == 1:
             self._apply(changes, plan, failures)
         else:
-            hub.joinall([self._loops.spawn(self._apply, batch, plan, failures) for batch in by_source.values()])
+            turns = Turns()
+            hub.joinall([self._loops.spawn(self._apply_in_turn, batch, plan, failures, turns) for batch in batches])
         return failures
+
+    def _apply_in_turn(self, changes: dict[FiveTuple, _Change], plan: PlanWhenReady, failures: Failures,
+                       turns: Turns) -> None:
+        turns.others()
+        self._apply(changes, plan, failures)
 
     def _apply(self, changes: dict[FiveTuple, _Change], plan: PlanWhenReady, failures: Failures) -> None:
         with self._holding(changes):
@@ -350,6 +361,10 @@ class FlowInstaller:
 class _Lock:
     semaphore: Any = field(default_factory=Semaphore)
     users: int = 0
+
+
+def _pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[begin:begin + FLOWS_AT_ONCE] for begin in range(0, len(items), FLOWS_AT_ONCE))
 
 
 def _id_of(meter: Meter | None) -> int | None:
