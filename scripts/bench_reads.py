@@ -32,6 +32,8 @@ START_SECONDS = 90.0
 STALL_SECONDS = 30.0
 COFLOW_EXPIRY_SECONDS = 60.0
 FIRST_REPORTS_SECONDS = 10.0
+ALL_REPORTED_SECONDS = 60.0
+SETTLE_SECONDS = 5.0
 ID = re.compile(rb'"id": ?"([0-9a-f]+)"')
 LENGTH = re.compile(rb"content-length: ?(\d+)", re.IGNORECASE)
 
@@ -46,6 +48,7 @@ class ControllerUnderTest:
     def __init__(self, checkout: Path, fabric: Fabric, coflows: int, most_flows: int) -> None:
         self._processes = contextlib.ExitStack()
         self._coflows = None
+        self._wanted_coflows = coflows
         options = []
         if coflows:
             directory = Path(self._processes.enter_context(tempfile.TemporaryDirectory()))
@@ -105,6 +108,13 @@ class ControllerUnderTest:
         with urllib.request.urlopen("http://{}:{}/metrics".format(*self.address), timeout=STALL_SECONDS) as answer:
             found = re.search(rb"^speedwell_coflows_live (\S+)", answer.read(), re.MULTILINE)
         return int(float(found[1])) if found else 0
+
+    def wait_for_coflows(self) -> int:
+        """Wait until the controller knows of all that are reported, or for a minute. Returns how many it knows of."""
+        deadline = time.monotonic() + ALL_REPORTED_SECONDS
+        while (live := self.live_coflows()) < self._wanted_coflows and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return live
 
     def cpu_seconds(self) -> float:
         return _cpu_seconds(self.controller.pid)

@@ -337,12 +337,13 @@ class FlowInstaller:
 
     # --- what switches tell ---
 
-    def entry_gone(self, dpid: str, number: int, key: FlowKey, is_lifetime_over: bool) -> list[Claim]:
+    def entry_gone(self, dpid: str, number: int, key: Callable[[], FlowKey], is_lifetime_over: bool) -> list[Claim]:
         """The switch took an entry out by itself. Returns the claims that end with it: those that were not renewed if
         its lifetime was over, all otherwise. What the others claim is put into place again."""
         record = self._records.with_cookie(number, dpid)
         if record is None:
-            self.meters.left_entry_gone(dpid, key)
+            if self.meters.has_left(dpid):      # most are gone at our own word: their keys need not be read
+                self.meters.left_entry_gone(dpid, key())
             return []
         ended = [claim for claim in record.claims.values() if claim.lifetime_seconds or not is_lifetime_over]
         for claim in ended:

@@ -217,7 +217,7 @@ class Forwarding(Application):
         if message.cookie & openflow.COOKIE_MASK in EXPLICIT_COOKIES:
             ofproto = message.datapath.ofproto
             ended = self.flow_installer.entry_gone(
-                dpid_hex(message.datapath.id), message.cookie, openflow.key_of_removed(message),
+                dpid_hex(message.datapath.id), message.cookie, partial(openflow.key_of_removed, message),
                 is_lifetime_over=message.reason == ofproto.OFPRR_HARD_TIMEOUT)
             if ended:
                 self.send_event_to_observers(

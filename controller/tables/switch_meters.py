@@ -58,6 +58,10 @@ class SwitchMeters:
             self.of(dpid).adopt(meter.meter_id)
         return meter
 
+    def has_left(self, dpid: str) -> bool:
+        """Whether a switch has meters of an earlier controller that entries may use."""
+        return bool(self._left.get(dpid))
+
     def left_entry_gone(self, dpid: str, key: FlowKey) -> None:
         """The switch took an entry out that nobody here made: the earlier controller's meter goes too."""
         meter = self.adopt(dpid, key)

@@ -61,13 +61,13 @@ def test_it_says_where_it_listens_serves_there_alone_and_ends_when_told(number: 
         assert time.monotonic() - begin < 2.0
 
 
-def test_it_takes_at_most_260_mebibytes() -> None:
+def test_it_takes_at_most_240_mebibytes() -> None:
     with controller(*ANY_PORTS) as process:
         assert process.stdout is not None and process.stdout.readline()
         status = Path(f"/proc/{process.pid}/status").read_text()
         resident_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         # About 100 of them are numba, without which a read costs two to three times the processor time.
-        assert resident_kib < 260 * 1024
+        assert resident_kib < 240 * 1024
 
 
 @pytest.mark.parametrize(("taken", "other", "what"), [
