@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,23 @@ def test_schedules_are_renewed_as_long_as_reports_come_and_no_longer(run: Any) -
         assert max(b - a for a, b in itertools.pairwise(flow_mods)) < LIFETIME_SECONDS / 2
         eventlet.sleep(8)
         assert site.entries == [] and site.meters == []
+
+    run(scenario)
+
+
+def test_many_lifetimes_are_renewed_a_few_at_a_time(run: Any) -> None:
+    flows = 40
+
+    def scenario(site: Site) -> None:
+        site.keep_reporting(10, *[20 * MB] * flows)
+        sent: Counter[float] = Counter()
+        switch = site.network.switches[site.paths()[0].nodes[1]]
+        take = switch.take
+        switch.take = lambda buffer: (sent.update([site.hub.now] * (buffer[1] == 14)), take(buffer))
+        site.keep_reporting(LIFETIME_SECONDS, *[19 * MB] * flows)
+        placed = len(site.entries)
+        assert placed > flows / 2 and sent.total() >= 2 * placed
+        assert max(sent.values()) < placed / 2
 
     run(scenario)
 

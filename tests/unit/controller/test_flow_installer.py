@@ -18,6 +18,7 @@ from controller.reads.scheduler import CLAIMANT
 from controller.switches.entries import LAST_PACKET_METER
 from controller.switches.layout import Priority
 from controller.switches.openflow import FlowEntry, Meter, decode_flow, flow_add, match
+from controller.tables.flow_installer import FLOWS_AT_ONCE
 from controller.tables.flow_records import Claim, Claimant, Withdrawal
 from controller.tables.forwarding import STALE_ROUNDS
 from controller.tables.meters import ASSUMED_METERS, BURST_SECONDS, MeterIds, MetersExhausted, meter_for, own_range
@@ -53,6 +54,23 @@ def first_switch(world: World) -> Any:
 def single_flows(world: World) -> list[Any]:
     return [entry for switch in world.network.switches.values() for entry in switch.flows.values()
             if entry.priority == Priority.EXPLICIT_PATH]
+
+
+def test_many_flows_are_put_into_place_some_at_a_time(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        path, at_once = world.paths()[0], []
+        put = world.app.flow_installer._put
+
+        def count_batch(dpid: str, batch: Any, *more: Any) -> None:
+            at_once.append(len(batch))
+            put(dpid, batch, *more)
+
+        world.app.flow_installer._put = count_batch
+        assert world.app.apply([wanted(world, path, None, port=port) for port in range(5000, 5100)]) == {}
+        assert len(single_flows(world)) == sum(at_once) == 100
+        assert max(at_once) <= FLOWS_AT_ONCE
+
+    run(scenario)
 
 
 def test_a_flow_gets_its_meter_queue_and_path_in_one_entry(run: Any) -> None:
