@@ -33,8 +33,6 @@ from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.loops import TURN_SECONDS, Turns
 from controller.policy.coflows.coflow import Assignment, ServiceClass
-from controller.policy.errors import PolicyError
-from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
 from controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
@@ -243,8 +241,7 @@ class Coflows(Application):
             return
         turns.others()
         for flow, placed in wanted.items():
-            if claim := self._claim(flow, *placed):
-                claims.append(claim)
+            claims.append(self._claim(flow, *placed))
             turns.others()
         with self.metrics.placement_seconds.time():
             failures = self.forwarding.apply(claims, [Withdrawal(flow, CLAIMANT) for flow in unwanted])
@@ -280,28 +277,16 @@ class Coflows(Application):
         return (placement is not None and placement.dpid not in self._state.datapaths
                 and self.book.flow(flow) is not None)
 
-    def _claim(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Claim | None:
-        """What the schedule wants of a flow; None if it cannot be reached.
-
-        One with a rate but no path keeps to whatever path it has below its meter. The default paths push a label
-        without a traffic class, so one with a priority gets the path that ECMP would give it.
-        """
-        lifetime_seconds = self._state.settings.coflow_lifetime_seconds
-        if assignment.path is None and assignment.priority is None:
-            return Claim(flow, CLAIMANT, reported, rate_bps=assignment.rate_bps, lifetime_seconds=lifetime_seconds)
-        path, traffic_class = assignment.path, TRAFFIC_CLASSES[assignment.service_class]
-        if path is None:
-            try:
-                paths = self._state.network.shortest_paths(flow.source, flow.destination)
-            except PolicyError:         # its host has gone since the schedule was made
-                return None
-            if not paths:
-                return None
-            path = ecmp_path(paths, flow)
+    def _claim(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Claim:
+        """What the schedule says of a flow. The rest is left to the others: a rate or a priority without a path goes
+        with whatever path the flow has."""
+        traffic_class = None
         if assignment.priority is not None:
             traffic_class = class_of_priority(assignment.priority)
-        return Claim(flow, CLAIMANT, reported, path, traffic_class, assignment.rate_bps,
-                     lifetime_seconds=lifetime_seconds)
+        elif assignment.path is not None:
+            traffic_class = TRAFFIC_CLASSES[assignment.service_class]
+        return Claim(flow, CLAIMANT, reported, assignment.path, traffic_class, assignment.rate_bps,
+                     lifetime_seconds=self._state.settings.coflow_lifetime_seconds)
 
     # --- time and the network ---
 

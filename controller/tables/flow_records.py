@@ -1,21 +1,23 @@
 """One record for each flow, whoever claims it: what its entry should be, and what was counted. No Ryu, no sockets.
 
 A system that wants something of a flow writes a claim: a path, a traffic class, a rate. What nobody claims is the
-default's. Each part has one owner: path and class are those of the claim with the highest precedence that names one
-(and whose path is live), the rate is the lowest that is claimed. So a later stage only narrows what an earlier one
-chose, and a system that is new here needs a `Claimant` of its own and nothing else. A record ends with its last
-claim.
+default's; default ways have no class, so a flow with a class for which nobody has a path takes the path of ECMP.
+Each part has one owner: path and class are those of the claim with the highest precedence that names one (and whose
+path is live), the rate is the lowest that is claimed. So a later stage only narrows what an earlier one chose, and a
+system that is new here needs a `Claimant` of its own and nothing else. A record ends with its last claim.
 """
 
 from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.counters.measurements import FlowCounters
 from controller.errors import NoSuchPath
+from controller.policy.errors import PolicyError
+from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.switches.layout import COOKIE_FLOWS
@@ -225,10 +227,10 @@ class FlowRecords:
     def planned(self, record: FlowRecord, number: int, must_have_path: bool = True) -> EntryPlacement:
         """What the first switch should hold, under this cookie, its meter apart.
 
-        Raises NoSuchPath if paths are claimed and none can be had; without `must_have_path` the flow is sent the
+        Raises NoSuchPath if a path is wanted and none can be had; without `must_have_path` the flow is sent the
         default way then, at the switch where it is.
         """
-        paths = [claim.path for claim in record.ranked if claim.path is not None]
+        paths = self._paths_wanted(record)
         if must_have_path and paths:
             path = next(filter(self._is_live, paths), paths[0])
             return EntryPlacement(path.nodes[1], self._entry(record, path, number), path)
@@ -239,6 +241,17 @@ class FlowRecords:
                 except NoSuchPath:
                     continue
         return self.on_default(record, number, must_have_path)
+
+    def _paths_wanted(self, record: FlowRecord) -> Sequence[Path]:
+        """The claimed paths, the most binding first; for a flow with a class and no such path that of ECMP."""
+        claimed = [claim.path for claim in record.ranked if claim.path is not None]
+        if claimed or all(claim.traffic_class is None for claim in record.claims.values()):
+            return claimed
+        flow = record.five_tuple
+        try:
+            return [ecmp_path(self._state.network.shortest_paths(flow.source, flow.destination), flow)]
+        except PolicyError:     # a host has gone, or there is no way to it
+            return []
 
     def on_default(self, record: FlowRecord, number: int, may_move: bool = False) -> EntryPlacement:
         """What sends a flow the default way, at the switch that has its entry, or where its host is by now."""

@@ -75,6 +75,23 @@ class TestFlowRecords:
         record.withdraw(Withdrawal(self.five_tuple, HIGH))
         assert self.book.planned(record, 1).path == first
 
+    def test_a_class_without_a_path_goes_with_the_path_of_whoever_has_one(self) -> None:
+        for path in self.paths():
+            self.claim(LOW, path)
+            record = self.claim(HIGH, traffic_class=7)
+            planned = self.book.planned(record, 1)
+            assert planned.path == path and planned.entry.actions[0] == LoadLabel(
+                self.run.paths.label_of(Path(path.nodes[1:-1])), 7)
+
+    def test_a_class_for_which_nobody_has_a_path_is_hashed_onto_one_that_lives(self) -> None:
+        record = self.claim(HIGH, traffic_class=7)
+        self.book.place(record, self.book.planned(record, self.book.new_cookie()))
+        first = record.path
+        assert first in self.paths()
+        self.run.fail(*map(self.run.network.name_of.get, first.nodes[2:4]))
+        assert self.book.divert_dead() == [(record, first)]
+        assert record.path in self.paths(), "another one, with the class"
+
     def test_a_withdrawal_is_of_what_it_names(self) -> None:
         record = self.claim(LOW, subject="second")
         record.withdraw(Withdrawal(self.five_tuple, LOW, "first"))
