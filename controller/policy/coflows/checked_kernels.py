@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from controller.policy.coflows import coflow_kernels, coflow_order
-from controller.policy.coflows.coflow_kernels import Integers, Reals, compiled
+from controller.policy.compiled import Integers, Reals
+from controller.policy.compiled import compiled_for_threads as compiled
 from controller.policy.errors import InvalidArrays
 
 _PROBLEMS = ("", "a coflow has no row in `first` and `count`", "a coflow's flows lie outside of `flows`",

@@ -24,8 +24,9 @@ import numpy as np
 
 from controller.policy.coflows import checked_kernels as kernels
 from controller.policy.coflows.coflow import ServiceClass
-from controller.policy.coflows.coflow_kernels import FULL, Integers, Reals
+from controller.policy.coflows.coflow_kernels import FULL
 from controller.policy.coflows.live_coflows import LiveCoflow, LiveFlow, TableScheduler, hashed, without_rates
+from controller.policy.compiled import Integers, Reals
 from controller.policy.network.graph import Network
 from controller.policy.network.maxmin import global_shares
 

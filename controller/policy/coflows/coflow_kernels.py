@@ -9,23 +9,13 @@ for each link, before and after each call. Any units will do, as long as `free` 
 A change here must not call into another module: numba's cache looks at this file alone.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Function = TypeVar("Function", bound=Callable[..., Any])
+from controller.policy.compiled import Integers, Reals
+from controller.policy.compiled import compiled_for_threads as compiled
 
 FULL = 1e-9
 """Less than this part of a link is rounding, not bandwidth."""
-
-
-def compiled(function: Function) -> Function:
-    return cast(Function, njit(cache=True, nogil=True)(function))
 
 
 @compiled

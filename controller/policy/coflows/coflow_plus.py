@@ -35,7 +35,7 @@ from controller.policy.coflows.coflow import (
     ServiceClass,
     require_bytes,
 )
-from controller.policy.coflows.coflow_kernels import Integers, Reals
+from controller.policy.compiled import Integers, Reals
 from controller.policy.errors import (
     DuplicateFlow,
     InvalidRequest,

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from controller.policy.compiled import Integers, Reals, Records
 from controller.policy.network.graph import Path
 from controller.policy.reads import share_kernels as kernels
 
@@ -72,7 +73,7 @@ class ReadFlow:
 class _Dropped:
     """What is kept of the row of a flow that is no more."""
 
-    def __init__(self, flows: kernels.Records) -> None:
+    def __init__(self, flows: Records) -> None:
         self.flows = flows
 
 
@@ -80,13 +81,13 @@ class ShareTable:
     """Rows of flows and links. `share_kernels` says how they hang together."""
 
     def __init__(self) -> None:
-        self.flows: kernels.Records = np.zeros(FIRST_FLOWS, kernels.FLOW)
-        self.routes: kernels.Integers = np.full((FIRST_FLOWS, FIRST_WIDTH), -1, np.int64)
-        self.links: kernels.Records = np.zeros(0, kernels.LINK)
-        self.members: kernels.Integers = np.zeros(FIRST_LINKS * FIRST_ROOM, np.int64)
-        self.ascending: kernels.Integers = self.members.copy()
-        self.losing: kernels.Integers = np.zeros(FIRST_FLOWS, np.int64)
-        self.new_shares: kernels.Reals = np.zeros(FIRST_FLOWS)
+        self.flows: Records = np.zeros(FIRST_FLOWS, kernels.FLOW)
+        self.routes: Integers = np.full((FIRST_FLOWS, FIRST_WIDTH), -1, np.int64)
+        self.links: Records = np.zeros(0, kernels.LINK)
+        self.members: Integers = np.zeros(FIRST_LINKS * FIRST_ROOM, np.int64)
+        self.ascending: Integers = self.members.copy()
+        self.losing: Integers = np.zeros(FIRST_FLOWS, np.int64)
+        self.new_shares: Reals = np.zeros(FIRST_FLOWS)
         """Scratch: a row for each flow."""
         self._free = list(range(FIRST_FLOWS - 1, -1, -1))
         self._orders = 0
@@ -111,7 +112,7 @@ class ShareTable:
         """The background's share of a link."""
         return float(self.flows["bandwidth"][self.links["background"][link]])
 
-    def rows_on(self, links: tuple[int, ...]) -> kernels.Integers:
+    def rows_on(self, links: tuple[int, ...]) -> Integers:
         """The flows on any of these links, and the links' background."""
         rows = [self.links["background"][list(links)]]
         for link in links:
@@ -177,6 +178,6 @@ class ShareTable:
         self.losing, self.new_shares = np.zeros(2 * size, np.int64), np.zeros(2 * size)
         self._free = list(range(2 * size - 1, size - 1, -1))
 
-    def state(self) -> tuple[kernels.Records, kernels.Records, kernels.Integers, kernels.Integers, kernels.Integers]:
+    def state(self) -> tuple[Records, Records, Integers, Integers, Integers]:
         """The arguments that the kernels begin with: flows, links, members, ascending, routes."""
         return self.flows, self.links, self.members, self.ascending, self.routes

@@ -24,8 +24,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from controller.policy.compiled import Integers, Records
 from controller.policy.errors import DuplicateFlow, InvalidMeasurement, NoPath, UnknownNode
 from controller.policy.network.graph import Link, Network, Path
+from controller.policy.reads import progressive_filling
 from controller.policy.reads import share_kernels as kernels
 from controller.policy.reads.link_load import ReadFlow, ShareTable
 from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
@@ -76,7 +78,7 @@ class Mayflower:
             replica, count = replicas.pop(0)
         return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost)
 
-    def _all_paths(self, request: SelectionRequest) -> tuple[list[tuple[Replica, int]], kernels.Integers]:
+    def _all_paths(self, request: SelectionRequest) -> tuple[list[tuple[Replica, int]], Integers]:
         """How many shortest paths each replica has, and the link indices of all."""
         network = self._network
         found = [(replica, network.shortest_path_rows(replica.host, request.client))
@@ -89,7 +91,7 @@ class Mayflower:
             begin += len(rows)
         return [(replica, len(rows)) for replica, rows in found], links
 
-    def _given_paths(self, paths: Sequence[Path]) -> kernels.Integers:
+    def _given_paths(self, paths: Sequence[Path]) -> Integers:
         routes = [self._indices(path) for path in paths]
         links = np.full((len(routes), max(map(len, routes), default=0)), -1, np.int64)
         for row, route in zip(links, routes, strict=True):
@@ -164,7 +166,11 @@ class Mayflower:
         table = self._table
         del self._flows[flow.flow_id]
         kernels.flow_left(table.flows, table.links, table.members, table.routes, flow.row, now)
-        kernels.share_out(*table.state(), table.routes[flow.row], now, table.stamps(1))
+        able, shares, spares, crossed = kernels.flows_with_room(
+            *table.state(), table.routes[flow.row], table.stamps(1))
+        if len(able):
+            shares = progressive_filling.raised(shares, spares, crossed)
+            kernels.raise_to(table.flows, table.links, table.routes, able, shares, now)
 
     # --- measurements ---
 
@@ -225,7 +231,7 @@ class Trial:
     def __init__(self, mayflower: Mayflower) -> None:
         self._mayflower = mayflower
         self._flows: list[ReadFlow] = []
-        self._saved: list[tuple[kernels.Integers, kernels.Records]] = []
+        self._saved: list[tuple[Integers, Records]] = []
 
     def __enter__(self) -> Trial:
         return self

@@ -9,17 +9,9 @@ Every sum is taken in the order in which a plain reading of the paper takes it, 
 they are computed. A change here must not call into another module: numba's cache looks at this file alone.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-Records = NDArray[Any]
-Integers = NDArray[np.int64]
-Reals = NDArray[np.float64]
-Function = TypeVar("Function", bound=Callable[..., Any])
+from controller.policy.compiled import Integers, Reals, Records, compiled
 
 RELATIVE_TOLERANCE = 1e-9
 """As in `maxmin.py`."""
@@ -34,10 +26,6 @@ LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("depart
                  ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("local", "i8")])
 
 
-def compiled(function: Function) -> Function:
-    return cast(Function, njit(cache=True)(function))
-
-
 @compiled
 def remaining_at(flows: Records, routes: Integers, f: int, now: float) -> float:
     if routes[f, 0] < 0:
@@ -47,8 +35,7 @@ def remaining_at(flows: Records, routes: Integers, f: int, now: float) -> float:
 
 @compiled
 def mark_stale(links: Records, routes: Integers, f: int) -> None:
-    for position in range(routes.shape[1]):
-        link = routes[f, position]
+    for link in routes[f]:
         if link < 0:
             break
         links[link].stale = True
@@ -155,8 +142,7 @@ def share_of_new_flow(flows: Records, links: Records, members: Integers, ascendi
                       route: Integers) -> float:
     """MAXMINSHARE."""
     share = np.inf
-    for position in range(len(route)):
-        link = route[position]
+    for link in route:
         if link < 0:
             break
         if links[link].stale:
@@ -180,8 +166,7 @@ def reductions(flows: Records, links: Records, members: Integers, ascending: Int
     """NEWBANDWIDTH along a path: fills in who loses bandwidth to a new flow of this share, and what they have then
     at the tightest of their links. Returns how many; `stamp` was never used before."""
     found = 0
-    for position in range(len(route)):
-        link = route[position]
+    for link in route:
         if link < 0:
             break
         if links[link].stale:
@@ -250,8 +235,7 @@ def share_with(flows: Records, links: Records, members: Integers, ascending: Int
     found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
     for index in range(found):
         set_bandwidth(flows, links, routes, losing[index], new_shares[index], now)
-    for position in range(len(route)):
-        link = route[position]
+    for link in route:
         if link < 0:
             break
         members[links[link].first + links[link].count] = f
@@ -262,8 +246,7 @@ def share_with(flows: Records, links: Records, members: Integers, ascending: Int
 @compiled
 def remove_flow(flows: Records, links: Records, members: Integers, routes: Integers, f: int) -> None:
     """Take a flow off its links."""
-    for position in range(routes.shape[1]):
-        link = routes[f, position]
+    for link in routes[f]:
         if link < 0:
             break
         first, place = links[link].first, 0
@@ -293,8 +276,7 @@ def flow_measured(flows: Records, links: Records, routes: Integers, f: int, rema
 def flow_left(flows: Records, links: Records, members: Integers, routes: Integers, f: int, now: float) -> None:
     """Take a flow off its links, which remember what it moved since they were measured."""
     remove_flow(flows, links, members, routes, f)
-    for position in range(routes.shape[1]):
-        link = routes[f, position]
+    for link in routes[f]:
         if link < 0:
             break
         if links[link].measured_at == links[link].measured_at:
@@ -324,21 +306,21 @@ def link_measured(flows: Records, links: Records, members: Integers, link: int, 
 
 
 @compiled
-def share_out(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
-              left_links: Integers, now: float, stamp: int) -> None:
-    """Raise the shares on some links of the flows that have room on every link they cross.
+def flows_with_room(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+                    left_links: Integers, stamp: int) -> tuple[Integers, Reals, Reals, Integers]:
+    """The flows on some links that have room on every link they cross, and what `progressive_filling.raised` needs of
+    them (see `room_of`).
 
     A background wants no more than was measured: as if it crossed one more link with that to spare.
     """
     most = 0
-    for position in range(len(left_links)):
-        if left_links[position] < 0:
+    for link in left_links:
+        if link < 0:
             break
-        most += links[left_links[position]].count + 1
+        most += links[link].count + 1
     able = np.empty(most, np.int64)
     found = 0
-    for position in range(len(left_links)):
-        link = left_links[position]
+    for link in left_links:
         if link < 0:
             break
         first = links[link].first
@@ -357,8 +339,7 @@ def share_out(flows: Records, links: Records, members: Integers, ascending: Inte
             if has_room:
                 able[found] = f
                 found += 1
-    for position in range(len(left_links)):
-        link = left_links[position]
+    for link in left_links:
         if link < 0:
             break
         background = links[link].background
@@ -366,22 +347,20 @@ def share_out(flows: Records, links: Records, members: Integers, ascending: Inte
         if unmet > 0 and spare(flows, links, members, ascending, link) > 0:
             able[found] = background
             found += 1
-    if found:
-        raise_shares(flows, links, members, ascending, routes, able[:found], now)
+    return able[:found], *room_of(flows, links, members, ascending, routes, able[:found])
 
 
 @compiled
-def raise_shares(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
-                 able: Integers, now: float) -> None:
-    """Progressive filling from where the flows stand."""
+def room_of(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+            able: Integers) -> tuple[Reals, Reals, Integers]:
+    """What these flows have, what is to spare on each link that any of them crosses, and which of these links each
+    crosses."""
     width = routes.shape[1]
     spares = np.empty(len(able) * (width + 1), np.float64)
-    rising_on = np.zeros(len(able) * (width + 1), np.int64)
-    full = np.zeros(len(able) * (width + 1), np.bool_)
     crossed = np.full((len(able), width + 1), -1, np.int64)
-    touched = np.empty(len(able) * width, np.int64)
+    numbered = np.empty(len(able) * width, np.int64)
     shares = np.empty(len(able), np.float64)
-    count, touched_count = 0, 0
+    count, numbered_count = 0, 0
     for number in range(len(able)):
         f = able[number]
         shares[number] = flows[f].bandwidth
@@ -391,8 +370,8 @@ def raise_shares(flows: Records, links: Records, members: Integers, ascending: I
                 break
             if links[link].local < 0:
                 links[link].local = count
-                touched[touched_count] = link
-                touched_count += 1
+                numbered[numbered_count] = link
+                numbered_count += 1
                 spares[count] = spare(flows, links, members, ascending, link)
                 count += 1
             crossed[number, step] = links[link].local
@@ -401,60 +380,14 @@ def raise_shares(flows: Records, links: Records, members: Integers, ascending: I
             spares[count] = links[link].background_demand - flows[f].bandwidth
             crossed[number, 1] = count
             count += 1
-    for index in range(touched_count):
-        links[touched[index]].local = -1
-    waiting = np.argsort(shares, kind="mergesort")
-    rising = np.zeros(len(able), np.bool_)
-    final = shares.copy()
-    next_waiting, rising_count, level = 0, 0, 0.0
-    while next_waiting < len(able) or rising_count:
-        if rising_count == 0:
-            level = shares[waiting[next_waiting]]
-        while next_waiting < len(able) and shares[waiting[next_waiting]] <= level:
-            number = waiting[next_waiting]
-            next_waiting += 1
-            can_rise = True
-            for step in range(width + 1):
-                if crossed[number, step] < 0:
-                    break
-                if full[crossed[number, step]]:
-                    can_rise = False
-            if can_rise:
-                rising[number] = True
-                rising_count += 1
-                for step in range(width + 1):
-                    if crossed[number, step] < 0:
-                        break
-                    rising_on[crossed[number, step]] += 1
-        if rising_count == 0:
-            continue
-        step_bps = shares[waiting[next_waiting]] - level if next_waiting < len(able) else np.inf
-        for index in range(count):
-            if rising_on[index]:
-                step_bps = min(step_bps, spares[index] / rising_on[index])
-        level += step_bps
-        for index in range(count):
-            if rising_on[index]:
-                room = spares[index] / rising_on[index]
-                spares[index] -= step_bps * rising_on[index]
-                if room <= step_bps * (1 + RELATIVE_TOLERANCE):
-                    full[index] = True
-        for number in range(len(able)):
-            if not rising[number]:
-                continue
-            stops = False
-            for step in range(width + 1):
-                if crossed[number, step] < 0:
-                    break
-                stops = stops or full[crossed[number, step]]
-            if stops:
-                rising[number] = False
-                rising_count -= 1
-                final[number] = level
-                for step in range(width + 1):
-                    if crossed[number, step] < 0:
-                        break
-                    rising_on[crossed[number, step]] -= 1
+    for index in range(numbered_count):
+        links[numbered[index]].local = -1
+    return shares, spares[:count], crossed
+
+
+@compiled
+def raise_to(flows: Records, links: Records, routes: Integers, able: Integers, shares: Reals, now: float) -> None:
+    """Give flows these shares where they are more than what they have."""
     for number in range(len(able)):
-        if final[number] > flows[able[number]].bandwidth:
-            set_bandwidth(flows, links, routes, able[number], final[number], now)
+        if shares[number] > flows[able[number]].bandwidth:
+            set_bandwidth(flows, links, routes, able[number], shares[number], now)

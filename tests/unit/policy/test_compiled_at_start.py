@@ -6,12 +6,12 @@ import sys
 PROGRAM = """
 import pytest
 from random import Random
-from controller.policy.reads import share_kernels
+from controller.policy.reads import progressive_filling, share_kernels
 from controller.policy.reads.selection import compile_selection
 
 def compiled():
-    return {name: tuple(kernel.nopython_signatures) for name, kernel in vars(share_kernels).items()
-            if hasattr(kernel, "nopython_signatures")}
+    return {name: tuple(kernel.nopython_signatures) for module in (progressive_filling, share_kernels)
+            for name, kernel in vars(module).items() if hasattr(kernel, "nopython_signatures")}
 
 compile_selection()
 before = compiled()

@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.policy.network.maxmin import global_shares
+from controller.policy.reads import progressive_filling
 from tests.unit.policy.plain_shares import max_min_shares, raised_shares, share_of_unbounded_flow
 from tests.unit.sim.filling import max_min_rates
 
@@ -118,3 +120,15 @@ def test_shares_of_a_whole_network_agree_with_plain_filling(
 
 def test_a_flow_without_links_has_all_it_wants() -> None:
     assert global_shares([(), (0,)], [5.0], {}) == [math.inf, 5.0]
+
+
+@given(loaded_links())
+def test_compiled_progressive_filling_gives_what_plain_filling_gives(
+    loaded: tuple[list[float], list[tuple[int, ...]], dict[int, float]]
+) -> None:
+    shares_bps, paths, spare_bps = loaded
+    crossed = np.full((len(paths), len(spare_bps) + 1), -1, np.int64)
+    for flow, links in enumerate(paths):
+        crossed[flow, :len(links)] = links
+    raised = progressive_filling.raised(np.array(shares_bps), np.array(list(spare_bps.values())), crossed)
+    assert raised.tolist() == raised_shares(shares_bps, paths, spare_bps)
