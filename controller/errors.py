@@ -130,3 +130,10 @@ class ServiceTaken(ControllerError):
 
     slug = "service-taken"
     title = "Service taken"
+
+
+class InvalidApplication(ControllerError):
+    """A module in the list of applications is none. Shown on the command line, never over REST."""
+
+    slug = "invalid-application"
+    title = "Invalid application"

@@ -7,17 +7,20 @@ import os
 import signal
 import sys
 import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
-from controller.errors import InvalidSettings, MissingService, ServiceTaken
+from controller.errors import ControllerError, InvalidSettings
 from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "queues.app", "network.app", "rest.app")
+GROUP = "speedwell.applications"
+"""Entry points of packages that bring a system: each is the module of an application (docs/controller-rooms.md)."""
 STOP_SECONDS = 1.0
 
 
@@ -59,8 +62,8 @@ def _run(settings: Settings) -> None:
 
     stop = _stop_signal()
     try:
-        controller = Controller(settings, [f"controller.{name}" for name in _applications(settings)])
-    except (AddressTaken, InvalidSettings, MissingService, ServiceTaken) as error:
+        controller = Controller(settings, _applications(settings))
+    except (AddressTaken, ControllerError) as error:
         sys.exit(f"speedwell-controller: {error}")
     # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
     gc.collect()
@@ -75,7 +78,9 @@ def _run(settings: Settings) -> None:
 
 
 def _applications(settings: Settings) -> list[str]:
-    return [*APPLICATIONS, *(["coflows.app"] if settings.coflow_key_file else [])]
+    """The modules of all applications: our own, and those of installed packages."""
+    own = [*APPLICATIONS, *(["coflows.app"] if settings.coflow_key_file else [])]
+    return [*(f"controller.{name}" for name in own), *(entry.value for entry in entry_points(group=GROUP))]
 
 
 def _patch() -> None:

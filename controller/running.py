@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import eventlet
@@ -14,8 +15,9 @@ from prometheus_client import Counter
 from ryu import cfg
 from ryu.controller import ofp_handler
 
-from controller.application import AppManager
+from controller.application import Application, AppManager
 from controller.counters.measurements import Measurements
+from controller.errors import InvalidApplication
 from controller.loops import Loops
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
@@ -35,7 +37,11 @@ class AddressTaken(Exception):
 
 
 class Controller:
-    """The running controller. Raises AddressTaken if one of its addresses cannot be had."""
+    """The running controller.
+
+    Raises AddressTaken if one of its addresses cannot be had, InvalidApplication for a module that is none, and what
+    applications raise that cannot start: MissingService, ServiceTaken, TableTaken, InvalidSettings.
+    """
 
     def __init__(self, settings: Settings, app_modules: Sequence[str]) -> None:
         logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=settings.log_level.upper())
@@ -49,6 +55,8 @@ class Controller:
         # Ryu's own listener would bind in the background, where a failure is lost.
         ofp_handler.OpenFlowController = lambda: self._begin_accepting(listening)
         self._manager = AppManager.get_instance()
+        for module in app_modules:
+            _require_application(module)
         # Ryu's handler comes last: switches may connect once everything else has started.
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
@@ -79,6 +87,17 @@ class Controller:
             accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages)
 
         return begin
+
+
+def _require_application(module: str) -> None:
+    try:
+        loaded = import_module(module)
+    except Exception as error:
+        raise InvalidApplication(f"cannot load the application {module}: {type(error).__name__}: {error}") from error
+    if not any(isinstance(value, type) and issubclass(value, Application) and value.__module__ == module
+               for value in vars(loaded).values()):
+        raise InvalidApplication(f"cannot load the application {module}: it has no class derived from "
+                                 "controller.application.Application")
 
 
 def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter) -> None:

@@ -125,9 +125,9 @@ class World:
         return self.state.network.shortest_paths(self.flow.source, self.flow.destination)
 
     def new_forwarding(self) -> Forwarding:
-        services = Services(self.state, self.measurements, RestApplication(), Loops())
-        services.provide(Hosts, self.hosts)
-        return Forwarding(services)
+        self.services = Services(self.state, self.measurements, RestApplication(), Loops())
+        self.services.provide(Hosts, self.hosts)
+        return Forwarding(self.services)
 
     def install(self, path: Path, subject: str = "a part") -> None:
         """Claim a path as a read does. Raises what the switches have against it."""
