@@ -196,6 +196,8 @@ class TablePlanner:
         for block in changed.ended:
             self._set_arrivals(block, {})
         for block in changed.made:
+            if not self._is_first:
+                self._drop_inherited(block.base)    # adopted since
             self._set_arrivals(block, block.arrivals)
         destination = changed.destination
         for source in changed.sources:
@@ -219,7 +221,7 @@ class TablePlanner:
             if dpid in self._tables:
                 for tree in bits_of(former.get(dpid, 0) & ~arrivals.get(dpid, 0)):
                     self._set(dpid, entries.label_key(block.base + tree), None)
-                if arrivals.get(dpid, 0) != former.get(dpid, 0):
+                if arrivals.get(dpid, 0) & ~former.get(dpid, 0):
                     self._set_labels(dpid, block)
 
     def _set_labels(self, dpid: str, block: LabelBlock) -> None:
@@ -339,9 +341,10 @@ class TablePlanner:
         """Of an earlier controller's labels, keep those that are none of this one's."""
         self._is_first = False
         inherited = {block.base for block in self.labels.not_adopted()}
-        self._inherited = {dpid: {key: entry for key, entry in flows.items()
-                                  if entries.block_of_cookie(entry.cookie)[0] in inherited}
-                           for dpid, flows in self._inherited.items()}
+        kept = {dpid: {key: entry for key, entry in flows.items()
+                       if entries.block_of_cookie(entry.cookie)[0] in inherited}
+                for dpid, flows in self._inherited.items()}
+        self._inherited = {dpid: flows for dpid, flows in kept.items() if flows}
         for dpid, flows in self._inherited.items():
             if dpid in self._tables:
                 for key, entry in flows.items():
@@ -353,12 +356,17 @@ class TablePlanner:
         for found in self.labels.not_adopted():
             if labels.isdisjoint(range(found.base, found.base + (1 << found.bits))):
                 self.labels.forget(found)
-                for dpid, flows in self._inherited.items():
-                    for key in [key for key, entry in flows.items()
-                                if entries.block_of_cookie(entry.cookie)[0] == found.base]:
-                        del flows[key]
-                        if dpid in self._tables:
-                            self._set(dpid, key, None)
+                self._drop_inherited(found.base)
+
+    def _drop_inherited(self, base: int) -> None:
+        """The labels of this block are an earlier controller's no more."""
+        for dpid, flows in list(self._inherited.items()):
+            for key in [key for key, entry in flows.items() if entries.block_of_cookie(entry.cookie)[0] == base]:
+                del flows[key]
+                if dpid in self._tables:
+                    self._set(dpid, key, None)
+            if not flows:
+                del self._inherited[dpid]
 
     # --- look-ups for single flows ---
 

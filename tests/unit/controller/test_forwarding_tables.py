@@ -22,7 +22,7 @@ from controller.tables.read_back import sort_read_back
 from controller.topology.state import HostLocation
 from tests.unit.controller.fake_switch import Packet
 from tests.unit.controller.forwarding_run import FABRICS, Run
-from topo.fabric import Fabric, three_tier
+from topo.fabric import Fabric, spine_leaf, three_tier
 
 ENTRIES_OF_A_HOST = 6
 
@@ -144,6 +144,22 @@ def test_a_link_that_goes_and_returns_leaves_the_tables_as_they_were() -> None:
         for dpid, switch in run.network.switches.items():
             flows = {key: entry for key, entry in switch.flows.items() if key in old_labels}
             assert (flows, switch.groups) == before[dpid]
+
+
+def test_the_labels_of_a_detour_go_when_the_shortest_path_is_back() -> None:
+    run = Run(spine_leaf(leaves=3, spines=2, hosts_per_leaf=1))
+    run.sync()
+    before = {dpid: dict(tables.flows) for dpid, tables in run.installed.items()}
+    cut = [("leaf0", "spine0"), ("leaf1", "spine1")]
+    for link in cut:
+        run.fail(*link)
+    run.sync()
+    assert any(entry.key not in before[dpid] for dpid, tables in run.installed.items()
+               for entry in tables.flows.values() if entry.table == Table.LABELS)
+    for link in cut:
+        run.restore(*link)
+    run.sync()
+    assert {dpid: tables.flows for dpid, tables in run.installed.items()} == before
 
 
 def test_a_controller_that_starts_anew_on_an_unchanged_fabric_changes_nothing() -> None:
