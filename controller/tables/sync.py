@@ -270,9 +270,16 @@ class TableSync:
             change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]
 
     def _relabelled(self, moved: set[tuple[str, str]]) -> list[FlowRecord]:
-        """Flows with a path between switches whose labels or groups are other ones now, so that their entries are."""
-        return [record for record in (self._records if moved else ()) if (path := record.path) is not None
-                and (path.nodes[1], path.nodes[-2]) in moved and self._records.redirect(record)]
+        """Flows with a path between switches whose labels or groups are other ones now, so that their entries are. A
+        path without a label any more is lost."""
+        changed = []
+        for record in self._records if moved else ():
+            path = record.path
+            if path is not None and (path.nodes[1], path.nodes[-2]) in moved and self._records.redirect(record):
+                changed.append(record)
+                if record.path is None:
+                    self._affected.append(AffectedPath(record.five_tuple, path))
+        return changed
 
     def _send_step(self, todo: Mapping[str, TableChanges], make: Callable[[Any, TableChanges], list[Any]],
                    note: Callable[[SwitchTables, TableChanges], None]) -> None:

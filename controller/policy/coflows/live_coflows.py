@@ -225,11 +225,11 @@ class TableScheduler(CoflowScheduler):
         return self.schedule
 
     def _follow_network(self) -> None:
-        """Take flows off paths that are gone."""
+        """Take flows off paths that are gone, or are shortest paths no more: only these can be had."""
         if self._version == self._network.version:
             return
         for flow in self._flows.values():
-            if flow.path is None or not self._is_up(flow.path):
+            if flow.path is None or not self._is_shortest(flow.path):
                 flow.path, flow.links = None, ()
                 self._unplaced.append(flow)
         self._version = self._network.version
@@ -251,8 +251,9 @@ class TableScheduler(CoflowScheduler):
         return (network.is_host(flow.source) and network.is_host(flow.destination)
                 and network.distance(flow.source, flow.destination) is not None)
 
-    def _is_up(self, path: Path) -> bool:
-        return all(self._network.has_link(link) for link in path.links)
+    def _is_shortest(self, path: Path) -> bool:
+        return (all(self._network.has_link(link) for link in path.links)
+                and len(path.links) == self._network.distance(path.nodes[0], path.nodes[-1]))
 
     def _by_age(self) -> Iterator[LiveCoflow]:
         return iter(sorted((coflow for coflow in self._coflows.values()

@@ -16,6 +16,7 @@ from controller.switches.layout import Table
 from controller.switches.openflow import LoadLabel, ToGroup
 from controller.switches.transactions import Confirmations
 from controller.tables.entries import label_cookie, label_entry
+from controller.tables.events import AffectedPath
 from controller.tables.sync import AUDIT_INTERVAL_SECONDS
 from controller.topology import packet_in_limits
 from controller.topology.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
@@ -168,6 +169,29 @@ def test_a_flow_returns_to_its_path_when_the_link_comes_back(run: Any) -> None:
             world.app.link_changed(EventLinkChanged(link, live=True))
         eventlet.sleep(1)
         assert world.taken() == {(world.flow.destination, path.nodes[1:-1])}
+
+    run(scenario)
+
+
+def test_whoever_claimed_a_detour_hears_of_it_when_its_label_ends_with_the_shortest_path_back(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        cut = [("edge-p0r0", "aggregation-p0-1"), ("edge-p1r1", "aggregation-p1-0"), ("aggregation-p0-0", "core0"),
+               ("aggregation-p1-1", "core1")]
+        for names in cut:
+            world.fail(*(world.network.dpid_of[name] for name in names))
+        eventlet.sleep(1)
+        detour, *_ = world.paths()
+        assert len(detour.links) == 8
+        world.install(detour)
+        world.events.clear()
+        for names in cut:
+            world.network.dead.discard(frozenset(names))
+            for link in world.state.add_link(*world.network.ends(*names)):
+                world.app.link_changed(EventLinkChanged(link, live=True))
+        eventlet.sleep(1)
+        assert {where for where, _ in world.taken()} == {world.flow.destination}
+        affected = [each for event in world.events for each in event.affected]
+        assert affected == [AffectedPath(world.flow, detour)]
 
     run(scenario)
 

@@ -92,6 +92,20 @@ def test_flows_that_cannot_be_reached_take_nothing_from_others_and_are_served_ag
 
 
 @EVERY_POLICY
+def test_a_flow_leaves_its_detour_when_a_shorter_path_is_back(policy: str) -> None:
+    network = network_with("l0 l1 l2 s0 s1", HOSTS, "l0-s0 l2-s0 l2-s1 l1-s1 " + " ".join(
+        f"{host}-l{host[1]}" for host in HOSTS.split()))
+    scheduler = make_scheduler(policy, network, 0.0)
+    detour = scheduler.coflow_arrived(coflow("A", ("h00", "h10", 20)), 0).assignments["A.0"].path
+    assert detour is None or len(detour.links) == 6
+
+    join(network, "l1", "s0")
+
+    path = scheduler.network_changed(1).assignments["A.0"].path
+    assert path == (None if detour is None else network.shortest_paths("h00", "h10")[0])
+
+
+@EVERY_POLICY
 def test_a_coflow_that_is_refused_is_not_kept(policy: str) -> None:
     network = fabric()
     scheduler = make_scheduler(policy, network, 0.0)
