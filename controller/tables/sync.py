@@ -246,6 +246,8 @@ class TableSync:
         self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
         self._send(messages)
         self._send_step(todo, reconcile.closing_messages, reconcile.apply_closing)
+        packet_in_meters.remove_idle(self._state, {
+            dpid: tables.flows.values() for dpid, tables in self.installed.tables.items()})
         for dpid in list(self.installed.unchecked):
             self._check_explicit(dpid)
         for dpid in tried - self._without_space:

@@ -70,10 +70,10 @@ def probe_entry(state: NetworkState, dpid: str) -> FlowEntry:
     return next(entry for entry in entries(state, dpid, Table.ROUTES) if _is_lldp(entry))
 
 
-def meters(state: NetworkState, dpid: str) -> list[PacketMeter]:
-    """The meters that a switch should have."""
-    numbers = map(meter_of_port, state.edge_ports(dpid))
-    return [meter(state, number) for number in (PROBES_METER, PACKETS_METER, *numbers) if number is not None]
+def meter_numbers(state: NetworkState, dpid: str) -> list[int]:
+    """The numbers of the meters that a switch should have."""
+    of_ports = map(meter_of_port, state.edge_ports(dpid))
+    return [PROBES_METER, PACKETS_METER, *(number for number in of_ports if number is not None)]
 
 
 def meter_of_port(port_no: int) -> int | None:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from controller.errors import ControllerError, SwitchRefused
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
-from controller.switches.openflow import PacketMeter
+from controller.switches.openflow import FlowEntry, PacketMeter
 from controller.switches.transactions import confirmed, confirmed_on_all
 from controller.topology import packet_in_limits
 from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER
@@ -42,7 +42,8 @@ def add_missing(state: NetworkState, dpids: Iterable[str]) -> None:
     for dpid in dpids:
         present, datapath = state.packet_in_meters.get(dpid), state.datapaths.get(dpid)
         if present is not None and datapath is not None:
-            missing = [meter for meter in packet_in_limits.meters(state, dpid) if meter.meter_id not in present]
+            missing = [packet_in_limits.meter(state, number)
+                       for number in packet_in_limits.meter_numbers(state, dpid) if number not in present]
             if missing:
                 wanted[datapath] = missing
     failures = confirmed_on_all(state, {datapath: [openflow.meter_add(datapath, meter) for meter in missing]
@@ -55,6 +56,21 @@ def add_missing(state: NetworkState, dpids: Iterable[str]) -> None:
                 _note(state, datapath, missing)
         except ControllerError as error:
             log.info("ports of %s have no meters yet: %s", state.name_of(dpid_hex(datapath.id)), error)
+
+
+def remove_idle(state: NetworkState, held: Mapping[str, Collection[FlowEntry]]) -> None:
+    """Take meters from switches whose ports lead to no hosts any more, and that no entry uses that they hold."""
+    idle = {}
+    for dpid, entries in held.items():
+        present, datapath = state.packet_in_meters.get(dpid), state.datapaths.get(dpid)
+        surplus = (present or frozenset()).difference(packet_in_limits.meter_numbers(state, dpid))
+        if present is None or datapath is None or not surplus:
+            continue
+        surplus = surplus.difference(entry.meter_id for entry in entries)
+        # From now on nothing is planned with them. What a switch does not confirm is found when it is looked at next.
+        state.packet_in_meters[dpid] = present - surplus
+        idle[datapath] = [openflow.meter_delete(datapath, number) for number in sorted(surplus)]
+    confirmed_on_all(state, idle, TIMEOUT_SECONDS)
 
 
 def _add_each(state: NetworkState, datapath: Any, meters: Iterable[PacketMeter]) -> None:
