@@ -33,7 +33,7 @@ class Convergence:
 
     def found(self, dpid: str, tables: SwitchTables) -> None:
         """A switch holds these entries from before."""
-        for entry in tables.flows.values():
+        for entry in () if self._reached else tables.flows.values():
             if entry.table == Table.LABELS:
                 self._ports_in_use.update((dpid, action.port_no) for action in entry.actions
                                           if isinstance(action, Output))
@@ -49,4 +49,6 @@ class Convergence:
             and all(key in state.links for key in self._ports_in_use)
             and not any(port.up and port.kind is PortKind.UNDETERMINED for port in state.ports.values())
         )
+        if self._reached:
+            self._ports_in_use.clear()
         return self._reached

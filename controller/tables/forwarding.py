@@ -172,7 +172,9 @@ class Forwarding(Application):
                 record.counted(stat.byte_count, stat.packet_count, duration_of(stat), now)
             elif not stat.hard_timeout:
                 unknown[stat.cookie] = self._unknown.get(dpid, {}).get(stat.cookie, 0) + 1
-        self._unknown[dpid] = unknown
+        self._unknown.pop(dpid, None)
+        if unknown:
+            self._unknown[dpid] = unknown
         for number, rounds in unknown.items():
             if rounds >= STALE_ROUNDS:
                 self.loops.spawn(self._remove_stale_entry, dpid, number)

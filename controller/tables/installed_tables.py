@@ -161,7 +161,10 @@ class InstalledTables:
         self._labels[dpid] = _labels_of(found)
         packet_in_meters.found(self._state, dpid, found.packet_meters)
         self._meters.found(dpid, found)
-        if dpid not in self.tables or found.tables == self.tables[dpid]:
+        if dpid not in self.tables:
+            return False
+        if found.tables == self.tables[dpid]:
+            self._retries.reset(dpid)
             return False
         log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
         self.tables[dpid] = found.tables

@@ -200,7 +200,7 @@ class Labels:
 
     def forget(self, found: InheritedBlock) -> None:
         """No packet carries labels of this block any more."""
-        self._inherited[found.destination].remove(found)
+        self._no_longer_inherited(found)
         self.space.release(found.base, found.bits)
 
     def update(self, links: Collection[Link], edges: Collection[str]) -> Iterator[LabelChanges]:
@@ -323,9 +323,15 @@ class Labels:
     def _inherited_base(self, trees: PathTrees, bits: int) -> int | None:
         for found in self._inherited.get(trees.destination, ()):
             if found.bits == bits and trees.agrees_with(found.hops):
-                self._inherited[trees.destination].remove(found)
+                self._no_longer_inherited(found)
                 return found.base
         return None
+
+    def _no_longer_inherited(self, found: InheritedBlock) -> None:
+        blocks = self._inherited[found.destination]
+        blocks.remove(found)
+        if not blocks:
+            del self._inherited[found.destination]
 
     def _end(self, block: LabelBlock) -> None:
         self.space.release(block.base, block.bits)

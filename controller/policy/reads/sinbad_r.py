@@ -32,6 +32,8 @@ class SinbadR:
         self._generator = generator
         self._tiers = Tiers(network)
         self._estimates: dict[Link, LinkEstimate] = {}
+        self._version = network.version
+        """The network's when links that are gone were last forgotten."""
 
     def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         pod = self._tiers.pod_of(request.client)
@@ -45,14 +47,21 @@ class SinbadR:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in the rate of a link; only what hosts send matters."""
         if self._network.is_host(link[0]):
-            self._estimates.setdefault(link, LinkEstimate()).measured(rate_bps, now)
+            self._estimate(link).measured(rate_bps, now)
 
     def flow_added(self, path: Path, size_bits: float, now: float) -> None:
         """Count a new transfer before the counters show it, so that requests do not all go the same way."""
         if path.links and self._network.has_link(path.links[0]):
             link = path.links[0]
-            estimate = self._estimates.setdefault(link, LinkEstimate())
+            estimate = self._estimate(link)
             estimate.placed_until_measured(size_bits, self._network.capacity_bps(link), now)
+
+    def _estimate(self, link: Link) -> LinkEstimate:
+        if self._version != self._network.version:
+            self._version = self._network.version
+            self._estimates = {known: estimate for known, estimate in self._estimates.items()
+                               if self._network.has_link(known)}
+        return self._estimates.setdefault(link, LinkEstimate())
 
     def _residual_bps(self, replica: str, client: str, now: float) -> float:
         """Bandwidth left at the tightest rung between the replica and where its data turns to the client."""

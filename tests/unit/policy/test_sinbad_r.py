@@ -138,3 +138,15 @@ def test_the_graph_may_change_between_choices(network: Network, sinbad_r: Sinbad
     for end in [("p0r1h0", "edge-p1r1"), ("edge-p1r1", "p0r1h0")]:
         network.add_link(*end, 10e6)
     assert {choose(sinbad_r, "p0r0h0", "p0r1h0", "p1r0h0") for _ in range(60)} == {"p0r1h0", "p1r0h0"}
+
+
+def test_nothing_is_kept_of_ten_thousand_hosts_that_came_and_went(one_rack: Network) -> None:
+    sinbad_r = SinbadR(one_rack, Random(1))
+    (switch,) = one_rack.neighbours(min(one_rack.hosts))
+    for number in range(10_000):
+        host = f"guest {number}"
+        one_rack.add_host(host)
+        one_rack.add_link(host, switch, 10e6)
+        sinbad_r.link_measured((host, switch), 1e6, float(number))
+        one_rack.remove_node(host)
+    assert len(sinbad_r._estimates) <= 1
