@@ -129,6 +129,8 @@ class TablePlanner:
             self._next_hops_changed(dpid, next_hops_to)
             yield
         for dpid in edges ^ former_edges:
+            if dpid not in edges:
+                self._groups.pop(dpid, None)
             self._fill(dpid)
             yield
         if self._queues != self.state.set_queue_classes:
