@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
+from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
 from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.selection import MAYFLOWER, PLUS
 from controller.policy.reads.selection_request import Replica
@@ -74,8 +75,15 @@ class ReadsApi:
             body.client, body.client_ports, [Replica(replica.host, replica.port) for replica in body.replicas],
             body.size_bytes, body.file_id, body.replica_policy, body.path_policy, body.most_parts,
             body.follows, peer))
-        return models.PlacedRead(id=read.id, revision=_revision(read), **_policies(read),
-                                 parts=[models.PlacedPart(**self._part(part)) for part in read.parts if part.placed])
+        try:
+            return models.PlacedRead(
+                id=read.id, revision=_revision(read), **_policies(read),
+                parts=[models.PlacedPart(**self._part(part)) for part in read.parts if part.placed])
+        except BaseException:
+            # nobody learns the id by which to end it
+            with contextlib.suppress(ControllerError):
+                self._service.end(read.id)
+            raise
 
     @route("DELETE", "/v1/reads/{id}", summary="End a read", tag="reads", status=204,
            problems=[UnknownRead, SwitchRefused, SwitchTimedOut])

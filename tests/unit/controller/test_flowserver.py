@@ -95,6 +95,15 @@ def test_refused_read_leaves_nothing_behind(controller: Controller, failure: Exc
     agree(controller)
 
 
+def test_read_that_cannot_be_told_leaves_nothing_behind(
+        controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("controller.reads.models.PlacedPart", lambda **_: 1 / 0)
+        assert controller.ask("POST", "/v1/reads", read_of()).status_int == 500
+    assert len(controller.reads) == 0 and controller.tables.entries == {}
+    assert controller.ask("POST", "/v1/reads", read_of()).status_int == 201
+
+
 def test_refused_read_does_not_change_what_others_are_thought_to_get(controller: Controller) -> None:
     part = place(controller).parts[0]
     before = controller.flowserver.model()[part.flow_id].bandwidth_bps
