@@ -88,7 +88,7 @@ class Settings(BaseModel):
             raise ValueError("the replica policy mayflower-plus chooses paths itself: leave it out")
         return path_policy
 
-    default_capacity_bps: Annotated[float, Field(gt=0)] = 1e9
+    default_capacity_bps: Annotated[float, Field(ge=1e3, le=1e15)] = 1e9
     """For a port whose switch tells neither by OVSDB nor by OpenFlow how fast it is."""
     ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
     ovsdb_interval_seconds: Seconds = 30.0

@@ -76,7 +76,7 @@ class Queues(Application):
         database = info.address, self._state.settings.ovsdb_port
         try:
             found = queues_of(read_tables(*database, QUEUE_TABLES), dpid)
-        except (DatabaseUnreachable, KeyError, ValueError, TypeError) as error:
+        except (DatabaseUnreachable, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
             self._failed(self._links_of(dpid), str(error))
             return
         # Whoever asks a database waits: the switch, or a link of it, may be gone by now, here and in each step below.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.policy.network.traffic_classes import QueueClass
-from controller.switches.ovsdb import Rows, mapping, strings
+from controller.switches.ovsdb import MAX_RATE_BPS, MIN_RATE_BPS, Rows, mapping, rate_bps, strings
 
 QUEUE_TABLES = {
     "Bridge": ["datapath_id", "datapath_type", "ports"],
@@ -22,7 +22,7 @@ QUEUE_TABLES = {
 }
 QOS_TYPE = "linux-htb"
 _ETHERNET_HEADER_BYTES = 14
-_DEFAULT_MTU_BYTES = 1500
+_DEFAULT_MTU_BYTES, _MAX_MTU_BYTES = 1500, 65535
 _BURST_SECONDS = 0.001
 
 
@@ -36,6 +36,8 @@ class PortQueues:
     qos_uuid: str | None = None
     qos_type: str = ""
     max_bps: int | None = None
+    bad_max_rate: str | None = None
+    """What its QoS record has instead of a rate that a port can have."""
     queues: dict[int, tuple[str, dict[str, str]]] = field(default_factory=dict)
     """(row's UUID, other_config) by queue number."""
 
@@ -71,13 +73,14 @@ def queues_of(rows: Rows, dpid: str) -> SwitchQueues:
 def _port(interface: dict[str, Any], uuid: str, record: dict[str, Any] | None,
           settings: dict[str, dict[str, str]]) -> PortQueues:
     mtu = interface.get("mtu")
-    mtu_bytes = mtu if isinstance(mtu, int) else _DEFAULT_MTU_BYTES
+    mtu_bytes = mtu if isinstance(mtu, int) and 0 < mtu <= _MAX_MTU_BYTES else _DEFAULT_MTU_BYTES
     if record is None:
         return PortQueues(interface["ofport"], uuid, mtu_bytes)
     queues = {int(number): strings(value)[0] for number, value in mapping(record["queues"]).items()}
-    max_rate = mapping(record["other_config"]).get("max-rate")
+    max_rate = mapping(record["other_config"]).get("max-rate") or None
+    max_bps = rate_bps(max_rate)
     return PortQueues(interface["ofport"], uuid, mtu_bytes, strings(record["_uuid"])[0], record["type"],
-                      int(max_rate) if max_rate else None,
+                      None if max_bps is None else int(max_bps), max_rate if max_bps is None else None,
                       {number: (queue, settings.get(queue, {})) for number, queue in queues.items()})
 
 
@@ -93,10 +96,13 @@ def changes(port: PortQueues, classes: tuple[QueueClass, ...], capacity_bps: flo
     """The database operations that slice a port, none if it is sliced already.
 
     A port keeps the rate its QoS record has; one without gets a record with `capacity_bps`. Raises ValueError if
-    the record is of another type than linux-htb: somebody else's, to be left alone.
+    the record is of another type than linux-htb: somebody else's, to be left alone; or if its rate is none.
     """
     if port.qos_uuid is not None and port.qos_type != QOS_TYPE:
         raise ValueError(f"its QoS record is of type {port.qos_type!r}, not {QOS_TYPE}")
+    if port.bad_max_rate is not None:
+        raise ValueError(f"the max-rate of its QoS record is {port.bad_max_rate[:40]!r}; "
+                         f"set it to {MIN_RATE_BPS:.0f} to {MAX_RATE_BPS:.0f} bits/s")
     port_bps = port.max_bps or round(capacity_bps)
     wanted = wanted_settings(classes, port_bps, port.mtu_bytes)
     present = {number: port.queues[number] for number in wanted if number in port.queues}

@@ -13,7 +13,8 @@ from eventlet.green import socket
 Rows = dict[str, list[dict[str, Any]]]
 """Rows of tables, by the table's name, in the notation of RFC 7047."""
 MAX_REPLY_BYTES = 16 << 20
-MAX_RATE_BPS = 1e15
+MIN_RATE_BPS, MAX_RATE_BPS = 1e3, 1e15
+"""What a port's rate may be, in bits per second: OpenFlow counts from 1 kbit/s, too."""
 TABLES = {
     "Bridge": ["datapath_id", "ports"],
     "Port": ["_uuid", "interfaces", "qos"],
@@ -121,19 +122,19 @@ def capacities_of(rows: Rows, dpid: str) -> dict[int, float]:
             interface = interfaces.get(uuid, {})
             told = mapping(interface.get("external_ids", ["map", []])).get("capacity_bps")
             link_speed = interface.get("link_speed")
-            capacity = next(filter(None, map(_rate_bps, (told, max_rate, link_speed))), None)
+            capacity = next(filter(None, map(rate_bps, (told, max_rate, link_speed))), None)
             if capacity is not None and isinstance(interface.get("ofport"), int):
                 capacities[interface["ofport"]] = capacity
     return capacities
 
 
-def _rate_bps(value: Any) -> float | None:
-    """A rate that a port can have; None for anything else that somebody wrote there."""
+def rate_bps(value: Any) -> float | None:
+    """A rate that a port can have, in bits per second; None for anything else that somebody wrote there."""
     try:
         rate = float(value) if isinstance(value, (int, str)) else math.nan
     except (ValueError, OverflowError):
         return None
-    return rate if 0 < rate <= MAX_RATE_BPS else None
+    return rate if MIN_RATE_BPS <= rate <= MAX_RATE_BPS else None
 
 
 def strings(value: Any) -> list[str]:

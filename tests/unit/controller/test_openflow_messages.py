@@ -124,7 +124,8 @@ def test_capacity_is_what_was_written_before_what_shapes_before_the_link(
     assert capacities_of(rows(**interface), "000000000000003a") == {}
 
 
-@pytest.mark.parametrize("told", ["1e999", "inf", "nan", "-1", "0", "fast", "", "9" * 400, ["set", []], None, {}])
+@pytest.mark.parametrize("told", ["1e999", "inf", "nan", "-1", "0", "1e-320", "999", "fast", "", "9" * 400,
+                                  ["set", []], None, {}])
 def test_a_capacity_that_no_port_can_have_is_as_if_it_were_not_there(told: Any) -> None:
     found = rows(external_ids=["map", [["capacity_bps", told]]], link_speed=10**10)
     assert capacities_of(found, "000000000000001a") == {3: 50e6}

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,6 +97,27 @@ def test_a_queue_that_does_not_belong_goes() -> None:
 def test_a_port_with_a_record_of_another_kind_is_left_alone() -> None:
     with pytest.raises(ValueError, match="egress-policer"):
         changes(queues_of(rows(whole_port("egress-policer")), DPID).ports[4], MINCOF_QUEUES, RATE_BPS)
+
+
+@pytest.mark.parametrize("max_rate", ["-1", "0", "1", "fast", "1e-320", "9" * 400])
+def test_a_port_whose_rate_no_port_can_have_is_left_alone_and_told(
+        max_rate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(queues="mincof")
+    found = rows(whole_port() | {"other_config": ["map", [["max-rate", max_rate]]]})
+    found["Bridge"][0]["datapath_id"] = EDGES[0]
+    found["Bridge"][0]["ports"] = ["set", [["uuid", "port"], ["uuid", "well"]]]
+    found["Port"].append({"_uuid": ["uuid", "well"], "interfaces": ["uuid", "eth3"], "qos": ["set", []]})
+    found["Interface"].append({"_uuid": ["uuid", "eth3"], "name": "eth3", "ofport": 3, "mtu": 10**30})
+    written: list[Any] = []
+    monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: found)
+    monkeypatch.setattr("controller.queues.app.transact", lambda *arguments: written.append(arguments[2]))
+    monkeypatch.setattr("controller.queues.app.lookup_service_brick", lambda _: SimpleNamespace(plan_anew=list))
+    controller.queues._slice(EDGES[0])
+    [operations] = written
+    assert [operation["where"] for operation in operations if operation["table"] == "Port"] == [
+        [["_uuid", "==", ["uuid", "well"]]]]
+    ports = {port["port"]: port["problem"] for port in controller.ask("GET", "/v1/queues").json["ports"]}
+    assert ports[3] is None and "max-rate" in ports[4]
 
 
 def test_shares_are_the_papers_and_make_up_the_port() -> None:
