@@ -30,6 +30,7 @@ from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
 from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
 from controller.topology.hosts import Hosts
+from controller.topology.port_capacities import PortCapacities
 from controller.topology.probing import Probing
 from controller.topology.state import NetworkState, PortInfo, PortKey, PortKind, SwitchInfo
 
@@ -67,7 +68,7 @@ class Discovery(Application):
         self._secret = secrets.token_bytes(32)
         self._probes: dict[PortKey, tuple[bytes, bytes]] = {}
         """The message that sends a port's probe up to the frame, and the frame up to its epoch."""
-        self._capacities: dict[PortKey, float] = {}
+        self._capacities = PortCapacities(settings.default_capacity_bps)
         self._listening: dict[str, Any] = {}
         """The connections of switches that hand up probes."""
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
@@ -142,7 +143,7 @@ class Discovery(Application):
             self.logger.warning("switch %s is forgotten: it has been away for too long", self.state.name_of(dpid))
             self._hosts.forget_switch(dpid)
             self.state.forget_switch(dpid)
-            self._capacities = {key: rate for key, rate in self._capacities.items() if key[0] != dpid}
+            self._capacities.forget_switch(dpid)
 
     def _switch_gone(self, dpid: str) -> None:
         for key in [key for key in self.state.ports if key[0] == dpid]:
@@ -178,7 +179,7 @@ class Discovery(Application):
         known = self.state.ports.get(key)
         port = PortInfo(
             description.port_no, description.name.decode("utf-8", "replace"), description.hw_addr, up,
-            self._capacities.get(key) or description.curr_speed * 1000.0 or self.state.settings.default_capacity_bps,
+            self._capacities.described(key, description.curr_speed * 1000.0),
             known.kind if known and up else PortKind.UNDETERMINED,
         )
         if port == known:
@@ -195,7 +196,7 @@ class Discovery(Application):
         lost = self.state.remove_port(key)
         self._stop_probing(key)
         self._tell_links(lost, live=False)
-        self._capacities.pop(key, None)
+        self._capacities.forget_port(key)
         self.send_event_to_observers(EventPortChanged(*key))
 
     def _start_probing(self, key: PortKey) -> None:
@@ -348,10 +349,11 @@ class Discovery(Application):
         except DatabaseUnreachable as error:
             self.logger.debug("switch %s: %s", info.name, error)
             return
-        for port_no, capacity_bps in found.items():
+        if dpid not in self.state.datapaths:
+            return
+        for port_no in self._capacities.told(dpid, found):
             key = dpid, port_no
-            self._capacities[key] = capacity_bps
-            port = self.state.ports.get(key)
+            port, capacity_bps = self.state.ports.get(key), self._capacities.of(key)
             if port is None or port.capacity_bps == capacity_bps:
                 continue
             self.state.set_port(dpid, replace(port, capacity_bps=capacity_bps))

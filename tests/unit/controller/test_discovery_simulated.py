@@ -45,6 +45,7 @@ class FakeDatapath:
         self.world = world
         self.id = number
         self.address = ("192.0.2.1", 6653)
+        self.target = "tcp:192.0.2.2:6653"
         self.ports = {port_no: port_description(number, port_no) for port_no in range(1, ports + 1)}
         self.is_backed_up = False
         self.unread: deque[Any] = deque()
@@ -444,6 +445,37 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
         assert len(world.state.links) == 4 and len(world.state.ports) == 4
         for held in (world.app._capacities_due, world.app._listening, world.app._probes, world.app.probing._ports):
             assert len(held) <= 4
+
+    run_simulated(scenario)
+
+
+def test_a_capacity_that_the_database_tells_no_more_is_the_ports_own_again(patch: Any) -> None:
+    own_bps = 1e9
+
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=2, ports=4)
+        found: dict[int, float] = {1: 5e6, 2: 7e6}
+        patch.setattr(discovery_module, "read_capacities", lambda *_: dict(found))
+        patch.setattr(discovery_module, "limit_packet_ins", lambda *_: False)
+        interval_seconds = world.state.settings.ovsdb_interval_seconds
+
+        def capacities() -> list[float]:
+            return [world.state.ports[dpid_hex(1), port_no].capacity_bps for port_no in (1, 2, 3)]
+
+        eventlet.sleep(interval_seconds + 1)
+        assert capacities() == [5e6, 7e6, own_bps]
+        del found[1]
+        eventlet.sleep(interval_seconds + 1)
+        assert capacities() == [own_bps, 7e6, own_bps]
+        link_port = dpid_hex(1), world.state.port_toward(dpid_hex(1), dpid_hex(2))
+        assert (world.state.network.capacity_bps((dpid_hex(1), dpid_hex(2)))
+                == world.state.ports[link_port].capacity_bps)
+        datapath = world.datapaths[dpid_hex(1)]
+        world.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=DEAD_DISPATCHER))
+        del found[2]
+        world.connect(1)
+        eventlet.sleep(1)
+        assert capacities() == [own_bps] * 3
 
     run_simulated(scenario)
 

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,7 +110,6 @@ def test_a_port_whose_rate_no_port_can_have_is_left_alone_and_told(
     written: list[Any] = []
     monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: found)
     monkeypatch.setattr("controller.queues.app.transact", lambda *arguments: written.append(arguments[2]))
-    monkeypatch.setattr("controller.queues.app.lookup_service_brick", lambda _: SimpleNamespace(plan_anew=list))
     controller.queues._slice(EDGES[0])
     [operations] = written
     assert [operation["where"] for operation in operations if operation["table"] == "Port"] == [
