@@ -67,7 +67,8 @@ class ReadsApi:
         `client_port` to its replica; it deletes the read when it is done. Replicas that no switch has seen are left
         out. There are several parts only where that is estimated to be faster (Mayflower, section 4.3). Under
         mayflower-plus there may be none yet, if the client follows the read. A read over a connection that carries a
-        read already takes its place, if the same address asked for both or nothing of the former moves."""
+        read already takes its place, if the same address asked for both, or if nothing of the former has moved for
+        `read_idle_timeout_seconds` and no coflow holds it back."""
         settings = self._state.settings
         if (body.replica_policy or settings.replica_policy) == PLUS and body.path_policy not in (None, MAYFLOWER):
             raise invalid([FieldError(field="path_policy", message=models.PLUS_CHOOSES_PATHS)])

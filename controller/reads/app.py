@@ -59,7 +59,7 @@ class Flowserver(Application):
         self._search = ReplicaSearch(self._state, self.loops)
         self.divider = ReadDivider(self._selector, self.reads, self, self.metrics, self.loops)
         self._scheduler = ReadScheduler(self._state, services.get(Measurements), self._selector, self.reads,
-                                        self.divider, self.metrics)
+                                        self.divider, self.metrics, self._is_held)
         rest.register(ReadsApi(self, self._state))
 
     def start(self) -> None:
@@ -210,7 +210,7 @@ class Flowserver(Application):
             self._scheduler.links_measured(links, event.began_at, time.monotonic())
         now = time.monotonic()
         self.divider.measured(now)
-        for part in self._scheduler.expired(now, self._is_held):
+        for part in self._scheduler.expired(now):
             self.loops.spawn(self.remove_entry, part)
         stranded = [part for part in self.reads.flows() if part.stranded]
         if stranded:

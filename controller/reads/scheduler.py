@@ -33,8 +33,6 @@ replica."""
 CLAIMANT = Claimant("reads", precedence=100)
 LOCAL_READ_SECONDS = 600.0
 """After this, a read without an entry is forgotten: nothing tells when it ends if the client does not."""
-SUPERSEDE_POLLS = 3
-"""A connection on which nothing moved for so many polls is anybody's."""
 EXPIRY_SLACK_SECONDS = 5.0
 """How long after its idle timeout an entry's end may stay untold."""
 
@@ -43,13 +41,15 @@ class ReadScheduler:
     """What the flowserver decides and is told. They share the selector, the divider and the book of reads."""
 
     def __init__(self, state: NetworkState, measurements: Measurements, selector: Selector, reads: ReadBook,
-                 divider: ReadDivider, metrics: ReadMetrics) -> None:
+                 divider: ReadDivider, metrics: ReadMetrics, is_held: Callable[[ReadPart], bool]) -> None:
+        """`is_held` says of a part whether somebody holds it back: then it is not over because it stands still."""
         self._state = state
         self._measurements = measurements
         self._selector = selector
         self._reads = reads
         self._divider = divider
         self._metrics = metrics
+        self._is_held = is_held
         self._flow_numbers = itertools.count(secrets.randbits(16) << 32)
 
     # --- decisions ---
@@ -139,12 +139,13 @@ class ReadScheduler:
                         selection.estimated_bps, selection.cost_seconds, flow_id, read.started_at)
 
     def _is_anothers(self, connection: FiveTuple, requester: str | None, now: float) -> bool:
-        """Whether a connection carries a read that moves and that somebody else asked for: nobody ends such a read
-        by naming its connection."""
+        """Whether a connection carries a read that somebody else asked for: nobody ends such a read by naming its
+        connection, until it has stood still for so long that its entry should have idled out."""
         former = self._reads.part_on(connection)
         read = self._reads.get(former.read_id) if former else None
-        idle_seconds = SUPERSEDE_POLLS * self._state.settings.poll_interval_seconds
-        return bool(former and read and read.requester != requester and now - former.moved_at <= idle_seconds)
+        if former is None or read is None or read.requester == requester:
+            return False
+        return now - former.moved_at <= self._state.settings.read_idle_timeout_seconds or self._is_held(former)
 
     def _supersede(self, part: ReadPart) -> None:
         # The client has bound this port anew, so whatever used the same connection before is over.
@@ -177,16 +178,17 @@ class ReadScheduler:
         self._divider.wake()
         return True
 
-    def expired(self, now: float, is_held: Callable[[ReadPart], bool]) -> list[ReadPart]:
+    def expired(self, now: float) -> list[ReadPart]:
         """End what nobody will tell the end of: local reads, and entries whose removal was not heard of. Returns the
-        parts with such an entry. One that `is_held` back by somebody is not over because it stands still."""
+        parts with such an entry."""
         self._divider.expire(now)
         for read in self._reads:
             if read.following is None and not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
                 self._reads.remove(read)
         longest_silence = self._state.settings.read_idle_timeout_seconds + EXPIRY_SLACK_SECONDS
         return [part for part in self._reads.flows()
-                if now - part.moved_at > longest_silence and not is_held(part) and self.end_part(part, "expired")]
+                if now - part.moved_at > longest_silence and not self._is_held(part)
+                and self.end_part(part, "expired")]
 
     # --- measurements ---
 

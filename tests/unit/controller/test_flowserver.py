@@ -6,6 +6,7 @@ from typing import Any
 import eventlet
 import pytest
 
+from controller.coflows.api import CLAIMANT as COFLOWS
 from controller.counters.poller import EventMeasured
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, UnknownHost
 from controller.policy.reads.selection_request import Replica
@@ -351,10 +352,28 @@ def test_nobody_ends_anothers_read_by_naming_its_connection() -> None:
     assert [read.id for read in controller.reads] == [again["id"]], "it has bound its port anew"
 
 
-def test_a_read_of_which_nothing_moves_gives_its_connection_to_whoever_asks() -> None:
+def stood_still(controller: Controller, seconds: float) -> None:
+    for part in controller.reads.flows():
+        part.moved_at -= seconds
+
+
+def test_a_read_gives_its_connection_to_whoever_asks_once_it_should_have_idled_out() -> None:
     controller = Controller()
     controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.1")
-    for part in controller.reads.flows():
-        part.moved_at -= 60
+    stood_still(controller, controller.state.settings.read_idle_timeout_seconds - 1)
+    assert controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2").status_int == 409
+    stood_still(controller, 2)
     second = controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2")
     assert [read.id for read in controller.reads] == [json.loads(second.body)["id"]]
+
+
+def test_a_read_that_somebody_holds_back_keeps_its_connection() -> None:
+    controller = Controller()
+    first = json.loads(controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.1").body)
+    flow = controller.reads.flows()[0].five_tuple
+    controller.tables.records[flow].claims[COFLOWS] = Claim(flow, COFLOWS, "one", rate_bps=0.0, lifetime_seconds=15)
+    stood_still(controller, 600)
+    assert controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2").status_int == 409
+    assert [read.id for read in controller.reads] == [first["id"]]
+    del controller.tables.records[flow].claims[COFLOWS]
+    assert controller.ask("POST", "/v1/reads", read_of(), peer="10.255.0.2").status_int == 201
