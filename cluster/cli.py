@@ -121,7 +121,8 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         place = error.ctx.command_path if error.ctx else "speedwell"
-        return _fail(f"{error.format_message()} (see `{place} --help`)", 2)
+        message = " ".join(error.format_message().split()).rstrip(".,")     # choices come in many lines
+        return _fail(f"{message} (see `{place} --help`)", 2)
     except BrokenPipeError:
         # Nobody reads our output any more; keep the interpreter from flushing into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

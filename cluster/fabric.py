@@ -278,7 +278,8 @@ def read_settings(**values: Any) -> FabricSettings:
     try:
         return FabricSettings(**values)
     except ValidationError as error:
-        reasons = [f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}".lstrip(": ")
+        reasons = [f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
+                   .lstrip(": ")
                    for detail in error.errors()]
         raise InvalidSetting("; ".join(reasons)) from error
     except InvalidFabric as error:

@@ -26,6 +26,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from controller.errors import InvalidSettings
 from controller.policy.errors import UnknownPolicy
 from controller.policy.registry import POLICIES, Kind
+from controller.validation import reason
 
 
 def _datapath_id(entry: str) -> str:
@@ -177,4 +178,4 @@ def _describe(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"unknown setting {key!r}"
-    return f"setting {key!r}: {problem['msg']} (got {problem['input']!r})"
+    return f"setting {key!r}: {reason(problem)} (got {problem['input']!r})"

@@ -56,6 +56,16 @@ def bytes_for_people(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def duration_for_people(seconds: int) -> str:
+    """`7 days`, `1 day 12 h`, `30 min`, `90 s`: exact, in at most as many units as it takes."""
+    days, left = divmod(seconds, 86400)
+    hours, left = divmod(left, 3600)
+    minutes, left = divmod(left, 60) if seconds % 60 == 0 or seconds >= 120 else (0, left)
+    parts = [f"{days} day{'s' if days > 1 else ''}" if days else "", f"{hours} h" if hours else "",
+             f"{minutes} min" if minutes else "", f"{left} s" if left else ""]
+    return " ".join(filter(None, parts)) or "0 s"
+
+
 def local_time(time_ns: int) -> str:
     """Local time to the minute."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ns // 1_000_000_000))

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.output import (
+    bytes_for_people,
+    console,
+    duration_for_people,
+    echo,
+    echo_json,
+    local_time,
+    printable,
+)
 from cluster.commands.sizes import Duration
 from cluster.errors import ClusterError
 
@@ -52,28 +60,32 @@ def off(path: str, target: Target) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with all of it; sizes in bytes.")
 @connection_options
 def list_trash(path: str, as_json: bool, target: Target) -> None:
-    """List what was removed in PATH (default: everywhere) and is kept; what goes first before the rest."""
+    """List what was removed in PATH (default: everywhere) and is kept; what goes first before the rest.
+
+    A directory and what was removed below it are one row; --json has each.
+    """
     from rich.table import Table
 
     with target.connect() as client:
-        policies = [{"path": os.fsdecode(policy.path), "keep_seconds": policy.keep_ns // 10**9}
+        policies: list[dict[str, Any]] = [{"path": os.fsdecode(policy.path), "keep_seconds": policy.keep_ns // 10**9}
                     for policy in client.metadata.trash_policies()]
         if as_json:
             echo_json({"policies": policies, "entries": [_document(entry) for entry in _below(client, path)]})
             return
         for policy in policies:
-            echo(f"what is removed in {policy['path']} is kept for {policy['keep_seconds']} s"
+            echo(f"what is removed in {policy['path']} is kept for {duration_for_people(policy['keep_seconds'])}"
                  if policy["keep_seconds"] else f"what is removed in {policy['path']} is not kept")
-        entries = list(islice(_below(client, path), SHOWN + 1))
+        removed = _trees(_below(client, path))
     table = Table("removed", "kept until", "size", "path", box=None)
-    for document in map(_document, entries[:SHOWN]):
-        table.add_row(document["removed"], document["kept_until"], bytes_for_people(document["size_bytes"]),
-                      document["path"])
-    if entries:
+    for tree in removed[:SHOWN]:
+        inside = f" and {tree.inside} below it" if tree.inside else ""
+        table.add_row(local_time(tree.top.removed_ns), local_time(tree.kept_until_ns),
+                      bytes_for_people(tree.size_bytes), printable(tree.top.path) + inside)
+    if removed:
         console().print(table)
     else:
         echo(f"nothing that was removed in {path} is kept")
-    if len(entries) > SHOWN:
+    if len(removed) > SHOWN:
         echo(f"... only the first {SHOWN}; --json lists all")
 
 
@@ -122,6 +134,37 @@ def _below(client: Client, path: str) -> Iterator[TrashEntry]:
     top = paths.normalise(path)
     entries: Iterable[TrashEntry] = client.metadata.trash()
     return (entry for entry in entries if paths.is_within(entry.path, top))
+
+
+@dataclass
+class _Tree:
+    """Something that was removed, with what of it was removed before."""
+
+    top: TrashEntry
+    kept_until_ns: int
+    size_bytes: int
+    inside: int = 0
+
+
+def _trees(entries: Iterable[TrashEntry]) -> list[_Tree]:
+    """One for each entry that no directory removed after it holds, by the time at which they go."""
+    from fs import paths
+
+    trees: dict[bytes, list[_Tree]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.path.count(b"/"), -entry.removed_ns)):
+        above = paths.parent(entry.path)
+        while above != paths.ROOT and above not in trees:
+            above = paths.parent(above)
+        holders = [tree for tree in trees.get(above, ()) if tree.top.removed_ns >= entry.removed_ns]
+        if holders:
+            tree = min(holders, key=lambda tree: tree.top.removed_ns)
+            tree.inside += 1
+            tree.size_bytes += entry.attributes.size
+            tree.kept_until_ns = min(tree.kept_until_ns, entry.kept_until_ns)
+        else:
+            trees.setdefault(entry.path, []).append(_Tree(entry, entry.kept_until_ns, entry.attributes.size))
+    return sorted((tree for found in trees.values() for tree in found),
+                  key=lambda tree: (tree.kept_until_ns, tree.top.path))
 
 
 def _make_directories(client: Client, path: bytes) -> None:

@@ -22,6 +22,7 @@ from controller.rest.problems import (
     refusal,
 )
 from controller.rest.routes import PlainText, Route, route, routes_of
+from controller.validation import reason
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ def _arguments(declaration: Route, in_path: dict[str, str], in_query: list[tuple
             try:
                 arguments[name] = adapters[name].validate_python(value)
             except ValidationError as error:
-                errors += [FieldError(field=field_name((name, *entry["loc"])), message=entry["msg"])
+                errors += [FieldError(field=field_name((name, *entry["loc"])), message=reason(entry))
                            for entry in error.errors(include_url=False)]
     if errors:
         raise invalid(errors)

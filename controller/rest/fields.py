@@ -29,9 +29,9 @@ def unicast_ipv4(text: str) -> str:
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:
-        raise ValueError("Not an IPv4 address") from None
+        raise ValueError("must be an IPv4 address") from None
     if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved:
-        raise ValueError("Not the address of a host on the fabric")
+        raise ValueError("must be the address of a host on the fabric")
     return str(address)
 
 

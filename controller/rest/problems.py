@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from controller.validation import reason
+
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:speedwell:problem:"
 
@@ -145,7 +147,7 @@ def refusal(error: ValidationError) -> HttpProblem:
     found: list[Any] = error.errors(include_url=False, include_context=False, include_input=False)
     if any(entry["type"] == "json_invalid" for entry in found):
         return MalformedJson(found[0]["msg"])
-    return invalid([FieldError(field=field_name(entry["loc"]), message=entry["msg"]) for entry in found])
+    return invalid([FieldError(field=field_name(entry["loc"]), message=reason(entry)) for entry in found])
 
 
 def invalid(errors: list[FieldError]) -> InvalidRequest:

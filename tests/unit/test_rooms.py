@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "topo", "cluster", "sim")
 
-FLOOR = {"errors", "loops", "services", "settings", "application"}
+FLOOR = {"errors", "loops", "services", "settings", "validation", "application"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
 GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
 SYSTEMS = ("reads", "coflows", "queues", "placements")
@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "controller.errors": set(),
     "controller.loops": set(),
     "controller.services": {"controller.errors"},
-    "controller.settings": {"controller.errors", "controller.policy"},
+    "controller.validation": set(),
+    "controller.settings": {"controller.errors", "controller.policy", "controller.validation"},
     "controller.application": {"controller.loops", "controller.services"},
     "controller.policy_options": {"controller.policy"},
     "controller.rest": {"controller"},

@@ -142,6 +142,9 @@ class Fabric:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
+            refused = first.get("ctx", {}).get("error")
+            if isinstance(refused, InvalidFabric):      # names its node or link
+                raise InvalidFabric(str(refused)) from None
             where = ".".join(str(part) for part in first["loc"]) or "the document"
             raise InvalidFabric(f"{where}: {first['msg']}") from None
 

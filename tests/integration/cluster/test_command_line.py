@@ -290,7 +290,8 @@ def test_what_was_removed_is_listed_restored_and_emptied(speedwell, room, tmp_pa
     assert shown["policies"] == [{"path": room, "keep_seconds": 86400}]
     assert sorted(entry["path"] for entry in shown["entries"]) == [
         f"{room}/tree{name}" for name in ("", "/file", "/sub", "/sub/other")]
-    assert f"{room}/tree/file" in speedwell.ok("trash", "list")
+    (row,) = (line for line in speedwell.ok("trash", "list").splitlines() if f"{room}/tree" in line)
+    assert row.rstrip().endswith(f"11 B  {room}/tree and 3 below it"), row
     assert "4 restored" in speedwell.ok("trash", "restore", f"{room}/tree")
     assert speedwell.ok("cat", f"{room}/tree/file", f"{room}/tree/sub/other") == "precioustoo"
 

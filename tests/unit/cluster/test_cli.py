@@ -154,3 +154,9 @@ def test_up_refuses_a_directory_with_other_things_in_it_and_touches_nothing(tmp_
 
 def test_version_is_the_packages(tmp_path):
     assert run("version", state=tmp_path).stdout.startswith("speedwell 0.")
+
+
+def test_a_missing_choice_is_one_line(tmp_path):
+    result = run("experiment", state=tmp_path)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1 and "mincof-background (see" in result.stderr

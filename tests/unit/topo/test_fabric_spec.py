@@ -74,3 +74,11 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(InvalidFabric, match=r"fabric\.json"):
         parse_fabric(str(file))
+
+
+def test_a_file_that_breaks_a_rule_is_refused_in_our_own_words(tmp_path: Path) -> None:
+    file = tmp_path / "fabric.json"
+    file.write_text(spine_leaf(leaves=2).to_json().replace('"10.0.0.1"', '"10.0.0.300"'))
+    with pytest.raises(InvalidFabric) as refused:
+        parse_fabric(str(file))
+    assert str(refused.value) == f"{file}: r0h0: '10.0.0.300' is not an IPv4 address"

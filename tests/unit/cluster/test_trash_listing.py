@@ -1,0 +1,31 @@
+"""How `speedwell trash list` shows what was removed."""
+
+from cluster.commands.output import duration_for_people
+from cluster.commands.trash import _trees
+from fs.proto.speedwell_pb2 import Attributes, TrashEntry
+
+
+def entry(path: bytes, removed_ns: int, size: int = 0, kept_until_ns: int = 100) -> TrashEntry:
+    return TrashEntry(path=path, removed_ns=removed_ns, kept_until_ns=kept_until_ns, attributes=Attributes(size=size))
+
+
+def test_a_removed_tree_is_one_row_that_goes_with_its_first_part() -> None:
+    trees = _trees([entry(b"/a/b/c", 1, 10, 101), entry(b"/a/b", 2, 0, 102), entry(b"/a", 3, 0, 103),
+                    entry(b"/d", 1, 5, 50)])
+    assert [(tree.top.path, tree.inside, tree.size_bytes, tree.kept_until_ns) for tree in trees] == [
+        (b"/d", 0, 5, 50), (b"/a", 2, 10, 101)]
+
+
+def test_what_was_removed_below_a_directory_that_is_there_is_a_row_of_its_own() -> None:
+    assert [tree.top.path for tree in _trees([entry(b"/a/x", 1), entry(b"/a/y", 2)])] == [b"/a/x", b"/a/y"]
+
+
+def test_a_name_that_was_removed_twice_holds_what_was_removed_before_each_time() -> None:
+    trees = _trees([entry(b"/a/x", 1), entry(b"/a", 2), entry(b"/a/y", 3), entry(b"/a", 4)])
+    assert sorted((tree.top.removed_ns, tree.inside) for tree in trees) == [(2, 1), (4, 1)]
+
+
+def test_lengths_of_time_are_exact_and_as_people_say_them() -> None:
+    shown = {604800: "7 days", 86400: "1 day", 129600: "1 day 12 h", 1800: "30 min", 90: "90 s",
+             3661: "1 h 1 min 1 s", 0: "0 s"}
+    assert {seconds: duration_for_people(seconds) for seconds in shown} == shown
