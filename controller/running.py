@@ -60,8 +60,8 @@ class Controller:
         # Ryu's handler comes last: switches may connect once everything else has started.
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
-        self._services = Services(settings, self._loops, NetworkState(settings), Measurements(), PacketIns(),
-                                  RestApplication())
+        self._services = Services(settings, self._loops, NetworkState(settings, self._loops), Measurements(),
+                                  PacketIns(self._loops), RestApplication())
         try:
             self._manager.instantiate_apps(services=self._services)
         except OSError as error:

@@ -7,7 +7,6 @@ hosts send starves neither the probes nor other switches.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import prometheus_client
 from ryu.lib import hub
 
+from controller.loops import FAILURES, Loops
 from controller.switches.openflow import ETH_LLDP
 
 MAX_PROBES, MAX_PACKETS = 256, 64
@@ -29,8 +29,6 @@ _HEADER = struct.Struct("!BBHIIHBBQHH")
 _FIELD = struct.Struct("!HBB")
 _OPENFLOW_BASIC, _IN_PORT, _MATCH_OXM = 0x8000, 0, 1
 _ETHERTYPE_AT = 12
-
-log = logging.getLogger(__name__)
 
 
 class MalformedPacketIn(Exception):
@@ -94,7 +92,8 @@ class PacketIns:
     handler raise an exception.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loops: Loops | None = None) -> None:
+        self._loops = loops or Loops()
         self.on_probe: Handler = lambda packet: None
         self.on_packet: Handler = lambda packet: None
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -123,7 +122,7 @@ class PacketIns:
             self.counts[QUEUE_FULL] += 1
         if not self._is_serving:
             self._is_serving = True
-            hub.spawn(self._serve)
+            self._loops.spawn(self._serve)
 
     def connection_ended(self, datapath: Any) -> None:
         """Nobody wants to know any more what this switch handed up."""
@@ -154,6 +153,6 @@ class PacketIns:
             handler(decode(datapath, message))
         except MalformedPacketIn:
             self.counts[MALFORMED] += 1
-        except Exception:
+        except FAILURES as error:
             self.counts[FAILED] += 1
-            log.exception("a packet that %s handed up came to nothing", getattr(datapath, "address", datapath))
+            self._loops.failed("packet-ins", error)

@@ -12,7 +12,7 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER, set_ev_handler
 
 from controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.loops import Turns
+from controller.loops import Loops, Turns
 from controller.switches.entries import dpid_hex
 
 MESSAGES_IN_A_ROW = 128
@@ -69,7 +69,8 @@ class Confirmations:
     is then never stuck behind whatever that application is doing, which may be waiting for this very answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loops: Loops | None = None) -> None:
+        self._loops = loops or Loops()
         self._batches: dict[Any, dict[int, _Batch | _Group]] = {}
         """By connection and transaction id: a message's batch, a barrier's group."""
         self._queued: dict[Any, list[_Batch]] = {}
@@ -182,7 +183,7 @@ class Confirmations:
         queued = self._queued.get(datapath)
         if queued is None:
             self._queued[datapath] = [batch]
-            eventlet.spawn_n(self._send_queued, datapath)
+            self._loops.spawn(self._send_queued, datapath)
         else:
             queued.append(batch)
 

@@ -70,12 +70,15 @@ class Admission:
                 if self._answers(current):
                     self._refuse(datapath, "taken")
                     return
+            if datapath.state == MAIN_DISPATCHER:
+                self._admit(datapath)
+        except BaseException:
+            datapath.close()
+            raise
         finally:
             self._contenders[dpid] -= 1
             if not self._contenders[dpid]:
                 del self._contenders[dpid]
-        if datapath.state == MAIN_DISPATCHER:
-            self._admit(datapath)
 
     def _answers(self, current: Any) -> bool:
         """Whether a switch answers on the connection it has. One that does not is given up."""

@@ -89,7 +89,12 @@ class Discovery(Application):
     def switch_state_changed(self, event: Any) -> None:
         datapath = event.datapath
         if event.state == MAIN_DISPATCHER:
-            self._admission.shook_hands(datapath)
+            try:
+                self._admission.shook_hands(datapath)
+            except BaseException:
+                # open and not admitted it would stay; closed, the switch tries again
+                datapath.close()
+                raise
         elif datapath.id is not None:
             self.state.confirmations.connection_ended(datapath)
             # Not if it was refused, or if another one has taken its place.

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from controller.errors import InvalidPort, NoSuchPath, SwitchGone
+from controller.loops import Loops
 from controller.policy.network.graph import Link, Network
 from controller.settings import Settings
 from controller.switches.entries import dpid_hex
@@ -72,9 +73,9 @@ class HostLocation:
 class NetworkState:
     """The shared state. Look-ups raise nothing unless their docstring says so."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, loops: Loops | None = None) -> None:
         self.settings = settings or Settings()
-        self.confirmations = Confirmations()
+        self.confirmations = Confirmations(loops)
         self.network = Network()
         self.datapaths: dict[str, Any] = {}
         self.switches: dict[str, SwitchInfo] = {}

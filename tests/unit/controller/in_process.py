@@ -124,7 +124,7 @@ class Controller:
         self.application = RestApplication()
         self._connect_everything()
         self.tables, self.hosts = TablesInMemory(), HostsInMemory(self.state)
-        services = Services(self.state, self.measurements, self.application, PacketIns(), Loops())
+        services = Services(self.state, self.measurements, self.application, PacketIns(loops := Loops()), loops)
         services.provide(Forwarding, self.tables)
         services.provide(Hosts, self.hosts)
         self.flowserver = Flowserver(services)

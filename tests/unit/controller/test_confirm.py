@@ -11,6 +11,7 @@ import pytest
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.errors import SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.loops import Loops
 from controller.switches.openflow import flow_add
 from controller.switches.transactions import Confirmations, asked, confirmed, confirmed_on_all
 from controller.tables.entries import STATIC_ENTRIES
@@ -46,6 +47,19 @@ class Connection:
             eventlet.spawn_after(self.delay_seconds + xid / 1e6, self.answer, self, kind, xid)
             buffer = buffer[length:]
         return self.is_open
+
+
+def test_what_goes_wrong_while_sending_is_told() -> None:
+    def scenario(_: SimulatedHub) -> None:
+        loops = Loops()
+        state = SimpleNamespace(confirmations=Confirmations(loops))
+        connection = Connection(state, obedient)
+        connection.send = lambda buffer: 1 / 0
+        with pytest.raises(SwitchGone):
+            confirmed(state, connection, [flow_add(connection, STATIC_ENTRIES[0])])
+        assert [trouble.name for trouble in loops.troubles()] == ["Confirmations._send_queued"]
+
+    run_simulated(scenario)
 
 
 def obedient(connection: Connection, kind: int, xid: int) -> None:

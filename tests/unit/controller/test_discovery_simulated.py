@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, deque
 from collections.abc import Collection
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -445,6 +446,25 @@ def test_ten_thousand_switches_that_come_and_go_leave_nothing_behind(patch: Any)
         assert len(world.state.links) == 4 and len(world.state.ports) == 4
         for held in (world.app._capacities_due, world.app._listening, world.app._probes, world.app.probing._ports):
             assert len(held) <= 4
+
+    run_simulated(scenario)
+
+
+@pytest.mark.parametrize("is_contended", [False, True])
+def test_a_connection_that_cannot_be_admitted_is_closed(patch: Any, is_contended: bool) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=2, ports=2, absent=() if is_contended else (1,))
+        eventlet.sleep(1)
+        if is_contended:
+            world.datapaths[dpid_hex(1)].is_hung = True
+        datapath = FakeDatapath(world, 1, 2)
+        with patch.context() as fault:
+            fault.setattr(world.state, "switch_connected", lambda *_: 1 / 0)
+            with nullcontext() if is_contended else pytest.raises(ZeroDivisionError):
+                world.app.switch_state_changed(SimpleNamespace(datapath=datapath, state=MAIN_DISPATCHER))
+            eventlet.sleep(5)
+        assert datapath.state == DEAD_DISPATCHER
+        assert dpid_hex(1) not in world.state.datapaths
 
     run_simulated(scenario)
 

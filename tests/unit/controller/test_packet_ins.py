@@ -147,8 +147,9 @@ def test_probes_are_read_before_what_hosts_send_and_of_too_many_the_newest() -> 
     assert packet_ins.counts[QUEUE_FULL] == 50
 
 
-def test_a_packet_that_makes_a_handler_fail_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    packet_ins, seen = PacketIns(), []
+def test_a_packet_that_makes_a_handler_fail_does_not_stop_the_next_and_is_told() -> None:
+    loops = Loops()
+    packet_ins, seen = PacketIns(loops), []
 
     def handle(packet: PacketIn) -> None:
         seen.append(packet.data)
@@ -161,6 +162,22 @@ def test_a_packet_that_makes_a_handler_fail_does_not_stop_the_next(caplog: pytes
     served(packet_ins)
     assert len(seen) == 40
     assert (packet_ins.counts[FAILED], packet_ins.counts[MALFORMED]) == (40, 1)
+    assert [(trouble.name, trouble.problem) for trouble in loops.troubles()] == [
+        ("packet-ins", "RuntimeError: of this packet")]
+
+
+def test_packets_are_served_on_after_serving_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = Loops()
+    packet_ins, seen = PacketIns(loops), []
+    packet_ins.on_packet = lambda packet: seen.append(packet.data)
+    with monkeypatch.context() as patch:
+        patch.setattr(packet_ins, "_serve_one", lambda: 1 / 0)
+        packet_ins.arrived(Switch(), message(b"first"))
+        eventlet.sleep(0.01)
+    assert [trouble.name for trouble in loops.troubles()] == ["PacketIns._serve"]
+    packet_ins.arrived(Switch(), message(b"second"))
+    served(packet_ins)
+    assert sorted(seen) == [b"first", b"second"]
 
 
 def test_what_a_switch_handed_up_goes_with_its_connection() -> None:
