@@ -232,19 +232,29 @@ class Flowserver(Application):
         self._look_after(event.flows)
 
     def _look_after(self, flows: Iterable[FiveTuple]) -> None:
-        """Flows take another path than they did: the model follows, and those on the default ways get a path."""
+        """Flows take another path than they did: the model follows, and those whose own path is lost get another."""
         lost = []
         for part in filter(None, map(self.reads.part_on, flows)):
             record = self._record(part)
-            if record is not None and record.path is None:
-                lost.append(part)
-            else:
+            if record is None:
+                continue
+            if record.path is not None:
+                if not self._state.network.has_path(part.path):
+                    self._count_reroute(part)       # somebody with more to say about the flow was faster
                 self._follow(part, believed=part.path)
+            own = record.claims[CLAIMANT].path
+            if record.path is None or (own is not None and not self._state.network.has_path(own)):
+                lost.append(part)
         if lost:
             self.loops.spawn(self.reroute, lost)
 
+    def _count_reroute(self, part: ReadPart) -> None:
+        part.reroutes += 1
+        self.metrics.reroutes.labels("moved").inc()
+
     def reroute(self, parts: list[ReadPart]) -> None:
         """Give running parts new paths from the same replica. All are decided first, then moved at once."""
+        away_from = {part: part.path for part in parts if (record := self._record(part)) and record.path is None}
         moved = {part: path for part in parts if (path := self._scheduler.decide_again(part)) is not None}
         failures = self.forwarding.apply([self._claim(part, path) for part, path in moved.items()])
         for part, path in moved.items():
@@ -254,8 +264,8 @@ class Flowserver(Application):
                 self.metrics.reroutes.labels(error.slug).inc()
                 self.logger.warning("a running read stays on the default paths for now: %s", error)
                 continue
-            part.reroutes += 1
-            self.metrics.reroutes.labels("moved").inc()
+            if away_from.get(part) == part.path:        # and nobody has brought it back meanwhile
+                self._count_reroute(part)
             part.path = path
             self._follow(part, believed=path)
             if part.ended:

@@ -232,9 +232,9 @@ class FlowRecords:
         """
         paths = self._paths_wanted(record)
         if must_have_path and paths:
-            path = next(filter(self._is_live, paths), paths[0])
+            path = next(filter(self._state.network.has_path, paths), paths[0])
             return EntryPlacement(path.nodes[1], self._entry(record, path, number), path)
-        for path in filter(self._is_live, paths):
+        for path in filter(self._state.network.has_path, paths):
             if record.placement is None or record.placement.dpid == path.nodes[1]:
                 try:
                     return EntryPlacement(path.nodes[1], self._entry(record, path, number), path)
@@ -272,15 +272,13 @@ class FlowRecords:
             raise NoSuchPath(f"the host {record.five_tuple.source} is not known")
         return host.dpid
 
-    def _is_live(self, path: Path) -> bool:
-        return all(map(self._state.network.has_link, path.links))
-
     # --- links and switches that come and go ---
 
     def divert_dead(self) -> list[tuple[FlowRecord, Path]]:
         """Take flows off paths that lost a link, onto another claim's or the default way. Returns each with the path
         it had; its new entry is for the switch to modify."""
-        return [(record, path) for record in self if (path := record.path) is not None and not self._is_live(path)
+        has_path = self._state.network.has_path
+        return [(record, path) for record in self if (path := record.path) is not None and not has_path(path)
                 and self.redirect(record)]
 
     def refreshed(self) -> list[FlowRecord]:

@@ -252,7 +252,7 @@ class TableScheduler(CoflowScheduler):
                 and network.distance(flow.source, flow.destination) is not None)
 
     def _is_shortest(self, path: Path) -> bool:
-        return (all(self._network.has_link(link) for link in path.links)
+        return (self._network.has_path(path)
                 and len(path.links) == self._network.distance(path.nodes[0], path.nodes[-1]))
 
     def _by_age(self) -> Iterator[LiveCoflow]:

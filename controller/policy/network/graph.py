@@ -214,6 +214,10 @@ class Network:
     def has_link(self, link: Link) -> bool:
         return link[1] in self._next.get(link[0], ())
 
+    def has_path(self, path: Path) -> bool:
+        """Whether all links of a path are live."""
+        return all(map(self.has_link, path.links))
+
     def capacity_bps(self, link: Link) -> float:
         """A live link's capacity in bits per second. Raises UnknownLink."""
         return self._capacity_bps[self.link_index(link)]

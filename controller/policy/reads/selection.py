@@ -173,7 +173,7 @@ class Selector:
         if self._plus is None:
             self._plus = MayflowerPlus(self._network, self._patience)
             for flow in self._mayflower.flows():
-                if all(self._network.has_link(link) for link in flow.path.links):
+                if self._network.has_path(flow.path):
                     self._plus.flow_added(flow.flow_id, flow.path, flow.size_bits, now, None)
                     self._plus.flow_measured(flow.flow_id, int((flow.size_bits - flow.remaining_at(now)) / 8), now)
         return self._plus

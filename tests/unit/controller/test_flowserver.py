@@ -14,7 +14,7 @@ from controller.reads import app as module
 from controller.reads import replica_search
 from controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
 from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
-from controller.tables.events import AffectedPath, EventFlowsEnded, EventPathsChanged
+from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.flow_records import Claim, Claimant
 from controller.topology.events import EventHostChanged
 from controller.topology.state import HostLocation
@@ -301,6 +301,30 @@ def test_running_read_is_moved_off_a_dead_link(controller: Controller) -> None:
     tell(controller, lose_link(controller, EDGES[0], middle(part)))
     assert middle(part) == other
     assert part.reroutes == 1
+    agree(controller)
+
+
+def test_move_off_a_dead_link_counts_once_whoever_is_first_to_make_it(controller: Controller) -> None:
+    part = place(controller).parts[0]
+    flow, dead = part.five_tuple, part.path
+    live = next(path for path in controller.state.network.shortest_paths(SOURCE, CLIENT) if path != dead)
+    lost = lose_link(controller, EDGES[0], middle(part))
+    controller.tables.divert(flow, live)        # by its coflow
+    tell(controller, lost)
+    assert (part.path, part.reroutes) == (live, 1)
+    assert controller.tables.records[flow].claims[CLAIMANT].path == live, "its own path is another one too"
+    controller.flowserver.flows_moved(EventFlowsMoved((flow,)))
+    assert part.reroutes == 1
+    agree(controller)
+
+
+def test_move_to_a_path_that_a_coflow_likes_better_is_no_reroute(controller: Controller) -> None:
+    part = place(controller).parts[0]
+    other = next(path for path in controller.state.network.shortest_paths(SOURCE, CLIENT) if path != part.path)
+    controller.tables.divert(part.five_tuple, other)
+    controller.flowserver.flows_moved(EventFlowsMoved((part.five_tuple,)))
+    eventlet.sleep(0)
+    assert (part.path, part.reroutes) == (other, 0)
     agree(controller)
 
 
