@@ -26,8 +26,9 @@ class Counter:
     """One growing byte counter: its total since it was first seen, and its rate."""
 
     def __init__(self, is_entrys: bool = False) -> None:
-        """`is_entrys` says that it is of a flow entry: its first reading counts from the entry's birth, and when the
-        entry is replaced its count goes on while its age starts over."""
+        """`is_entrys` says that it is of a flow entry: what its first reading has is counted since the entry's birth,
+        and when the entry is replaced its count goes on while its age starts over. So an age tells nothing of how
+        long its first reading took, and a rate begins with the second."""
         self.total = 0
         self.read_at: float | None = None
         """When it was last read, on the monotonic clock."""
@@ -41,23 +42,22 @@ class Counter:
         """Take in a reading: the counter's value, and the age of what it counts by the switch's clock.
 
         A value below the last one means that the counter began anew: the total goes on, the rate starts over. So does
-        a lower age, but for an entry, which is as much older as seconds have passed here.
+        a lower age, but for an entry, which is as much older as seconds have passed here. The same holds for one that
+        aged by less than half of those.
         """
         age = self._age_before + duration_seconds
         last_age = self._readings[-1][0] if self._readings else 0.0
         if self._last_raw is None:
             if self._is_entrys:
-                self._readings.append((0.0, 0))
                 self.total = value
         elif value < self._last_raw or (age < last_age and not self._is_entrys):
             self._readings.clear()
             self._age_before, age = 0.0, duration_seconds
-            if self._is_entrys:
-                self._readings.append((0.0, self.total))
             self.total += value
         else:
-            if age < last_age:
-                age = last_age + now - (self.read_at or now)
+            passed_seconds = now - (self.read_at or now)
+            if age < last_age or (self._is_entrys and age - last_age < passed_seconds / 2):
+                age = last_age + passed_seconds
                 self._age_before = age - duration_seconds
             self.total += value - self._last_raw
         self._last_raw, self.read_at = value, now

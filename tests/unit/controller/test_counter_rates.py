@@ -53,11 +53,13 @@ def test_same_reading_twice_changes_nothing() -> None:
     assert counter.rate_bps == pytest.approx(8000)
 
 
-def test_first_reading_of_a_flow_counts_from_its_installation() -> None:
+def test_first_reading_of_a_flow_counts_from_its_installation_and_gives_no_rate() -> None:
     counters = FlowCounters()
-    counters.read(1_000_000, 1000, 0.5, 0.5)
-    assert counters.rate_bps == pytest.approx(16_000_000)
+    counters.read(1_000_000, 1000, 0.02, 0.5)
     assert counters.transferred_bytes == 1_000_000 - 1000 * HEADER_BYTES
+    assert counters.rate_bps is None and counters.latest_bps is None, "it may have been replaced just now"
+    counters.read(2_000_000, 2000, 1.02, 1.5)
+    assert counters.rate_bps == counters.latest_bps == pytest.approx(8_000_000)
 
 
 def test_flow_that_was_installed_anew_keeps_what_it_had_transferred() -> None:
@@ -65,6 +67,7 @@ def test_flow_that_was_installed_anew_keeps_what_it_had_transferred() -> None:
     counters.read(1_000_000, 100, 10.0, 10.0)
     counters.read(200_000, 20, 2.0, 14.0)
     assert counters.transferred_bytes == 1_200_000 - 120 * HEADER_BYTES
+    counters.read(300_000, 30, 3.0, 15.0)
     assert counters.rate_bps == pytest.approx(800_000)
 
 
@@ -77,6 +80,15 @@ def test_entry_that_is_replaced_while_its_count_goes_on_is_as_old_as_time_has_pa
     assert counters.latest_bps == counters.rate_bps == pytest.approx(8_000_000)
     counters.read(4_000_000, 0, 1.2, 104.3)
     assert counters.latest_bps == pytest.approx(8_000_000)
+
+
+def test_entry_that_is_replaced_when_it_is_young_is_as_old_as_time_has_passed() -> None:
+    counters = FlowCounters()
+    counters.read(1_000_000, 0, 0.1, 101.0)
+    counters.read(2_000_000, 0, 0.2, 102.0)
+    assert counters.latest_bps == pytest.approx(8_000_000)
+    counters.read(3_000_000, 0, 1.2, 103.4)
+    assert counters.latest_bps == pytest.approx(8_000_000), "the answer was late"
 
 
 def test_transferred_bytes_are_never_negative() -> None:

@@ -267,7 +267,7 @@ def test_counters_move_a_read_on(controller: Controller) -> None:
     measured(controller, (part, 1_000_000, 1.0))
     measured(controller, (part, 3_000_000, 2.0))
     assert part.transferred_bytes == 3_000_000
-    assert part.measured_bps == pytest.approx(12e6)
+    assert part.measured_bps == pytest.approx(16e6)
     assert controller.flowserver.model()[part.flow_id].measured_bps == pytest.approx(16e6)
 
 

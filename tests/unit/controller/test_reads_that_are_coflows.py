@@ -63,6 +63,7 @@ class Sample(NamedTuple):
     measured_bps: float | None
     share_bps: float
     frozen: bool
+    reroutes: int
 
 
 class Shop(Site):
@@ -137,7 +138,7 @@ class Shop(Site):
     def sample(self, part: ReadPart) -> Sample:
         model = self.flowserver.model()[part.flow_id]
         return Sample(part.transferred_bytes, part.measured_bps, model.bandwidth_bps,
-                      model.frozen and self.hub.now <= model.frozen_until)
+                      model.frozen and self.hub.now <= model.frozen_until, part.reroutes)
 
     def check_paths(self, part: ReadPart) -> None:
         """Book, record, model and packets agree on a path that lives."""
@@ -215,7 +216,7 @@ def test_a_read_that_is_no_coflow_is_counted_and_followed(alone: dict[tuple[str,
 
 
 @pytest.mark.parametrize("coflow_policy", POLICIES.names(Kind.COFLOW))
-def test_counters_shares_and_paths_of_a_read_are_the_same_within_a_poll_when_it_is_a_coflow_too(
+def test_counters_shares_and_reroutes_of_a_read_are_the_same_within_a_poll_when_it_is_a_coflow_too(
         alone: dict[tuple[str, str], list[Sample]], monkeypatch: pytest.MonkeyPatch, tmp_path: File,
         coflow_policy: str) -> None:
     together = samples_of(monkeypatch, tmp_path, coflow_policy, is_coflow=True)
@@ -223,10 +224,13 @@ def test_counters_shares_and_paths_of_a_read_are_the_same_within_a_poll_when_it_
         for poll, sample in enumerate(together[pair]):
             same = alone[pair][poll]
             assert abs(sample.transferred_bytes - same.transferred_bytes) <= RATE_BYTES, (pair, poll)
-            assert sample.measured_bps == pytest.approx(same.measured_bps, rel=0.15), (pair, poll)
+            assert (sample.measured_bps is None) == (same.measured_bps is None), (pair, poll)
+            assert (sample.measured_bps or 0) == pytest.approx(same.measured_bps or 0, rel=0.15), (pair, poll)
             near = alone[pair][max(poll - 1, 0):poll + 2]
             assert any(sample.share_bps == pytest.approx(other.share_bps, rel=0.15) for other in near), (pair, poll)
             assert sample.frozen in {other.frozen for other in near}, (pair, poll)
+            assert sample.reroutes in {other.reroutes for other in near}, (pair, poll)
+        assert together[pair][-1].reroutes == alone[pair][-1].reroutes == 1
 
 
 @pytest.mark.parametrize("ends_first", ["coflow", "read"])
