@@ -124,7 +124,8 @@ class CoflowScheduler(ABC):
     @contextmanager
     def together(self, now: float) -> Iterator[Decision]:
         """Inside, what happens is taken in; at the end there is one decision if any of it asks for one. Meanwhile
-        methods return the schedule of before."""
+        methods return schedules without assignments: to tell all of thousands of flows would take longer than the
+        decision."""
         decision = Decision()
         self._puts_off, self._is_due = True, False
         try:
@@ -138,7 +139,7 @@ class CoflowScheduler(ABC):
         if not self._puts_off:
             return self._decide_anew(now)
         self._is_due = True
-        return self.schedule
+        return Schedule()
 
     @abstractmethod
     def _decide_anew(self, now: float) -> Schedule:
