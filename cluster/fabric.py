@@ -12,12 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster import mounts
 from cluster.errors import InvalidSetting
+from cluster.local_commands import durability_options
 from cluster.nameservers import (
     MAX_NAMESERVERS,
     EtcdMember,
@@ -67,6 +68,8 @@ class FabricSettings(BaseModel):
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
+    fsync: Literal["always", "fsync", "never"] | None = None
+    min_replicas: int | None = Field(default=None, ge=1, le=16)
     deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
     replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)
@@ -234,7 +237,8 @@ class FabricCluster:
     def _nameservers(self, *first: str) -> list[Command]:
         options = [*first, "--replication", str(self.settings.replication),
                    "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", CONTROLLER_URL,
-                   "--deletion-grace", str(self.settings.deletion_grace_seconds)]
+                   "--deletion-grace", str(self.settings.deletion_grace_seconds),
+                   *durability_options(self.settings.model_dump(include={"fsync", "min_replicas"}))]
         return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
                                    self._etcd_members)
 

@@ -53,7 +53,8 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True)
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
-    (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver)."""
+    (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver, `fsync` and `min_replicas`
+    as the nameserver has them)."""
 
     directory: Path
     mount: Path | None = None
@@ -61,6 +62,8 @@ class LocalSettings:
     replication: int | None = None
     chunk_size_bytes: int | None = None
     nameservers: int | None = None
+    fsync: str | None = None
+    min_replicas: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
-              "namespace": recorded.get("namespace", False)}
+              "namespace": recorded.get("namespace", False), "fsync": settings.fsync or recorded.get("fsync"),
+              "min_replicas": settings.min_replicas or recorded.get("min_replicas")}
     _refuse_other_settings(recorded, chosen, processes)
     return chosen
 
@@ -227,11 +231,14 @@ def _lasting(chosen: dict[str, Any]) -> dict[str, Any]:
 def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], processes: Processes) -> None:
     running = [record.name for record in processes.running()]
     nameservers = nameserver_names(chosen["nameservers"])
-    options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers}
+    options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
+               "min_replicas": nameservers}
     for setting, affected in options.items():
-        if set(affected) & set(running) and recorded[setting] != chosen[setting]:
-            option = {"chunk_size_bytes": "chunk-size"}.get(setting, setting)
-            raise AlreadyRunning(f"{processes.directory} runs with --{option} {recorded[setting]}; stop it "
+        before = recorded.get(setting)
+        if set(affected) & set(running) and before != chosen[setting]:
+            option = "--" + {"chunk_size_bytes": "chunk-size"}.get(setting, setting).replace("_", "-")
+            raise AlreadyRunning(f"{processes.directory} runs with{'out' if before is None else ''} {option}"
+                                 f"{'' if before is None else f' {before}'}; stop it "
                                  f"with `speedwell down --local {processes.directory}` first")
 
 

@@ -43,8 +43,14 @@ def local_nameserver_commands(processes: Processes, listen: list[str]) -> list[C
     # An empty directory is a lost one but for the first time; it is rebuilt then.
     first = [] if settings["namespace"] else ["--new"]
     options = [*first, "--replication", str(settings["replication"]),
-               "--chunk-size", str(settings["chunk_size_bytes"])]
+               "--chunk-size", str(settings["chunk_size_bytes"]), *durability_options(settings)]
     return nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
+
+
+def durability_options(settings: Mapping[str, Any]) -> list[str]:
+    """Of a nameserver; what is None or was never recorded is as the nameserver has it by default."""
+    return [word for option, setting in (("--fsync", "fsync"), ("--min-replicas", "min_replicas"))
+            if settings.get(setting) is not None for word in (option, str(settings[setting]))]
 
 
 def dataserver_names(settings: Mapping[str, Any]) -> list[str]:

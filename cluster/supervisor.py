@@ -66,6 +66,17 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
         raise
 
 
+def up_again(progress: Callable[[str], None] = lambda message: None) -> tuple[dict[str, Any], bool]:
+    """What runs, or, if its supervisor was killed, the same cluster started again with its files; and whether it was
+    started. Raises NotRunning if there was none, and as `up`."""
+    with contextlib.suppress(NotRunning):
+        return running(), False
+    state = _state()
+    if state is None:
+        raise NotRunning("no cluster on an emulated fabric was left here; start one with `speedwell up --fabric`")
+    return up(FabricSettings.model_validate(state["settings"]), progress), True
+
+
 def running() -> dict[str, Any]:
     """Description of the cluster that runs on this machine. Raises NotRunning."""
     state = _state()
@@ -189,6 +200,7 @@ def _announced(cluster: FabricCluster) -> Iterator[None]:
 def _write_state(cluster: FabricCluster, description: dict[str, Any]) -> dict[str, Any]:
     pid = os.getpid()
     state = {**description, "directory": str(cluster.settings.directory),
+             "settings": cluster.settings.model_dump(mode="json"),
              "supervisor": {"pid": pid, "start_ticks": start_ticks(pid)}}
     STATE_DIRECTORY.mkdir(parents=True, exist_ok=True)
     write_atomically(STATE_FILE, json.dumps(state, indent=2) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,10 +41,15 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "several keep the namespace in an etcd that is started too [default: 1].")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
+@click.option("--fsync", type=click.Choice(["always", "fsync", "never"]), help="When bytes are forced to the disks: "
+              "with every change, when a program asks with fsync, or never [default: fsync].")
+@click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
+              "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
        coflows: str | None, replica_policy: str | None, dataservers: int | None, nameservers: int | None,
-       replication: int | None, chunk_size: int | None, as_json: bool) -> None:
+       replication: int | None, chunk_size: int | None, fsync: str | None, min_replicas: int | None,
+       as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -52,26 +57,35 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
     With --local: a nameserver, dataservers and a mount on this machine, without root and without a
     controller. `up` again (on the same DIR) starts what does not run, with the settings of before and the
     files that are stored; a running installation is left as it is.
+
+    Without either, the installation that was started last is started again if it does not run.
     """
+    shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
     if fabric is not None:
         for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
-                                      "nameservers": nameservers, "replication": replication,
-                                      "chunk_size_bytes": chunk_size}, as_json)
+                                      "chunk_size_bytes": chunk_size, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:
         last = current.read()
-        if last is None or last.kind != "local":
+        if last is None:
             raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
+        if last.kind == "fabric":
+            if any((mount, dataservers, chunk_size, *shared.values())):
+                raise click.UsageError("say which fabric to start with these options: --fabric SPEC",
+                                       click.get_current_context())
+            _fabric_again(as_json)
+            return
         directory = Path(last.directory)
     from cluster.local import LocalSettings
 
-    _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers), as_json)
+    _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas),
+           as_json)
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:
@@ -98,9 +112,20 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | s
 
     given = {name: value for name, value in settings.items() if value is not None}
     mounts = {host: MOUNT_ROOT / host for host in mount_on}
-    description = supervisor.up(read_settings(fabric=parse_fabric(spec), mounts=mounts, machine=True,
-                                              **given),
-                                (lambda message: None) if as_json else _say)
+    chosen = read_settings(fabric=parse_fabric(spec), mounts=mounts, machine=True, **given)
+    _tell_fabric(supervisor.up(chosen, (lambda message: None) if as_json else _say), as_json)
+
+
+def _fabric_again(as_json: bool) -> None:
+    from cluster import supervisor
+
+    description, started = supervisor.up_again((lambda message: None) if as_json else _say)
+    if not started and not as_json:
+        echo(f"already running in {description['directory']}")
+    _tell_fabric(description, as_json)
+
+
+def _tell_fabric(description: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(description)
         return
@@ -108,7 +133,8 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | s
          f"{len(description['hosts'])} hosts with a dataserver each")
     for host, mountpoint in description["mounts"].items():
         echo(f"mounted on {host} at {mountpoint}")
-    echo(f"commands on this machine take part as its host `machine`, {description['machine']['ip']}")
+    if "machine" in description:
+        echo(f"commands on this machine take part as its host `machine`, {description['machine']['ip']}")
     echo("next: `speedwell status`, `speedwell enter HOST`; stop with `speedwell down`")
 
 

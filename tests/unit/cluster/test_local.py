@@ -9,10 +9,12 @@ import pytest
 from cluster import local
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local import LocalSettings
+from cluster.local_commands import durability_options
 from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
-            "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True}
+            "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True,
+            "fsync": None, "min_replicas": None}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
@@ -52,6 +54,13 @@ def test_settings_not_given_are_those_of_the_last_time(tmp_path):
     processes = installation(tmp_path)
     chosen = local._choose(LocalSettings(tmp_path), tmp_path, processes)
     assert chosen == RECORDED
+
+
+def test_fsync_and_min_replicas_are_remembered_and_given_to_the_nameserver(tmp_path):
+    processes = installation(tmp_path, fsync="always", min_replicas=3)
+    chosen = local._choose(LocalSettings(tmp_path, min_replicas=1), tmp_path, processes)
+    assert durability_options(chosen) == ["--fsync", "always", "--min-replicas", "1"]
+    assert durability_options(RECORDED) == []
 
 
 def test_two_dataservers_mean_two_replicas_unless_said_otherwise(tmp_path):
