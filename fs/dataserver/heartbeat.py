@@ -88,8 +88,8 @@ class Heartbeats:
         deleted = list(self._deleted)
         request = HeartbeatRequest(
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
-            deleted=deleted, reports=self._contents.reports, lost=self._contents.lost, copying=self._copies.under_way,
-            failed_copies=self._copies.take_failed(), term=self._term,
+            disk=self._store.disk, deleted=deleted, reports=self._contents.reports, lost=self._contents.lost,
+            copying=self._copies.under_way, failed_copies=self._copies.take_failed(), term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode)
         self._mirroring.report(request)
         self._identity.introduce(request)

@@ -30,6 +30,7 @@ from fs.proto.speedwell_pb2 import FileLength
 log = logging.getLogger(__name__)
 
 MAX_OFFSET = 1 << 62
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAX_CHUNKS_PER_APPEND = 65536
 KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
@@ -203,6 +204,14 @@ class FileStore:
         except OSError as error:
             raise StorageFailed(f"{self.directory}: {error.strerror}") from None
         return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+
+    @property
+    def disk(self) -> str:
+        """The same text for all stores that share a disk, on this boot of this machine. Raises StorageFailed."""
+        try:
+            return f"{_BOOT_ID.read_text().strip()}:{self.directory.stat().st_dev}"
+        except OSError as error:
+            raise StorageFailed(f"{error.filename}: {error.strerror}") from None
 
     # ------------------------------------------------------------------ lengths to report
 

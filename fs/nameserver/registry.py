@@ -40,6 +40,7 @@ class Status:
     last_heartbeat_seconds: float
     capacity_bytes: int | None = None
     available_bytes: int | None = None
+    disk: str = ""
 
 
 class Registry:
@@ -60,7 +61,7 @@ class Registry:
             self._remember(server, Status(now_seconds))
 
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
-                  capacity_bytes: int, available_bytes: int, now_seconds: float) -> Dataserver:
+                  capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "") -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -76,7 +77,7 @@ class Registry:
                                 f"at {known.host}:{known.port}")
         if server != known:
             self._write(server)
-        self._remember(server, Status(now_seconds, capacity_bytes, available_bytes))
+        self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk))
         return server
 
     def set_draining(self, number: int, draining: bool) -> None:
@@ -122,6 +123,13 @@ class Registry:
         return {number: 1 - (status.available_bytes or 0) / status.capacity_bytes
                 for number, status in self._status.items()
                 if status.capacity_bytes and self.is_alive(number, now_seconds) and not self.is_draining(number)}
+
+    def capacity(self, now_seconds: float) -> tuple[int, int]:
+        """(bytes of all disks of live dataservers, bytes free there); a disk that several share counts once."""
+        disks = {status.disk or number: status for number, status in self._status.items()
+                 if self.is_alive(number, now_seconds)}
+        return (sum(status.capacity_bytes or 0 for status in disks.values()),
+                sum(status.available_bytes or 0 for status in disks.values()))
 
     def number_of(self, dataserver_id: str) -> int | None:
         return self._numbers.get(dataserver_id)

@@ -224,6 +224,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         rack, pod = requests.text(server.rack, "server.rack"), requests.text(server.pod, "server.pod")
         capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
         available = requests.number(request.available_bytes, "available_bytes", capacity)
+        disk = requests.text(request.disk, "disk")
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
         with self.guard:
@@ -235,7 +236,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
-                now_seconds=self._clock_seconds())
+                disk=disk, now_seconds=self._clock_seconds())
             self.provenance.heard(dataserver, request)
             if self.provenance.is_rolled_back:
                 return identity   # without a lease nobody orders appends
@@ -316,11 +317,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             self._disk.sync()
 
     def statistics(self, request: pb.StatisticsRequest) -> pb.StatisticsReply:
-        """Capacities are those of the live dataservers."""
+        """Capacities are those of the live dataservers' disks."""
         with self.guard:
             now = self._clock_seconds()
+            capacity_bytes, available_bytes = self._registry.capacity(now)
             reply = pb.StatisticsReply(
                 files=self._namespace.file_count, directories=self._namespace.directory_count,
+                capacity_bytes=capacity_bytes, available_bytes=available_bytes,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
                 frame_port=self._frame_port, namespace=self.provenance.namespace_id,
                 warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
@@ -330,15 +333,12 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
-                capacity, available = status.capacity_bytes or 0, status.available_bytes or 0
-                reply.dataservers.add(server=self._replica(server, alive), capacity_bytes=capacity,
-                                      available_bytes=available,
+                reply.dataservers.add(server=self._replica(server, alive), disk=status.disk,
+                                      capacity_bytes=status.capacity_bytes or 0,
+                                      available_bytes=status.available_bytes or 0,
                                       last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
                                       draining=server.draining,
                                       replicas=self._recovery.replica_counts[server.number])
-                if alive:
-                    reply.capacity_bytes += capacity
-                    reply.available_bytes += available
             return reply
 
     # -------------------------------------------------------------- helpers

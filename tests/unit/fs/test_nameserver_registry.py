@@ -81,3 +81,12 @@ def test_a_damaged_record_is_refused_with_a_message() -> None:
     store.write(batch)
     with pytest.raises(StorageFailed, match="damaged"):
         Registry(store, now_seconds=0)
+
+
+def test_a_disk_that_several_dataservers_share_counts_once() -> None:
+    registry = Registry(MemoryStore(), now_seconds=0)
+    for dataserver_id, disk, now in (("a", "m:1", 9), ("b", "m:1", 9), ("c", "m:2", 9), ("unknown", "", 9),
+                                     ("other unknown", "", 9), ("dead", "m:3", 0)):
+        registry.heartbeat(dataserver_id, dataserver_id, 7000, "r0", "p0", capacity_bytes=1000, available_bytes=100,
+                           disk=disk, now_seconds=now)
+    assert registry.capacity(9) == (4000, 400)
