@@ -87,7 +87,13 @@ def _wanted_elsewhere(client: Client, name: str) -> list[int]:
 def undrain(name: str, target: Target) -> None:
     """Use the dataserver NAME again."""
     with target.connect() as client:
+        before = {status.server.dataserver_id: status for status in client.statistics().dataservers}.get(name)
         client.metadata.set_draining(name, False)
+    if before is None or not before.draining:
+        echo(f"{name} was not being drained: nothing changes")
+    else:
+        echo(f"{name} gets new replicas again; those that it gave away stay where they are "
+             "(`speedwell node balance` moves some back)")
 
 
 @node.command()
@@ -106,5 +112,14 @@ def adopt(name: str, target: Target) -> None:
 @connection_options
 def balance(target: Target) -> None:
     """Move replicas in the background until all dataservers are about equally full."""
+    from cluster.balance import to_move
+
     with target.connect() as client:
+        moves = to_move(client.statistics().dataservers)
+        if not moves:
+            echo("0 moves: all dataservers in use are equally full, to 5 % of their disks")
+            return
         client.metadata.balance()
+    for name, count in moves.items():
+        echo(f"{name}: {'gives' if count > 0 else 'takes'} about {bytes_for_people(abs(count))}")
+    echo("replicas move in the background; `speedwell node list` shows how far they are")

@@ -20,7 +20,7 @@ from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, o
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import Content
-from fs.nameserver.recovery_plan import State, overfull, plan, target
+from fs.nameserver.recovery_plan import BALANCED_WITHIN, State, overfull, plan, target
 from fs.nameserver.registry import Dataserver, Registry
 from fs.proto import speedwell_pb2 as pb
 
@@ -40,8 +40,6 @@ MAX_EXPECTED = 1000
 COPIES_PER_SERVER = 2
 UNHEARD_SECONDS = 15.0
 """A copy that its dataserver does not report as under way for so long is ordered from another one."""
-
-BALANCED_WITHIN = 0.05
 
 Replicas = Callable[[Sequence[int]], Sequence[pb.Replica]]
 

@@ -8,6 +8,9 @@ from enum import Enum
 
 from fs.nameserver.placement import Candidate
 
+BALANCED_WITHIN = 0.05
+"""Of their disks: dataservers that are nearer to the mean are equally full."""
+
 
 class State(Enum):
     """Of a dataserver: it serves; it is silent, but may come back; it is given up; it is to be emptied."""
