@@ -20,7 +20,9 @@ PLUS = "mayflower-plus"
 
 
 @pytest.fixture
-def controller() -> Controller:
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """Time stands still, however long a busy machine takes: what flows have left counts in divisions."""
+    clocked(monkeypatch)
     return Controller()
 
 
