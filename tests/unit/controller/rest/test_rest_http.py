@@ -14,7 +14,7 @@ from controller.rest import server
 from controller.rest.http import Request, response
 from controller.rest.problems import HttpProblem
 from tests.unit.controller.in_process import NothingMore
-from tests.unit.controller.test_rest_plumbing import GOOD, Served, served
+from tests.unit.controller.rest.test_rest_plumbing import GOOD, Served, served
 
 __all__ = ["served"]     # the fixture
 ORDER = json.dumps(GOOD).encode()
