@@ -41,6 +41,9 @@ CAPACITY_DELAY_SECONDS = 0.3
 """A port that just came may get its capacity written a moment later."""
 LISTEN_TIMEOUT_SECONDS = 5.0
 LISTEN_RETRY_SECONDS = 1.0
+NEW_SWITCH_SECONDS, NEW_SWITCH_INTERVALS = 10.0, 3
+"""How long after it began to hand up probes a switch may get links at ports where hosts seemed to be, at least: in
+seconds, and in intervals between two probes of a port."""
 SILENCE_CHECK_SECONDS = 5.0
 """How long both switches of a suspected link may take to confirm that they have nothing more to tell."""
 
@@ -48,6 +51,8 @@ WHY_REFUSED = {
     "forged": "it claims to be a probe and is not signed by this controller",
     "replayed": "it is an old probe",
     "host": "a host is at one of the two ports; it is asked whether it is still there",
+    "former-host": "a host has spoken at one of the two ports since it came up; if a cable joins them now, take both "
+                   "down and up again",
 }
 
 
@@ -71,6 +76,7 @@ class Discovery(Application):
         self._capacities = PortCapacities(settings.default_capacity_bps)
         self._listening: dict[str, Any] = {}
         """The connections of switches that hand up probes."""
+        self._listening_since: dict[str, float] = {}
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
         self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
         self._being_checked: set[PortKey] = set()
@@ -128,6 +134,7 @@ class Discovery(Application):
                 hub.sleep(LISTEN_RETRY_SECONDS)
                 continue
             self._listening[dpid] = datapath
+            self._listening_since[dpid] = time.monotonic()
             for key in [key for key, port in self.state.ports.items() if key[0] == dpid and port.up]:
                 self._start_probing(key)
             return
@@ -154,6 +161,7 @@ class Discovery(Application):
         for key in [key for key in self.state.ports if key[0] == dpid]:
             self._stop_probing(key)
         self._listening.pop(dpid, None)
+        self._listening_since.pop(dpid, None)
         lost = self.state.switch_disconnected(dpid)
         self._absent_switches.left(dpid, time.monotonic())
         self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
@@ -266,8 +274,12 @@ class Discovery(Application):
         except lldp.ForgedProbe:
             self._refuse(destination, "forged", now)
             return
+        if self._is_new(probe.source[0], now) or self._is_new(destination[0], now):
+            # Until a moment ago, hosts behind the switch that is new may have spoken through this cable.
+            self.state.host_ports.difference_update((probe.source, destination))
         heard = self.probing.received(probe.source, destination, probe.epoch, now,
-                                      lambda key: bool(self.state.hosts_behind(key)))
+                                      lambda key: bool(self.state.hosts_behind(key)),
+                                      self.state.host_ports.__contains__)
         if heard.refused:
             self._refuse(destination, heard.refused, now)
         for key in heard.doubtful:
@@ -276,6 +288,11 @@ class Discovery(Application):
             self._tell_links(self.state.remove_link(key), live=False)
         for a, b in heard.joined:
             self._join(a, b)
+
+    def _is_new(self, dpid: str, now: float) -> bool:
+        """Whether the cables of a switch may not all have been found yet."""
+        new_seconds = max(NEW_SWITCH_SECONDS, NEW_SWITCH_INTERVALS * self.probing.current_interval_seconds)
+        return now - self._listening_since.get(dpid, now) < new_seconds
 
     def _join(self, a: PortKey, b: PortKey) -> None:
         """The state changes in one step; who is told of it may already do something else meanwhile."""

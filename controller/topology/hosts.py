@@ -89,7 +89,7 @@ class Hosts(Application):
     def recovered(self, location: HostLocation) -> None:
         """A switch held entries for this host, from before this controller or its connection began."""
         if location.ip not in self.state.hosts:
-            self._heard_at(location.port_key, location.ip, location.mac)
+            self._heard_at(location.port_key, location.ip, location.mac, is_packet=False)
 
     def doubted(self, key: PortKey) -> None:
         """Something speaks against hosts at this port: those that do not answer there any more are forgotten."""
@@ -184,7 +184,7 @@ class Hosts(Application):
 
     # --- learning ---
 
-    def _heard_at(self, key: PortKey, ip: str, mac: str) -> None:
+    def _heard_at(self, key: PortKey, ip: str, mac: str, is_packet: bool = True) -> None:
         port = self.state.ports.get(key)
         if not arp.is_host_address(ip) or not arp.is_host_mac(mac) or mac == arp.CONTROLLER_MAC:
             return
@@ -192,6 +192,8 @@ class Hosts(Application):
             if len(self._not_yet[key]) < self.state.settings.max_hosts_per_port:
                 self._not_yet[key][ip] = mac
         elif port.kind is PortKind.EDGE:
+            if is_packet:
+                self.state.host_ports.add(key)
             self._learn(HostLocation(ip, mac, *key))
 
     def _learn(self, location: HostLocation) -> None:

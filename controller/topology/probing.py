@@ -57,8 +57,9 @@ class ProbeOutcome:
     joined: list[tuple[PortKey, PortKey]] = field(default_factory=list)
     parted: list[PortKey] = field(default_factory=list)
     """Ports, one per link, whose link is no more because their probes arrive elsewhere now."""
-    refused: Literal["replayed", "host"] | None = None
-    """Why the probe changed nothing: its epoch was received before or is long gone, or a host is at one end."""
+    refused: Literal["replayed", "host", "former-host"] | None = None
+    """Why the probe changed nothing: its epoch was received before or is long gone, or a host is, or was, at one
+    end."""
     doubtful: list[PortKey] = field(default_factory=list)
     """The ports at which hosts are, if that is why it was refused: are they still there?"""
 
@@ -189,8 +190,10 @@ class Probing:
     # --- what comes back ---
 
     def received(self, source: PortKey, destination: PortKey, epoch: int, now: float,
-                 has_hosts: Callable[[PortKey], bool] = lambda key: False) -> ProbeOutcome:
-        """A genuine probe of `source` arrived at `destination`. Ports where hosts are get no link on its word."""
+                 has_hosts: Callable[[PortKey], bool] = lambda key: False,
+                 had_hosts: Callable[[PortKey], bool] = lambda key: False) -> ProbeOutcome:
+        """A genuine probe of `source` arrived at `destination`. Ports where hosts are, or were since they are up, get
+        no link on its word."""
         heard = ProbeOutcome()
         if source == destination or source not in self._ports or destination not in self._ports:
             return heard
@@ -206,6 +209,9 @@ class Probing:
         heard.doubtful = [key for key in (source, destination) if has_hosts(key)]
         if heard.doubtful:
             heard.refused = "host"
+            return heard
+        if had_hosts(source) or had_hosts(destination):
+            heard.refused = "former-host"
             return heard
         sender.received_epoch = epoch
         if receiver.heard is not None and self._ports[receiver.heard].unanswered == 0:

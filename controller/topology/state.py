@@ -85,6 +85,9 @@ class NetworkState:
         """Those that are up, by switch."""
         self.hosts: dict[str, HostLocation] = {}
         self._hosts_behind: dict[PortKey, dict[str, HostLocation]] = {}
+        self.host_ports: set[PortKey] = set()
+        """Ports by which packets of hosts came since they are up: no cable between switches is there, unless it was
+        plugged in and the port did not notice."""
         self.refusals = Refusals()
         self.set_queue_classes: dict[str, tuple[int, ...]] = {}
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
@@ -164,6 +167,7 @@ class NetworkState:
         lost = [link for key in [key for key in self.links if key[0] == dpid] for link in self.remove_link(key)]
         for key in [key for key in self.ports if key[0] == dpid]:
             del self.ports[key]
+            self.host_ports.discard(key)
         self._edge_ports.pop(dpid, None)
         if dpid in self.network:
             for host in self.hosts_at(dpid):
@@ -192,6 +196,8 @@ class NetworkState:
             raise InvalidPort(f"port {port.port_no} of {self.name_of(dpid)} cannot have a capacity of "
                               f"{port.capacity_bps} bits/s")
         lost = [] if port.up else self.remove_link(key)
+        if not port.up:
+            self.host_ports.discard(key)
         self.ports[key] = port
         self._note_edge_port(key, port.up and port.kind is PortKind.EDGE)
         peer = self.links.get(key)
@@ -208,6 +214,7 @@ class NetworkState:
         """A port is gone. Returns the directed links that are live no more."""
         lost = self.remove_link(key)
         self.ports.pop(key, None)
+        self.host_ports.discard(key)
         self._note_edge_port(key, False)
         for host in self.hosts_behind(key):
             self._detach(host)

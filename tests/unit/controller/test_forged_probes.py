@@ -9,6 +9,7 @@ import eventlet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ryu.controller.handler import MAIN_DISPATCHER
 
 from controller.switches.entries import dpid_hex
 from controller.switches.layout import Table
@@ -17,7 +18,7 @@ from controller.topology import lldp
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from tests.unit.controller.test_discovery_simulated import World
+from tests.unit.controller.test_discovery_simulated import DOWN, World
 
 EDGE, OTHER_EDGE = (dpid_hex(1), 2), (dpid_hex(2), 1)
 """In a ring of two switches with two ports each, this cable is pulled; the other stays."""
@@ -117,7 +118,7 @@ def test_a_port_with_a_host_gets_no_link_by_relayed_probes_and_its_hosts_are_ask
     run(scenario)
 
 
-def test_a_switch_plugged_in_where_a_host_was_gets_its_link_once_the_host_is_forgotten(run: Any) -> None:
+def test_a_switch_plugged_in_where_only_tables_had_a_host_gets_its_link_once_that_is_forgotten(run: Any) -> None:
     def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
         fabric.state.set_host(HostLocation("10.0.0.1", "02:00:00:00:00:11", *EDGE))
         fabric.relay(EDGE, OTHER_EDGE)
@@ -128,6 +129,40 @@ def test_a_switch_plugged_in_where_a_host_was_gets_its_link_once_the_host_is_for
         eventlet.sleep(15)
         assert fabric.state.links[EDGE] == OTHER_EDGE
         assert fabric.state.ports[EDGE].kind is PortKind.FABRIC
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("has_host", [EDGE, OTHER_EDGE])
+def test_a_port_by_which_a_host_spoke_gets_no_link_until_it_goes_down(run: Any, has_host: PortKey) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        fabric.state.host_ports.add(has_host)
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(60)
+        assert fabric.refused("former-host") > 5
+        assert set(fabric.state.links) == set(LINK) and fabric.lost_links == []
+        assert all(fabric.state.is_edge_port(*key) for key in fabric.recorded)
+        fabric.port_status(has_host, DOWN)
+        fabric.port_status(has_host, 0)
+        eventlet.sleep(1)
+        assert fabric.state.links[EDGE] == OTHER_EDGE
+
+    run(scenario)
+
+
+def test_hosts_that_spoke_through_a_switch_before_it_connected_do_not_keep_its_link_away(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        datapath = fabric.datapaths[OTHER_EDGE[0]]
+        datapath.close()
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(60)
+        fabric.state.host_ports.add(EDGE)
+        datapath.state = MAIN_DISPATCHER
+        fabric.connect(datapath.id)
+        eventlet.sleep(5)
+        assert fabric.state.links[EDGE] == OTHER_EDGE
 
     run(scenario)
 

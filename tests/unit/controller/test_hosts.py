@@ -411,6 +411,21 @@ def test_one_port_does_not_have_the_whole_fabric_asked_for_what_it_invents(run: 
     run(scenario)
 
 
+def test_a_port_is_a_hosts_from_its_first_packet_until_the_port_goes_down(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.app.recovered(HostLocation(IP, MAC, B, EDGE_PORT))
+        assert world.state.host_ports == set()
+        world.arrive(request(OTHER_IP, OTHER_IP, OTHER_MAC))
+        world.state.remove_host(OTHER_IP)
+        assert world.state.host_ports == {(A, EDGE_PORT)}
+        world.change_port(A, EDGE_PORT, up=False, kind=PortKind.UNDETERMINED)
+        world.change_port(A, EDGE_PORT, up=True)
+        world.change_port(A, EDGE_PORT, kind=PortKind.EDGE)
+        assert world.state.host_ports == set()
+
+    run(scenario)
+
+
 def test_a_port_that_goes_down_takes_its_hosts_and_brings_them_back(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         world.arrive(request(OTHER_IP))
