@@ -184,6 +184,9 @@ class FabricCluster:
             "nameserver": self.nameserver,
             "environment": self.environment,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
+            "switches": {switch.name: {"pid": self.emulation.switch_pid(switch.name),
+                                       "management_ip": switch.management_ip}
+                         for switch in self.settings.fabric.switches},
             "hosts": {host.name: {"pid": self.emulation.host_pid(host.name), "ip": host.ip,
                                   "management_ip": host.management_ip, "rack": host.rack, "pod": host.pod}
                       for host in self.settings.fabric.hosts},

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
 from cluster.errors import InvalidSetting
+
+_BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def enter(host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND, or a shell, on a HOST of the emulated fabric.
+    """Run COMMAND, or a shell, on a HOST or switch of the emulated fabric.
 
-    It sees that host's network and this machine's files, and is told where coflows are reported, if anywhere. The
-    fabric is the one that `speedwell up --fabric` or the demonstration has left running.
+    It sees that node's network and this machine's files, and is told where coflows are reported, if anywhere. The
+    prompt of a shell names the node. The fabric is the one that `speedwell up --fabric` or the demonstration has left
+    running.
     """
     from cluster.supervisor import running
     from topo.emulation.processes import in_namespace
 
     fabric = running()
-    hosts = fabric["hosts"]
-    if host not in hosts:
-        raise InvalidSetting(f"no host is named {host!r}; there are {', '.join(sorted(hosts))}")
-    argv = command or (os.environ.get("SHELL", "/bin/sh"),)
-    command_line = in_namespace(hosts[host]["pid"], argv)
-    os.execvpe(command_line[0], command_line, {**os.environ, **fabric.get("environment", {})})
+    nodes = {**fabric["hosts"], **fabric.get("switches", {})}
+    if host not in nodes:
+        raise InvalidSetting(f"no host or switch is named {host!r}; there are {', '.join(sorted(nodes))}")
+    command_line = in_namespace(nodes[host]["pid"], command or shell(os.environ.get("SHELL", "/bin/sh")))
+    variables = {"SPEEDWELL_HOST": host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
+    os.execvpe(command_line[0], command_line, {**os.environ, **variables})
+
+
+def shell(program: str) -> tuple[str, ...]:
+    """The command line of a shell whose prompt begins with SPEEDWELL_HOST; one other than bash takes PS1 for that."""
+    if Path(program).name != "bash":
+        return (program,)
+    reader, writer = os.pipe()      # bash sets PS1 itself when it starts
+    os.write(writer, _BASH_PROMPT.encode())
+    os.close(writer)
+    os.set_inheritable(reader, True)
+    return program, "--rcfile", f"/dev/fd/{reader}"

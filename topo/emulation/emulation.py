@@ -117,6 +117,10 @@ class Emulation:
         """A process in the namespace of a host, for `nsenter --net=/proc/PID/ns/net`; raises `UnknownNode`."""
         return int(self.network[self.fabric.host(name).name].pid)
 
+    def switch_pid(self, name: str) -> int:
+        """A process in the namespace of a switch, as `host_pid`; raises `UnknownNode`."""
+        return int(self._switch(name).pid)
+
     def announce_hosts(self) -> None:
         """Let every host send an ARP request, from which a controller learns where it is.
 
