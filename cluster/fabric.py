@@ -253,7 +253,7 @@ class FabricCluster:
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
-        ], prefix=self._inside(name), env=self.environment, ready_timeout_seconds=60.0)
+        ], prefix=self._inside(name), env=self.environment)
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return Command(f"mount-{name}", [

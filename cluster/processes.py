@@ -48,7 +48,7 @@ class Command:
     argv: Sequence[str]
     prefix: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    ready_timeout_seconds: float = 20.0
+    ready_timeout_seconds: float = 60.0
     ready_line: re.Pattern[bytes] = READY_LINE
 
 
