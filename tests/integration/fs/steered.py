@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from fs.channel import connect
+from fs.client import Client
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import Answer
 
@@ -21,6 +23,14 @@ def place_on(cluster: LocalCluster, *names: str, weights: tuple[int, ...] = ()) 
              "offset_bytes": start, "size_bytes": stop - start, "path": [], "path_names": ["a", "b"]}
             for daemon, port, start, stop in zip(chosen, body["client_ports"], cuts, cuts[1:], strict=False)]}
     return answer
+
+
+def acquainted(client: Client) -> Client:
+    """The client once it has asked every dataserver who it is: from then on a part begins with its first request."""
+    for status in client.statistics().dataservers:
+        server = status.server
+        client._context.identified.require(connect(server.host, server.port), server).close()
+    return client
 
 
 def established(port: int) -> set[int]:

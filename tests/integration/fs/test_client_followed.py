@@ -12,7 +12,7 @@ import pytest
 
 from fs.client import Client
 from fs.errors import FileClosed, NoReplicaAvailable
-from tests.integration.fs.steered import established
+from tests.integration.fs.steered import acquainted, established
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController
 from tests.waiting import wait_until
@@ -73,7 +73,7 @@ def controller(cluster: LocalCluster) -> Iterator[Following]:
 
 @pytest.fixture
 def client(cluster: LocalCluster, controller: Following) -> Client:
-    return cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5)
+    return acquainted(cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5))
 
 
 def is_over(controller: Following) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fs.client import Client
 from fs.client.plan import PART_MIN_BYTES
 from fs.errors import FileClosed, NoReplicaAvailable
-from tests.integration.fs.steered import established, place_on
+from tests.integration.fs.steered import acquainted, established, place_on
 from tests.local_cluster import LocalCluster
 from tests.scripted_controller import ScriptedController
 from tests.waiting import wait_until
@@ -30,7 +30,7 @@ def controller() -> Iterator[ScriptedController]:
 @pytest.fixture
 def client(cluster: LocalCluster, controller: ScriptedController) -> Client:
     controller.answer = place_on(cluster, "d0", "d1", weights=(2, 1))
-    return cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5)
+    return acquainted(cluster.client(controller=controller.url, local_host="127.0.0.1", controller_timeout_seconds=5))
 
 
 def all_ended(controller: ScriptedController) -> None:
