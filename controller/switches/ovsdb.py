@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import eventlet
 from eventlet.green import socket
 
 Rows = dict[str, list[dict[str, Any]]]
 """Rows of tables, by the table's name, in the notation of RFC 7047."""
-MAX_REPLY_BYTES = 16 << 20
+MAX_REPLY_BYTES = 8 << 20
+MAX_QUOTED = 200
+"""Characters of what a database says that are repeated in messages."""
+BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What reading a row raises that is not as in RFC 7047, or not as in Open vSwitch's schema."""
 MIN_RATE_BPS, MAX_RATE_BPS = 1e3, 1e15
 """What a port's rate may be, in bits per second: OpenFlow counts from 1 kbit/s, too."""
+MAX_PORT_NO = 0xFFFFFF00
+T = TypeVar("T")
 TABLES = {
     "Bridge": ["datapath_id", "ports"],
     "Port": ["_uuid", "interfaces", "qos"],
@@ -31,17 +38,15 @@ class DatabaseRefused(DatabaseUnreachable):
     """The database did not carry a transaction out; nothing of it is done."""
 
 
-def read_capacities(address: str, port: int, dpid: str, timeout_seconds: float = 3.0) -> dict[int, float]:
+def read_capacities(address: str, port: int, dpid: str, timeout_seconds: float = 3.0,
+                    refuse: Callable[[str], object] = str) -> dict[int, float]:
     """Bits per second by OpenFlow port number, for the bridge with this datapath id.
 
     The first of these that a port has: its `external_ids:capacity_bps`, its QoS's `max-rate`, its link speed. Ports
-    with none are left out. Blocks the calling green thread only. Raises DatabaseUnreachable.
+    with none are left out, and rows that cannot be are told to `refuse`. Blocks the calling green thread only. Raises
+    DatabaseUnreachable.
     """
-    rows = read_tables(address, port, TABLES, timeout_seconds)
-    try:
-        return capacities_of(rows, dpid)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: {error!r}") from error
+    return capacities_of(read_tables(address, port, TABLES, timeout_seconds), dpid, refuse)
 
 
 def read_tables(address: str, port: int, tables: Mapping[str, Sequence[str]],
@@ -49,10 +54,13 @@ def read_tables(address: str, port: int, tables: Mapping[str, Sequence[str]],
     """All rows of some tables, with the columns named; as `transact`."""
     results = transact(address, port, [{"op": "select", "table": table, "where": [], "columns": list(columns)}
                                        for table, columns in tables.items()], timeout_seconds)
-    try:
-        return {table: result["rows"] for table, result in zip(tables, results, strict=True)}
-    except (KeyError, ValueError) as error:
-        raise DatabaseUnreachable(f"the database at tcp:{address}:{port} differs from ours: {error!r}") from error
+    rows = {}
+    for table, result in zip(tables, results, strict=False):
+        found = result.get("rows") if isinstance(result, dict) else None
+        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            raise DatabaseUnreachable(f"the database at tcp:{address}:{port} has no such rows of {table} as ours")
+        rows[table] = found
+    return rows
 
 
 def transact(address: str, port: int, operations: Sequence[dict[str, Any]],
@@ -64,74 +72,110 @@ def transact(address: str, port: int, operations: Sequence[dict[str, Any]],
     try:
         with eventlet.Timeout(timeout_seconds), socket.create_connection((address, port)) as connection:
             results = _transact(connection, operations)
-    except (OSError, eventlet.Timeout, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: {error!r}") from error
+    except (OSError, eventlet.Timeout, *BAD_ROW) as error:
+        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: "
+                                  f"{repr(error)[:MAX_QUOTED]}") from error
     for result in results:
         if isinstance(result, dict) and result.get("error"):
-            raise DatabaseRefused(f"the database at tcp:{address}:{port} refuses: {result['error']} "
-                                  f"({result.get('details', 'no details')})")
+            details = f"{result['error']} ({result.get('details', 'no details')})"
+            raise DatabaseRefused(f"the database at tcp:{address}:{port} refuses: {details[:MAX_QUOTED]}")
     return results
 
 
 def _transact(connection: Any, operations: Sequence[dict[str, Any]]) -> list[Any]:
     request = {"method": "transact", "params": ["Open_vSwitch", *operations], "id": 1}
     connection.sendall(json.dumps(request).encode())
-    decoder = json.JSONDecoder()
-    text = ""
-    pending = b""
-    while True:
-        received = connection.recv(1 << 16)
-        if not received or len(text) > MAX_REPLY_BYTES:
-            raise ValueError("connection closed before the reply was complete")
-        pending += received
-        try:
-            text += pending.decode()
-        except UnicodeDecodeError:
-            continue
-        pending = b""
-        # A reply ends in a brace; looking only then keeps a long one from being parsed over and over.
-        while text.rstrip().endswith("}"):
+
+    def receive(size: int) -> bytes:
+        eventlet.sleep(0)       # a database that says something at any time must not keep the others waiting
+        received: bytes = connection.recv(size)
+        return received
+
+    for text in _objects(receive):
+        message = json.loads(text)
+        if message.get("method") == "echo":
+            connection.sendall(json.dumps({"result": message["params"], "error": None, "id": message["id"]}).encode())
+        elif message.get("id") == 1:
+            if message.get("error"):
+                raise ValueError(str(message["error"]))
+            results = message["result"]
+            # One more says why a transaction could not be committed.
+            if not isinstance(results, list) or len(results) < len(operations):
+                raise ValueError("not every operation has a result")
+            return results
+    raise ValueError("connection closed before the reply was complete")
+
+
+_BRACES = re.compile(rb'[{}"]|\\.?', re.DOTALL)
+
+
+def _objects(receive: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The JSON objects that come, one after the other, each byte looked at once. Raises ValueError for a long one."""
+    buffer, looked_at, depth, in_string = bytearray(), 0, 0, False
+    while received := receive(1 << 16):
+        buffer += received
+        if len(buffer) > MAX_REPLY_BYTES:
+            raise ValueError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
+        while found := _BRACES.search(buffer, looked_at):
+            if found.group() == b"\\":
+                break       # what is escaped comes with the next bytes
+            looked_at = found.end()
+            if found.group() == b'"':
+                in_string = not in_string
+            elif not in_string and found.group() in b"{}":
+                depth += 1 if found.group() == b"{" else -1
+                if depth <= 0:
+                    yield bytes(buffer[:looked_at])
+                    del buffer[:looked_at]
+                    looked_at = depth = 0
+        else:
+            looked_at = len(buffer)
+
+
+def capacities_of(rows: Rows, dpid: str, refuse: Callable[[str], object] = str) -> dict[int, float]:
+    """Capacities by port number, from the rows of a database as JSON. Rows that cannot be are told to `refuse` and
+    left out."""
+
+    def of_each(table: str, read: Callable[[dict[str, Any]], Iterable[tuple[Any, T]]]) -> dict[Any, T]:
+        found: dict[Any, T] = {}
+        for row in rows[table]:
             try:
-                message, end = decoder.raw_decode(text)
-            except ValueError:
-                break
-            text = text[end:].lstrip()
-            if message.get("method") == "echo":
-                connection.sendall(json.dumps({"result": message["params"], "error": None,
-                                               "id": message["id"]}).encode())
-            elif message.get("id") == 1:
-                if message.get("error"):
-                    raise ValueError(str(message["error"]))
-                result: list[Any] = message["result"]
-                return result
+                found.update(list(read(row)))
+            except BAD_ROW as error:
+                refuse(f"a row of {table} cannot be: {repr(error)[:MAX_QUOTED]}")
+        return found
 
+    bridge_ports = of_each("Bridge", lambda row: [(uuid, True) for uuid in strings(row["ports"])]
+                           if dpid in strings(row["datapath_id"]) else [])
+    interfaces = of_each("Interface", lambda row: [(uuid, _interface(row)) for uuid in strings(row["_uuid"])])
+    max_rates = of_each("QoS", lambda row: [(uuid, rate_bps(mapping(row["other_config"]).get("max-rate")))
+                                            for uuid in strings(row["_uuid"])])
 
-def capacities_of(rows: Rows, dpid: str) -> dict[int, float]:
-    """Capacities by port number, from the rows of a database as JSON. Raises KeyError or ValueError on bad rows."""
-    bridge_ports = {uuid for bridge in rows["Bridge"] if dpid in strings(bridge["datapath_id"])
-                    for uuid in strings(bridge["ports"])}
-    interfaces = {uuid: row for row in rows["Interface"] for uuid in strings(row["_uuid"])}
-    max_rates = {uuid: mapping(row["other_config"]).get("max-rate") for row in rows["QoS"]
-                 for uuid in strings(row["_uuid"])}
-    capacities = {}
-    for row in rows["Port"]:
-        if not bridge_ports.issuperset(strings(row["_uuid"])):
-            continue
+    def of_port(row: dict[str, Any]) -> Iterator[tuple[int, float]]:
+        if not bridge_ports.keys() >= set(strings(row["_uuid"])):
+            return
         max_rate = next((max_rates.get(uuid) for uuid in strings(row["qos"])), None)
         for uuid in strings(row["interfaces"]):
-            interface = interfaces.get(uuid, {})
-            told = mapping(interface.get("external_ids", ["map", []])).get("capacity_bps")
-            link_speed = interface.get("link_speed")
-            capacity = next(filter(None, map(rate_bps, (told, max_rate, link_speed))), None)
-            if capacity is not None and isinstance(interface.get("ofport"), int):
-                capacities[interface["ofport"]] = capacity
-    return capacities
+            port_no, told, link_speed = interfaces.get(uuid, (None, None, None))
+            capacity = told or max_rate or link_speed
+            if port_no is not None and capacity is not None:
+                yield port_no, capacity
+
+    return of_each("Port", of_port)
+
+
+def _interface(row: dict[str, Any]) -> tuple[int | None, float | None, float | None]:
+    """An interface's port number, the capacity it is said to have, and its link speed; None for what it has not."""
+    told = mapping(row.get("external_ids", ["map", []])).get("capacity_bps")
+    ofport = row.get("ofport")
+    is_port = isinstance(ofport, int) and not isinstance(ofport, bool) and 0 < ofport <= MAX_PORT_NO
+    return ofport if is_port else None, rate_bps(told), rate_bps(row.get("link_speed"))
 
 
 def rate_bps(value: Any) -> float | None:
     """A rate that a port can have, in bits per second; None for anything else that somebody wrote there."""
     try:
-        rate = float(value) if isinstance(value, (int, str)) else math.nan
+        rate = float(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         return None
     return rate if MIN_RATE_BPS <= rate <= MAX_RATE_BPS else None
@@ -139,14 +183,16 @@ def rate_bps(value: Any) -> float | None:
 
 def strings(value: Any) -> list[str]:
     """OVSDB's notation of a string, a UUID, or a set of these (RFC 7047, section 5.1)."""
-    if isinstance(value, list) and value[0] == "set":
-        return [string for element in value[1] for string in strings(element)]
-    return [value[1] if isinstance(value, list) else value]
+    if not isinstance(value, list):
+        return [value]
+    kind, content = value
+    return [string for element in content for string in strings(element)] if kind == "set" else [content]
 
 
 def mapping(value: Any) -> dict[Any, Any]:
     """OVSDB's notation of a map."""
-    return dict(value[1])
+    _, content = value
+    return dict(content)
 
 
 LIMIT_TABLES = {
@@ -167,8 +213,9 @@ def limit_packet_ins(address: str, port: int, dpid: str, target: str, rate_per_s
     rows = read_tables(address, port, LIMIT_TABLES, timeout_seconds)
     try:
         operations = limits_to_write(rows, dpid, target, rate_per_second)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: {error!r}") from error
+    except BAD_ROW as error:
+        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: "
+                                  f"{repr(error)[:MAX_QUOTED]}") from error
     if operations:
         transact(address, port, operations, timeout_seconds)
     return bool(operations)

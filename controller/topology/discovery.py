@@ -360,13 +360,18 @@ class Discovery(Application):
             self.logger.info("switch %s hands up at most %d packets a second", info.name,
                              settings.packet_ins_per_switch)
 
+    def _refuse_row(self, info: SwitchInfo, problem: str) -> None:
+        if self.state.refusals.count("ovsdb", "bad-row", time.monotonic()):
+            self.logger.warning("the database of switch %s: %s", info.name, problem)
+
     def _read_capacities(self, dpid: str) -> None:
         info = self.state.switches.get(dpid)
         if info is None or not info.connected:
             self._capacities_due.pop(dpid, None)
             return
         try:
-            found = read_capacities(info.address, self.state.settings.ovsdb_port, dpid)
+            found = read_capacities(info.address, self.state.settings.ovsdb_port, dpid,
+                                    refuse=lambda problem: self._refuse_row(info, problem))
             self._limit_packet_ins(info)
         except DatabaseUnreachable as error:
             self.logger.debug("switch %s: %s", info.name, error)

@@ -180,7 +180,7 @@ class House:
         fields = dict(entry.match)
         return (fields.get("ipv4_src"), fields.get("tcp_src"), fields.get("tcp_dst")) in self.moving
 
-    def _capacities(self, address: str, port: int, dpid: str) -> dict[int, float]:
+    def _capacities(self, address: str, port: int, dpid: str, refuse: object) -> dict[int, float]:
         eventlet.sleep(DELAY_SECONDS)
         return {port.number: port.capacity_bps for port in self.network.fabric.ports(self.network.name_of[dpid])}
 

@@ -331,15 +331,9 @@ def differences(one: dict[str, Any], other: dict[str, Any], where: str = "") -> 
     return sorted(found)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(40))
 def test_after_two_hundred_random_events_all_is_as_a_controller_that_starts_anew_makes_it(
         seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The order of sets has its part in what happens: give PYTHONHASHSEED to see the same again."""
-    run_house(seed, monkeypatch, tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(2, 40))
-def test_the_same_whatever_happens_in_which_order(
-        seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run_house(seed, monkeypatch, tmp_path)

@@ -163,7 +163,7 @@ class World:
             self.edge_ports.add((event.dpid, event.port_no))
 
 
-def refuse(*_: Any) -> dict[int, float]:
+def refuse(*_: Any, **__: Any) -> dict[int, float]:
     raise DatabaseUnreachable("there is none in a simulation")
 
 
@@ -475,7 +475,7 @@ def test_a_capacity_that_the_database_tells_no_more_is_the_ports_own_again(patch
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, patch, switches=2, ports=4)
         found: dict[int, float] = {1: 5e6, 2: 7e6}
-        patch.setattr(discovery_module, "read_capacities", lambda *_: dict(found))
+        patch.setattr(discovery_module, "read_capacities", lambda *_, **__: dict(found))
         patch.setattr(discovery_module, "limit_packet_ins", lambda *_: False)
         interval_seconds = world.state.settings.ovsdb_interval_seconds
 
