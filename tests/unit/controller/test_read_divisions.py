@@ -97,6 +97,7 @@ def test_what_is_left_is_told_to_the_policy_as_the_counters_show_it(
                                                 replica_policy="nearest"))
     read = place(controller, C, A, B)
     first, second = read.parts
+    measured(controller, (first, 0, 0.5), (second, 0, 0.5))
     measured(controller, (first, 30_000_000, 1.0), (second, 10_000_000, 1.0))
     left = (first.size_bytes - 30_000_000, second.size_bytes - 10_000_000)
     assert sum(left) == SIZE_BYTES - 40_000_000
