@@ -274,12 +274,11 @@ class Discovery(Application):
         except lldp.ForgedProbe:
             self._refuse(destination, "forged", now)
             return
-        if self._is_new(probe.source[0], now) or self._is_new(destination[0], now):
-            # Until a moment ago, hosts behind the switch that is new may have spoken through this cable.
-            self.state.host_ports.difference_update((probe.source, destination))
+        # Until a moment ago, hosts behind a switch that is new may have spoken through this cable.
+        is_new = self._is_new(probe.source[0], now) or self._is_new(destination[0], now)
         heard = self.probing.received(probe.source, destination, probe.epoch, now,
                                       lambda key: bool(self.state.hosts_behind(key)),
-                                      self.state.host_ports.__contains__)
+                                      lambda key: not is_new and key in self.state.host_ports)
         if heard.refused:
             self._refuse(destination, heard.refused, now)
         for key in heard.doubtful:
@@ -297,6 +296,7 @@ class Discovery(Application):
     def _join(self, a: PortKey, b: PortKey) -> None:
         """The state changes in one step; who is told of it may already do something else meanwhile."""
         lost = self.state.remove_link(a) + self.state.remove_link(b)
+        self.state.host_ports.difference_update((a, b))
         turned = [key for key in (a, b) if self.state.ports[key].kind is not PortKind.FABRIC]
         for key in turned:
             self.state.set_port(key[0], replace(self.state.ports[key], kind=PortKind.FABRIC))

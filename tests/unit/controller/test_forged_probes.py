@@ -15,6 +15,7 @@ from controller.switches.entries import dpid_hex
 from controller.switches.layout import Table
 from controller.switches.packet_ins import PacketIn
 from controller.topology import lldp
+from controller.topology.discovery import NEW_SWITCH_SECONDS
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -129,6 +130,28 @@ def test_a_switch_plugged_in_where_only_tables_had_a_host_gets_its_link_once_tha
         eventlet.sleep(15)
         assert fabric.state.links[EDGE] == OTHER_EDGE
         assert fabric.state.ports[EDGE].kind is PortKind.FABRIC
+
+    run(scenario)
+
+
+def test_hosts_whose_probes_were_relayed_while_their_switches_were_new_get_no_link_later(run: Any) -> None:
+    def scenario(fabric: Fabric, hub: SimulatedHub) -> None:
+        for key in LINK:
+            fabric.datapaths[key[0]].close()
+        eventlet.sleep(1)
+        for key in LINK:
+            fabric.datapaths[key[0]].state = MAIN_DISPATCHER
+            fabric.connect(fabric.datapaths[key[0]].id)
+        eventlet.sleep(2)
+        fabric.state.set_host(HostLocation("10.0.0.1", "02:00:00:00:00:11", *EDGE))
+        fabric.state.host_ports.add(EDGE)
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(NEW_SWITCH_SECONDS)
+        fabric.state.remove_host("10.0.0.1")
+        eventlet.sleep(60)
+        assert fabric.refused("host") > 0 and fabric.refused("former-host") > 5
+        assert set(fabric.state.links) == set(LINK)
 
     run(scenario)
 
