@@ -279,7 +279,7 @@ AGED = (
     "Network._capacity_bps", "Network._gone", "Network._index",         # numbers of links that went
     "Network._predecessors", "Network._switch_paths",                   # what was looked up
     "TablePlanner._found", "SwitchGroups._found", "SwitchTables.",
-    "Refusals.")
+    "Refusals.", "NetworkState.host_ports")
 """What may be more or less after a longer life: it is bounded, and nothing follows from it."""
 
 
@@ -337,3 +337,7 @@ def test_after_two_hundred_random_events_all_is_as_a_controller_that_starts_anew
         seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The order of sets has its part in what happens: give PYTHONHASHSEED to see the same again."""
     run_house(seed, monkeypatch, tmp_path)
+
+
+def test_a_difference_is_told_by_where_it_is() -> None:
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == ["/a/c: 2 instead of 3"]
