@@ -24,7 +24,7 @@ from tests.unit.controller.in_process import Controller
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 from tests.unit.controller.tables.test_forwarding_app import World
 from tests.unit.controller.test_coflows_app import KEY, MB, Site
-from tests.unit.controller.test_discovery_simulated import World as DiscoveredWorld
+from tests.unit.controller.topology.test_discovery_simulated import World as DiscoveredWorld
 
 
 class Once:

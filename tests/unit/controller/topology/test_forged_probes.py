@@ -19,7 +19,7 @@ from controller.topology.discovery import NEW_SWITCH_SECONDS
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
-from tests.unit.controller.test_discovery_simulated import DOWN, World
+from tests.unit.controller.topology.test_discovery_simulated import DOWN, World
 
 EDGE, OTHER_EDGE = (dpid_hex(1), 2), (dpid_hex(2), 1)
 """In a ring of two switches with two ports each, this cable is pulled; the other stays."""
