@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A loop or task that is not as it should be: what is wrong, and for how many seconds or since how many."""
+    """Something that is not as it should be: what is wrong, and for how many seconds or since how many."""
 
     name: str
     problem: str
@@ -80,6 +80,7 @@ class Loops:
         self._loops: dict[str, Loop] = {}
         self._failed: dict[str, tuple[float, str]] = {}
         """When each loop and task failed last, and of what."""
+        self._watched: list[Callable[[], Iterable[Trouble]]] = []
         self.failures = Counter("speedwell_loop_failures", "Failures of the controller's own loops and tasks.",
                                 ["name"], registry=None)
 
@@ -141,8 +142,12 @@ class Loops:
         self._failed[name] = self._clock(), problem
         self.failures.labels(name).inc()
 
+    def watch(self, report: Callable[[], Iterable[Trouble]]) -> None:
+        """What `report` gives is among the troubles from now on."""
+        self._watched.append(report)
+
     def troubles(self) -> list[Trouble]:
-        """What failed within the last minute, does not come round or has ended, by name."""
+        """What failed within the last minute, does not come round or has ended, and what else is watched, by name."""
         return sorted(self._troubles(self._clock()), key=lambda trouble: trouble.name)
 
     def _troubles(self, now: float) -> Iterator[Trouble]:
@@ -152,6 +157,8 @@ class Loops:
         for loop in self._loops.values():
             if trouble := loop.trouble(now):
                 yield trouble
+        for report in self._watched:
+            yield from report()
 
     def stop(self) -> None:
         """Stop every loop; tasks go on to their end."""

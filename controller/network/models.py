@@ -74,9 +74,9 @@ class Policies(OutputModel):
 
 
 class Trouble(OutputModel):
-    name: str = Field(description="The loop or task of the controller that is in trouble.")
+    name: str = Field(description="The loop or task of the controller, or the part of a switch, that is in trouble.")
     problem: str
-    age_seconds: float = Field(description="Since it failed, or since it last came round.")
+    age_seconds: float = Field(description="Since it failed, since it last came round, or since it is so.")
 
 
 class Health(OutputModel):

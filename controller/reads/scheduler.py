@@ -33,6 +33,8 @@ replica."""
 CLAIMANT = Claimant("reads", precedence=100)
 LOCAL_READ_SECONDS = 600.0
 """After this, a read without an entry is forgotten: nothing tells when it ends if the client does not."""
+MAX_LOCAL_READS = 10_000
+"""Beyond so many of them the oldest are forgotten."""
 EXPIRY_SLACK_SECONDS = 5.0
 """How long after its idle timeout an entry's end may stay untold."""
 
@@ -182,8 +184,9 @@ class ReadScheduler:
         """End what nobody will tell the end of: local reads, and entries whose removal was not heard of. Returns the
         parts with such an entry."""
         self._divider.expire(now)
-        for read in self._reads:
-            if read.following is None and not read.flows and now - read.started_at > LOCAL_READ_SECONDS:
+        local = [read for read in self._reads if read.following is None and not read.flows]
+        for number, read in enumerate(local, -len(local)):
+            if number < -MAX_LOCAL_READS or now - read.started_at > LOCAL_READ_SECONDS:
                 self._reads.remove(read)
         longest_silence = self._state.settings.read_idle_timeout_seconds + EXPIRY_SLACK_SECONDS
         return [part for part in self._reads.flows()

@@ -24,8 +24,3 @@ class Backoff:
     def reset(self, dpid: str) -> None:
         """Whatever fails next at a switch is the first failure."""
         self._seconds.pop(dpid, None)
-
-    @property
-    def failing(self) -> frozenset[str]:
-        """The switches at which something failed since `reset`."""
-        return frozenset(self._seconds)

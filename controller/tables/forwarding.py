@@ -33,7 +33,13 @@ from controller.tables.metrics import TableMetrics
 from controller.tables.plan import TablePlanner
 from controller.tables.registry import EntriesOf, OwnedTable
 from controller.tables.sync import TableSync
-from controller.topology.events import EventHostChanged, EventLinkChanged, EventPortChanged, EventSwitchChanged
+from controller.topology.events import (
+    EventHostChanged,
+    EventLinkChanged,
+    EventPortChanged,
+    EventSwitchChanged,
+    EventSwitchForgotten,
+)
 from controller.topology.hosts import Hosts, SwitchTables
 from controller.topology.state import HostLocation, NetworkState
 
@@ -60,7 +66,8 @@ class Forwarding(Application):
                                             self.loops)
         self._tables = TableSync(self.state, self.planner, self.records, self.flow_installer.meters, self, self.loops)
         self._announced_links: frozenset[Link] = frozenset()
-        self._metrics = TableMetrics(services.get(RestApplication).metrics)
+        self._metrics = TableMetrics(services.get(RestApplication).metrics,
+                                     lambda: len(self._tables.full_switches()))
         self._unknown: dict[str, dict[int, int]] = {}
         """How often in a row each switch told of an entry that no record has."""
         services.get(Measurements).add_request(StatsRequest(
@@ -197,6 +204,10 @@ class Forwarding(Application):
     def switch_changed(self, event: EventSwitchChanged) -> None:
         self._unknown.pop(event.dpid, None)
         self._tables.switch_changed(event.dpid, event.connected)
+
+    @set_ev_cls(EventSwitchForgotten)
+    def switch_forgotten(self, event: EventSwitchForgotten) -> None:
+        self._tables.switch_forgotten(event.dpid)
 
     @set_ev_cls(EventLinkChanged)
     def link_changed(self, event: EventLinkChanged) -> None:

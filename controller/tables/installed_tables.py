@@ -97,6 +97,7 @@ class InstalledTables:
         self.tables.pop(dpid, None)
         self.unchecked.pop(dpid, None)
         self._labels.pop(dpid, None)
+        self._sent.pop(dpid, None)
         self._retries.reset(dpid)
 
     def was_sent(self, dpid: str) -> None:

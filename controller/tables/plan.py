@@ -94,6 +94,12 @@ class TablePlanner:
         moved, self._relabelled = self._relabelled, set()
         return moved
 
+    def forget(self, dpid: str) -> None:
+        """A switch is no longer waited for. Not to be called while an `update` is under way."""
+        for kept in (self._packet_in_entries, self._packet_in_ports, self._tables, self._groups, self._found,
+                     self._inherited, self._dirty):
+            kept.pop(dpid, None)
+
     # --- following the state ---
 
     def assign_labels(self) -> None:

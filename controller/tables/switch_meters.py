@@ -35,6 +35,12 @@ class SwitchMeters:
         """The entries with a meter that an earlier controller left, by switch. Whoever takes such a flow over goes on
         with its meter; where nobody does, the meter goes with the entry."""
 
+    def forget(self, dpid: str) -> None:
+        """A switch is no longer waited for. What flows have there is given back when they end."""
+        self._left.pop(dpid, None)
+        if dpid in self._ids and not self._records.at(dpid):
+            del self._ids[dpid]
+
     def of(self, dpid: str) -> MeterIds:
         if dpid not in self._ids:
             self._ids[dpid] = MeterIds(own_range(None, self._state.settings.max_meters))

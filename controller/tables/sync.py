@@ -15,7 +15,7 @@ from eventlet.semaphore import Semaphore
 from ryu.lib import hub
 
 from controller.errors import ControllerError, SwitchGone, SwitchRefused
-from controller.loops import Loops, Turns
+from controller.loops import Loops, Trouble, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.transactions import confirmed_on_all
@@ -41,6 +41,8 @@ URGENT_COALESCE_SECONDS = 0.002
 SETTLE_CHECK_SECONDS = 0.1
 SYNC_TIMEOUT_SECONDS = 10.0
 TABLE_FULL = "OFPFMFC_TABLE_FULL"
+FULL = ("They are full, and entries are missing there: let the switch hold more, or take out entries that are not "
+        "the controller's.")
 AUDIT_INTERVAL_SECONDS = 60.0
 """How often the tables of every switch are read and compared with what they should hold."""
 IDLE_SECONDS = 10.0
@@ -87,6 +89,7 @@ class TableSync:
         self._pruning = False
         self._full = Backoff()
         """Switches whose tables were full."""
+        self._full_since: dict[str, float] = {}
         self._without_space: set[str] = set()
         """Those of them that are not tried again yet."""
         self._planning = Semaphore(1)
@@ -97,8 +100,11 @@ class TableSync:
         """What of each switch's tables is to be compared with the plan; None: all of it."""
         self._relabelled_pairs: set[tuple[str, str]] = set()
         self._affected: list[AffectedPath] = []
+        self._forgotten: set[str] = set()
+        """Switches that are no longer waited for, of which the plan still knows."""
 
     def start(self) -> None:
+        self._loops.watch(self.full_switches)
         self._loops.run("table sync", self._sync_when_due, patience_seconds=SYNC_PATIENCE_SECONDS)
         self._loops.run("table audit", self._audit_all, patience_seconds=AUDIT_PATIENCE_SECONDS)
 
@@ -107,11 +113,17 @@ class TableSync:
     def switch_changed(self, dpid: str, connected: bool) -> None:
         """A switch came or went: what it holds is to be found out."""
         self.installed.forget(dpid)
-        self._full.reset(dpid)
+        self._has_space(dpid)
         self._without_space.discard(dpid)
         self.fabric_changed()
         if connected:
             self._loops.spawn(self.installed.read, dpid)
+
+    def switch_forgotten(self, dpid: str) -> None:
+        """A switch is no longer waited for: with the next plan nothing is left of it."""
+        self._forgotten.add(dpid)
+        self._meters.forget(dpid)
+        self._due.set()
 
     def link_gone(self) -> None:
         """A link went, maybe one of several."""
@@ -150,6 +162,7 @@ class TableSync:
                 self._planner.begin(self.installed.tables)
                 self._dirty_entries.update(dict.fromkeys(self.installed))
             self._is_planned = False    # whatever goes wrong, the next plan begins anew
+            self._forget_switches()
             for _ in self._planner.update():
                 hub.sleep(0)            # echo replies must not wait for all of it
             self._is_planned = True
@@ -162,6 +175,13 @@ class TableSync:
                 if known is not None:
                     known.flows |= dirty.flows
                     known.groups |= dirty.groups
+
+    def _forget_switches(self) -> None:
+        for dpid in self._forgotten - self._state.datapaths.keys():
+            self._planner.forget(dpid)
+            self._dirty_entries.pop(dpid, None)
+            self._groups_to_recheck.discard(dpid)
+        self._forgotten.clear()
 
     # --- links that go ---
 
@@ -251,7 +271,7 @@ class TableSync:
         for dpid in list(self.installed.unchecked):
             self._check_explicit(dpid)
         for dpid in tried - self._without_space:
-            self._full.reset(dpid)
+            self._has_space(dpid)
             log.info("the flow tables of %s hold everything again", self._state.name_of(dpid))
 
     def _changes(self, dpid: str, dirty: DirtyEntries | None) -> TableChanges:
@@ -319,15 +339,21 @@ class TableSync:
                     self.installed.not_confirmed(dpid, error)
         return not failures
 
-    @property
-    def full_switches(self) -> frozenset[str]:
+    def full_switches(self) -> list[Trouble]:
         """The switches that have no space for all entries that they should hold."""
-        return self._full.failing
+        now = time.monotonic()
+        return [Trouble(f"flow tables of {self._state.name_of(dpid)}", FULL, now - since)
+                for dpid, since in self._full_since.items()]
+
+    def _has_space(self, dpid: str) -> None:
+        self._full.reset(dpid)
+        self._full_since.pop(dpid, None)
 
     def _wait_for_space(self, dpid: str) -> None:
         """A switch has no space for more entries. What it holds goes on working, and is changed as far as that takes
         no more space; the rest is tried ever more rarely."""
         delay_seconds = self._full.failed(dpid)
+        self._full_since.setdefault(dpid, time.monotonic())
         self.installed.tables.pop(dpid, None)
         self._without_space.add(dpid)
         log.error("the flow tables of %s are full: entries are missing there, which are tried again in %g s",

@@ -28,7 +28,7 @@ from controller.switches.transactions import asked, confirmed
 from controller.topology import lldp, packet_in_limits, packet_in_meters
 from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
-from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged
+from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged, EventSwitchForgotten
 from controller.topology.hosts import Hosts
 from controller.topology.port_capacities import PortCapacities
 from controller.topology.probing import Probing
@@ -59,10 +59,10 @@ WHY_REFUSED = {
 class Discovery(Application):
     """Writes switches, ports and links into the network state.
 
-    Sends EventSwitchChanged, EventPortChanged and EventLinkChanged.
+    Sends EventSwitchChanged, EventSwitchForgotten, EventPortChanged and EventLinkChanged.
     """
 
-    _EVENTS = [EventSwitchChanged, EventPortChanged, EventLinkChanged]
+    _EVENTS = [EventSwitchChanged, EventSwitchForgotten, EventPortChanged, EventLinkChanged]
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -156,6 +156,8 @@ class Discovery(Application):
             self._hosts.forget_switch(dpid)
             self.state.forget_switch(dpid)
             self._capacities.forget_switch(dpid)
+            self._capacities_due.pop(dpid, None)
+            self.send_event_to_observers(EventSwitchForgotten(dpid))
 
     def _switch_gone(self, dpid: str) -> None:
         for key in [key for key in self.state.ports if key[0] == dpid]:

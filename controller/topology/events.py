@@ -21,6 +21,14 @@ class EventSwitchChanged(EventBase):
         self.connected = connected
 
 
+class EventSwitchForgotten(EventBase):
+    """A switch was away for too long and is no longer waited for. Sent by discovery."""
+
+    def __init__(self, dpid: str) -> None:
+        super().__init__()
+        self.dpid = dpid
+
+
 class EventLinkChanged(EventBase):
     """A directed link between two switches came (`live`) or went, or its capacity changed. Sent by discovery."""
 

@@ -287,7 +287,7 @@ class Hosts(Application):
             if port is not None and port.kind is PortKind.FABRIC:
                 self._not_yet.pop(key, None)
             for host in self.state.hosts_behind(key):
-                if port is None or not port.up:
+                if port is not None and not port.up:
                     self._not_yet[key][host.ip] = host.mac
                 self._forget(host)
 

@@ -13,7 +13,7 @@ from controller.policy.reads.selection_request import Replica
 from controller.reads import app as module
 from controller.reads import replica_search
 from controller.reads.book import Read, ReadPart, ReadRequest, UnknownRead
-from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS
+from controller.reads.scheduler import CLAIMANT, EXPIRY_SLACK_SECONDS, LOCAL_READ_SECONDS, MAX_LOCAL_READS
 from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.flow_records import Claim, Claimant
 from controller.topology.events import EventHostChanged
@@ -252,6 +252,13 @@ def test_entry_that_never_saw_traffic_expires(controller: Controller, monkeypatc
     eventlet.sleep(0)
     assert controller.reads.flows() == [busy]
     agree(controller)
+
+
+def test_of_many_local_reads_whose_clients_tell_nothing_the_oldest_are_forgotten(controller: Controller) -> None:
+    reads = [place(controller, client=SOURCE, port=1024 + number) for number in range(MAX_LOCAL_READS + 5)]
+    remote = place(controller)
+    measured(controller)
+    assert {read.id for read in controller.reads} == {read.id for read in [*reads[5:], remote]}
 
 
 def test_local_read_whose_client_died_is_forgotten(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

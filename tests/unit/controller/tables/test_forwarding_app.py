@@ -19,7 +19,7 @@ from controller.tables.entries import label_cookie, label_entry
 from controller.tables.events import AffectedPath
 from controller.tables.sync import AUDIT_INTERVAL_SECONDS
 from controller.topology import packet_in_limits
-from controller.topology.events import EventHostChanged, EventLinkChanged, EventSwitchChanged
+from controller.topology.events import EventHostChanged, EventLinkChanged, EventSwitchChanged, EventSwitchForgotten
 from controller.topology.state import SwitchInfo
 from tests.unit.controller.forwarding_world import Connection, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
@@ -330,11 +330,13 @@ def test_a_switch_without_space_keeps_what_it_has_is_tried_ever_more_rarely_and_
             eventlet.sleep(5)
         assert held_up > 30
         assert 3 < len({round(at) for at in tries}) < 20
-        assert world.app._tables.full_switches == {path.nodes[2]}
+        (trouble,) = world.app.loops.troubles()
+        assert trouble.name == f"flow tables of {world.state.name_of(path.nodes[2])}"
+        assert "full" in trouble.problem and trouble.age_seconds > 100
         full.max_flows = 1 << 20
         eventlet.sleep(130)
         assert full.flows == wanted
-        assert world.app._tables.full_switches == frozenset()
+        assert world.app.loops.troubles() == []
 
     run(scenario)
 
@@ -383,6 +385,28 @@ def test_what_hosts_ask_is_handed_up_before_the_fabric_has_settled(run: Any) -> 
         assert world.app.is_busy
         handed_up = packet_in_limits.entries_for_all_ports(world.state, dpid, Table.ROUTES)
         assert {entry.key for entry in handed_up} <= world.network.switches[dpid].flows.keys()
+
+    run(scenario)
+
+
+def test_ten_thousand_switches_that_came_and_were_forgotten_leave_nothing_behind(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        kept = [*vars(world.app.planner).values(), *vars(world.app._tables).values(),
+                *vars(world.app._tables.installed).values(), *vars(world.app.flow_installer.meters).values()]
+        containers = [each for each in kept if isinstance(each, (dict, set))]
+        for number in range(1 << 32, (1 << 32) + 10_000):
+            dpid = f"{number:016x}"
+            world.app.switch_changed(EventSwitchChanged(dpid, connected=True))
+            world.app.planner.tables(dpid)
+            world.app._tables.installed.was_sent(dpid)
+            world.app.flow_installer.meters.of(dpid)
+            world.app.switch_changed(EventSwitchChanged(dpid, connected=False))
+            world.app.switch_forgotten(EventSwitchForgotten(dpid))
+            if number % 100 == 0:
+                eventlet.sleep(1)
+        eventlet.sleep(5)
+        assert max(map(len, containers)) < 1000
+        assert not any(str(key).startswith("00000001") for container in containers for key in container)
 
     run(scenario)
 

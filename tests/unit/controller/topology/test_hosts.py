@@ -439,6 +439,21 @@ def test_a_port_that_goes_down_takes_its_hosts_and_brings_them_back(run: Any) ->
     run(scenario)
 
 
+def test_ten_thousand_ports_that_go_with_their_hosts_leave_nothing_behind(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        world.app.logger.disabled = True
+        for port_no in range(100, 10_100):
+            world.state.set_port(A, PortInfo(port_no, "eth", MAC, True, 1e9, PortKind.EDGE))
+            world.arrive(request(OTHER_IP), port_no=port_no)
+            assert world.state.hosts[IP].port_no == port_no
+            world.state.remove_port((A, port_no))
+            world.app.port_changed(EventPortChanged(A, port_no))
+        world.app.logger.disabled = False
+        assert world.state.hosts == {} and not world.app._not_yet
+
+    run(scenario)
+
+
 def test_hosts_of_a_switch_that_is_away_are_remembered_but_not_in_the_graph(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         world.arrive(request(OTHER_IP))
