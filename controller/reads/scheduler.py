@@ -208,8 +208,7 @@ class ReadScheduler:
             part.transferred_bytes = transferred_bytes
             part.moved_at = now
         part.measured_bps = record.counters.rate_bps
-        if record.counters.latest_bps is not None:
-            self._selector.flow_measured(part.flow_id, part.transferred_bytes, record.counters.latest_bps, now)
+        self._selector.flow_measured(part.flow_id, part.transferred_bytes, record.counters.latest_bps, now)
 
     def links_measured(self, links: Iterable[Link], began_at: float, now: float) -> None:
         """The same for links, of which some may be gone. After all flows."""

@@ -174,16 +174,19 @@ class Mayflower:
 
     # --- measurements ---
 
-    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float | None, now: float) -> None:
         """Take in a flow's counters: bytes since it started, rate since the last poll.
 
-        Counters of a flow that was dropped while the poll ran are passed over. Raises InvalidMeasurement
-        for a rate that is not a number of bits per second from 0 up.
+        Without a rate (None) the flow keeps the one that it is thought to have. Counters of a flow that was dropped
+        while the poll ran are passed over. Raises InvalidMeasurement for a rate that is not a number of bits per
+        second from 0 up.
         """
-        _require_rate(rate_bps)
+        if rate_bps is not None:
+            _require_rate(rate_bps)
         flow = self._flows.get(flow_id)
         if flow is not None:
             table = self._table
+            rate_bps = flow.bandwidth_bps if rate_bps is None else rate_bps
             kernels.flow_measured(table.flows, table.links, table.routes, flow.row,
                                   max(flow.size_bits - 8 * transferred_bytes, 0.0), float(rate_bps), now)
 

@@ -224,8 +224,9 @@ class Selector:
             self._plus.flow_dropped(flow_id, now)
         return self._mayflower.flow_dropped(flow_id, now)
 
-    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
-        """A flow's counters: bytes since it started, rate since the last poll. Unknown flows are passed over.
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float | None, now: float) -> None:
+        """A flow's counters: bytes since it started, rate since the last poll, None if that is not known yet. Unknown
+        flows are passed over.
 
         Raises InvalidMeasurement for a rate that is negative or not finite.
         """

@@ -269,6 +269,15 @@ def test_local_read_whose_client_died_is_forgotten(controller: Controller, monke
     assert len(controller.reads) == 0
 
 
+def test_the_first_reading_tells_the_policy_what_is_left_and_nothing_of_the_rate(controller: Controller) -> None:
+    part = place(controller).parts[0]
+    share_bps = controller.flowserver.model()[part.flow_id].bandwidth_bps
+    measured(controller, (part, 4_000_000, 1.0))
+    flow = controller.flowserver.model()[part.flow_id]
+    assert flow.remaining_bits == 8 * (part.size_bytes - 4_000_000)
+    assert flow.bandwidth_bps == share_bps
+
+
 def test_counters_move_a_read_on(controller: Controller) -> None:
     part = place(controller).parts[0]
     measured(controller, (part, 1_000_000, 1.0))
