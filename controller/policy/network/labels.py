@@ -12,9 +12,9 @@ last. So however often links fail, a destination has two blocks at most.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from controller.policy.errors import LabelsExhausted, UnknownPath
 from controller.policy.network.graph import Link, Path
@@ -71,27 +71,24 @@ class LabelChanges:
 
 
 class LabelSpace:
-    """The numbers. A block's base is a multiple of its size; numbers given back are taken when no fresh ones are."""
+    """The numbers. A block's base is a multiple of its size. They are given out round and round, so that those given
+    back rest for as long as there are others: packets and entries that bear them may still be under way."""
 
     def __init__(self) -> None:
-        self._next_free = FIRST_LABEL
+        self._next = FIRST_LABEL
         self._allocated: set[tuple[int, int]] = set()
-        self._released: dict[int, deque[int]] = {}
 
     def allocate(self, bits: int) -> int:
         """The base of a free block of 2**bits labels. Raises LabelsExhausted."""
         size = 1 << bits
-        base = -(-self._next_free // size) * size
-        while base + size - 1 <= LAST_LABEL and not self.is_free(base, bits):
-            base += size
-        if base + size - 1 <= LAST_LABEL:
-            self._next_free = base + size
-        elif self._released.get(bits):
-            base = self._released[bits].popleft()
-        else:
-            raise LabelsExhausted(f"no {size} labels in a row are free among {LAST_LABEL - FIRST_LABEL + 1}")
-        self._allocated.add((base, bits))
-        return base
+        first, last = -(-FIRST_LABEL // size) * size, LAST_LABEL + 1 - size
+        begin = -(-self._next // size) * size
+        for base in chain(range(begin, last + 1, size), range(first, min(begin, last + 1), size)):
+            if self.is_free(base, bits):
+                self._next = base + size
+                self._allocated.add((base, bits))
+                return base
+        raise LabelsExhausted(f"no {size} labels in a row are free among {LAST_LABEL - FIRST_LABEL + 1}")
 
     def reserve(self, base: int, bits: int) -> bool:
         """Take a given block; False if it is not free, or no block that `allocate` could have given."""
@@ -103,7 +100,6 @@ class LabelSpace:
 
     def release(self, base: int, bits: int) -> None:
         self._allocated.discard((base, bits))
-        self._released.setdefault(bits, deque()).append(base)
 
     def is_free(self, base: int, bits: int) -> bool:
         """Whether no block of those taken shares a label with this one."""

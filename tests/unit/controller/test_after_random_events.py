@@ -275,7 +275,7 @@ def renumbered(house: House) -> dict[str, Any]:
 
 
 AGED = (
-    "ShareTable._free", "MeterIds._free", "LabelSpace._released",      # numbers to be given out again
+    "ShareTable._free", "MeterIds._free",      # numbers to be given out again
     "Network._capacity_bps", "Network._gone", "Network._index",         # numbers of links that went
     "Network._predecessors", "Network._switch_paths",                   # what was looked up
     "TablePlanner._found", "SwitchGroups._found", "SwitchTables.",

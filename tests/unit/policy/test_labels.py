@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import UnknownPath
+from controller.policy.errors import LabelsExhausted, UnknownPath
 from controller.policy.network import labels as labels_module
 from controller.policy.network.graph import Network, Path
-from controller.policy.network.labels import FIRST_LABEL, LAST_LABEL, InheritedBlock, LabelChanges, Labels, labels_in
+from controller.policy.network.labels import (
+    FIRST_LABEL,
+    LAST_LABEL,
+    MAX_BITS,
+    InheritedBlock,
+    LabelChanges,
+    Labels,
+    LabelSpace,
+    labels_in,
+)
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with, part
 from topo.fabric import fat_tree, spine_leaf, three_tier
@@ -254,3 +263,29 @@ def test_labels_of_an_earlier_controller_are_taken_over_where_the_trees_are_the_
     second.forget(spoilt)
     assert second.not_adopted() == []
     require_every_path_has_its_label(second, network)
+
+
+def test_labels_given_back_serve_blocks_of_any_size_and_rest_as_long_as_others_are_free() -> None:
+    space = LabelSpace()
+    bits, size = MAX_BITS, 1 << MAX_BITS
+    blocks = [space.allocate(bits) for _ in range((LAST_LABEL + 1) // size - -(-FIRST_LABEL // size))]
+    with pytest.raises(LabelsExhausted):
+        space.allocate(bits)
+    for base in blocks[3:6]:
+        space.release(base, bits)
+    small = [space.allocate(0) for _ in range(blocks[0] - FIRST_LABEL + 2 * size)]
+    assert {*range(blocks[3], blocks[5])} < {*small}
+    space.release(small[-1], 0)
+    assert space.allocate(bits) == blocks[5]
+    assert space.allocate(0) == small[-1]
+
+
+def test_ten_thousand_detours_of_different_sizes_do_not_use_the_labels_up() -> None:
+    space, generator = LabelSpace(), Random(1)
+    held: list[tuple[int, int]] = []
+    for _ in range(10_000):
+        bits = generator.randrange(9)
+        held.append((space.allocate(bits), bits))
+        if len(held) > 500:
+            space.release(*held.pop(generator.randrange(len(held))))
+    assert space.allocated == sum(1 << bits for _, bits in held)
