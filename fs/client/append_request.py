@@ -280,6 +280,9 @@ class AppendRequests:
                 self.attributes, self.end = attributes, attributes.size
                 self._unpublished = False
             return True
+        if attributes.file_id != self.attributes.file_id and failure.fenced:
+            # Only the primary knows whether the new content was made from ours. It will say so when it may.
+            return False
         if attributes.file_id != self.attributes.file_id:
             raise StaleFile(f"{_shown(self._path)} has a new content: open it again")
         with self._lock:
@@ -297,15 +300,17 @@ def _room(attributes: Attributes) -> int:
 
 class _Again(Exception):
     """The append failed for now. `may_be_done`: it may have been carried out. `final`: unless the replicas
-    have changed, trying again is of no use. `sealed`: the file has a new version."""
+    have changed, trying again is of no use. `sealed`: the file has a new version. `fenced`: the primary has not
+    heard of the nameserver, and says nothing of the file until then."""
 
     def __init__(self, error: SpeedwellError, *, may_be_done: bool = False, final: bool = False,
-                 sealed: bool = False) -> None:
+                 sealed: bool = False, fenced: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.may_be_done = may_be_done
         self.final = final
         self.sealed = sealed
+        self.fenced = fenced
 
 
 def _with_replicas(attributes: Attributes, epoch: int, replicas: list[Replica]) -> Attributes:
@@ -325,7 +330,7 @@ def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError
         return _Again(StaleFile(reason), final=True)
     error = AppendFailed(reason)
     if reply.status == FENCED:  # what others hold of it by now is not taken back
-        return _Again(error, may_be_done=True)
+        return _Again(error, may_be_done=True, fenced=True)
     if reply.status == TOO_FEW_REPLICAS:
         return _Again(TooFewReplicas(reason), may_be_done=True)
     if reply.status in (BUSY, STALE_EPOCH):

@@ -192,6 +192,13 @@ class FabricInterface(Intf):  # type: ignore[misc]
         """Nothing to do here."""
         return {}
 
+    def isUp(self, setUp: bool = False) -> bool:  # noqa: N802
+        """Whether it is up. Mininet reads ifconfig, which not every machine lets see another network's interfaces."""
+        if setUp:
+            self.cmd("ip", "link", "set", "dev", self.name, "up")
+        flags = str(self.cmd("ip", "-o", "link", "show", "dev", self.name)).partition("<")[2].partition(">")[0]
+        return "UP" in flags.split(",")
+
     def updateIP(self) -> str | None:  # noqa: N802
         """The address, which does not change. Mininet's prompt puts it for a host's name in every line."""
         return str(self.ip) if self.ip else None

@@ -62,6 +62,9 @@ def test_it_says_where_it_listens_serves_there_alone_and_ends_when_told(number: 
 
 
 def test_it_takes_at_most_240_mebibytes() -> None:
+    with controller(*ANY_PORTS) as first:
+        # the first one after a change compiles what later ones load, and the compiler takes its own
+        assert first.stdout is not None and first.stdout.readline()
     with controller(*ANY_PORTS) as process:
         assert process.stdout is not None and process.stdout.readline()
         status = Path(f"/proc/{process.pid}/status").read_text()
