@@ -30,6 +30,8 @@ class CoflowService(Protocol):
 
     def remove(self, coflow_id: bytes) -> None: ...
 
+    def is_confirmed(self, flow: FiveTuple) -> bool: ...
+
 
 class CoflowsApi:
     def __init__(self, service: CoflowService, state: NetworkState) -> None:
@@ -107,7 +109,8 @@ class CoflowsApi:
             path = placed.path      # the one that ECMP gives it, in an entry of its own for its queue
         nodes = list(path.nodes) if path else []
         state: models.FlowState = (
-            "failed" if five_tuple in self._service.failures else "placed" if placed and nodes else
+            "failed" if five_tuple in self._service.failures else
+            "placed" if placed and nodes and self._service.is_confirmed(five_tuple) else
             "default" if refused or (assignment and not nodes) else "waiting")
         return models.CoflowMember(
             **_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",

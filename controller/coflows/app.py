@@ -261,6 +261,10 @@ class Coflows(Application):
         waiting = {flow: error for flow, error in self.failures.items() if flow in target and flow not in wanted}
         self.failures = waiting | {flow: str(error) for flow, error in failures.items()}
 
+    def is_confirmed(self, flow: FiveTuple) -> bool:
+        """Whether the switches have confirmed what the schedule said of a flow when it was applied last."""
+        return flow in self._placed
+
     def _to_renew(self, now: float) -> set[FiveTuple]:
         """The flows whose lifetime is to be renewed, the same number in every second: each in every third of it."""
         due = self._renewals_due + (now - self._renewed_at) * 3 / self._state.settings.coflow_lifetime_seconds * len(

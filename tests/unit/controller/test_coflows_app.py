@@ -12,6 +12,7 @@ import eventlet
 import pytest
 
 from coflow.report import Flow, FlowReport, Report, encode
+from controller.coflows.api import CoflowsApi
 from controller.coflows.app import Coflows
 from controller.errors import InvalidSettings
 from controller.loops import Loops
@@ -43,6 +44,27 @@ def test_a_report_puts_its_flows_on_metered_paths_in_the_scheduled_queue(run: An
         assert {meter.rate_kbps for meter in site.meters} == {
             meter_for(1, assignment.rate_bps or 0).rate_kbps for assignment in schedule.values()}
         assert all(entry.hard_timeout_seconds == LIFETIME_SECONDS for entry in site.entries)
+
+    run(scenario)
+
+
+def test_flows_are_placed_when_the_switches_have_confirmed_it_and_not_before(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        def states() -> set[str]:
+            return {member.state for member in CoflowsApi(site.coflows, site.state).get_coflow(ONE.hex()).members}
+
+        apply, told = site.app.apply, []
+
+        def confirmed_late(*arguments: Any) -> Any:
+            failures = apply(*arguments)
+            told.append(states())
+            return failures
+
+        site.app.apply = confirmed_late
+        site.report(20 * MB, 10 * MB)
+        eventlet.sleep(0.1)
+        assert told[0] == {"waiting"}
+        assert states() == {"placed"}
 
     run(scenario)
 
