@@ -13,6 +13,13 @@ ERROR_NAME_KEY = "speedwell-error"
 """Key of the trailing metadata that carries the name of the error's class."""
 
 SERVICE = "speedwell.Nameserver"
+RECONNECTION = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),     # a server that restarts is found again at once
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 1000),        # how long an attempt may take, on a busy machine too
+)
+"""Options of every channel to a server that may come back."""
 
 _CODES: dict[type[SpeedwellError], Any] = {
     errors.NoSuchFile: grpc.StatusCode.NOT_FOUND,

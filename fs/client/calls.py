@@ -18,10 +18,7 @@ FRAMES_AGAIN_SECONDS = 10.0
 """How long gRPC serves alone after the frame port could not be reached (a firewall, say)."""
 
 _CHANNEL_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a nameserver that restarts is found again at once
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    *rpc.RECONNECTION,
     ("grpc.keepalive_time_ms", 10000),
     ("grpc.keepalive_timeout_ms", 3000),
 ]

@@ -37,10 +37,7 @@ class NameserverLink:
         self._dataserver_id = dataserver_id
         self._addresses = address.split(",")
         self._failed = [False] * len(self._addresses)   # when last asked
-        # A nameserver that comes back must be seen at once, not after gRPC's default back-off.
-        self._channels = [grpc.insecure_channel(one, options=[
-            ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 200), ("grpc.enable_http_proxy", 0)]) for one in self._addresses]
+        self._channels = [grpc.insecure_channel(one, options=rpc.RECONNECTION) for one in self._addresses]
         self._stubs: list[Any] = [NameserverStub(channel)  # type: ignore[no-untyped-call]
                                   for channel in self._channels]
         self._leader = 0

@@ -13,13 +13,13 @@ from fs.addresses import parse_address
 from fs.errors import InvalidArgument, StorageFailed
 from fs.proto import etcd_pb2 as pb
 from fs.proto import etcd_pb2_grpc as pb_grpc
+from fs.rpc import RECONNECTION
 
 ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _CHANNEL_OPTIONS = [
-    ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500), ("grpc.max_receive_message_length", -1),
+    *RECONNECTION, ("grpc.max_receive_message_length", -1),
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.keepalive_time_ms", 2000), ("grpc.keepalive_timeout_ms", 1000)]
 
