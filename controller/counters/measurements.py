@@ -190,3 +190,13 @@ def counter_of(state: NetworkState, measurements: Measurements, link: Link) -> C
         return None
     counters = measurements.ports[port]
     return counters.sent if sender else counters.received
+
+
+def fresh_rate(state: NetworkState, measurements: Measurements, link: Link,
+               began_at: float) -> tuple[float, float] | None:
+    """A directed link's rate in bits/s since the last poll, and when it was read, on the monotonic clock; None if it
+    was not read since `began_at`, or only once so far."""
+    counter = counter_of(state, measurements, link)
+    if counter is None or counter.read_at is None or counter.read_at < began_at or counter.latest_bps is None:
+        return None
+    return counter.latest_bps, counter.read_at

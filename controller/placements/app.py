@@ -10,7 +10,7 @@ from random import Random
 from ryu.controller.handler import set_ev_cls
 
 from controller.application import Application
-from controller.counters.measurements import Measurements, counter_of
+from controller.counters.measurements import Measurements, fresh_rate
 from controller.counters.poller import EventMeasured
 from controller.loops import in_turns
 from controller.placements.api import PlacementsApi
@@ -75,7 +75,6 @@ class Placements(Application):
     def measured(self, event: EventMeasured) -> None:
         for links in in_turns(list(self._state.network.links)):
             for link in links:
-                counter = counter_of(self._state, self._measurements, link)
-                if counter is not None and counter.latest_bps is not None and counter.read_at is not None \
-                        and counter.read_at >= event.began_at:
-                    self._policy.link_measured(link, counter.latest_bps, counter.read_at)
+                measured = fresh_rate(self._state, self._measurements, link, event.began_at)
+                if measured is not None:
+                    self._policy.link_measured(link, *measured)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from controller.counters.measurements import Measurements, counter_of
+from controller.counters.measurements import Measurements, fresh_rate
 from controller.errors import NoSuchPath
 from controller.policy.errors import NoPath, UnknownLink, UnknownNode
 from controller.policy.network.five_tuple import TCP, FiveTuple
@@ -213,11 +213,10 @@ class ReadScheduler:
     def links_measured(self, links: Iterable[Link], began_at: float, now: float) -> None:
         """The same for links, of which some may be gone. After all flows."""
         for link in filter(self._state.network.has_link, links):
-            counter = counter_of(self._state, self._measurements, link)
-            if counter is None or counter.read_at is None or counter.read_at < began_at:
-                continue
-            if counter.latest_bps is not None:
-                self._selector.link_measured(link, counter.latest_bps, now)
+            measured = fresh_rate(self._state, self._measurements, link, began_at)
+            if measured is not None:
+                rate_bps, _ = measured
+                self._selector.link_measured(link, rate_bps, now)
 
 
 def _connection(read: Read, selection: Selection, client_port: int) -> FiveTuple:
