@@ -179,7 +179,8 @@ class LevelDBStore:
 
 def _is_damage(error: Exception) -> bool:
     """Whether the database, not the disk or its use, is what is wrong. A table that is missing is an IO error that
-    names it."""
+    names it; so is one whose footer points to a place that no file has."""
     text = str(error)
     return (isinstance(error, plyvel.CorruptionError) or "Corruption" in text or "does not exist" in text
-            or ("No such file" in text and any(part in text for part in (".ldb", ".sst", ".log", "MANIFEST"))))
+            or (any(reason in text for reason in ("No such file", "Invalid argument"))
+                and any(part in text for part in (".ldb", ".sst", ".log", "MANIFEST"))))

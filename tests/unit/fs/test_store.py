@@ -1,17 +1,23 @@
 """Every store keeps the contract of `fs.store.interface.Store`."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fs.errors import StorageFailed
+from fs.errors import DatabaseDamaged, StorageFailed
 from fs.store import Batch, LevelDBStore, MemoryStore, Store, end_of_prefix
+
+FOOTER_BYTES = 48
+"""Of a table of LevelDB: not covered by a checksum."""
 
 OpenStore = Callable[[], Store]
 
@@ -137,6 +143,28 @@ def test_leveldb_in_a_directory_without_write_permission_is_refused(tmp_path: Pa
     tmp_path.chmod(0o500)
     with pytest.raises(StorageFailed, match="is not writable"):
         LevelDBStore(tmp_path)
+
+
+def test_every_flipped_bit_of_a_tables_footer_is_harmless_or_called_damage(tmp_path: Path) -> None:
+    LevelDBStore(tmp_path / "whole").close()
+    with closing(LevelDBStore(tmp_path / "whole")) as store:
+        store.write(batch_of(*((b"key%d" % number, bytes(50)) for number in range(100))))
+    LevelDBStore(tmp_path / "whole").close()    # opening turns the log into a table
+    [table] = (tmp_path / "whole").glob("*.ldb")
+    whole, outcomes = table.read_bytes(), set()
+    for place, bit in product(range(len(whole) - FOOTER_BYTES, len(whole)), range(8)):
+        shutil.copytree(tmp_path / "whole", tmp_path / "flipped")
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << bit
+        (tmp_path / "flipped" / table.name).write_bytes(flipped)
+        try:
+            with closing(LevelDBStore(tmp_path / "flipped", create=False)) as store:
+                outcomes.add("read")
+                assert [store.get(b"key%d" % number) for number in range(100)] == [bytes(50)] * 100
+        except DatabaseDamaged:
+            outcomes.add("damaged")
+        shutil.rmtree(tmp_path / "flipped")
+    assert outcomes == {"read", "damaged"}
 
 
 def test_a_damaged_leveldb_is_refused_with_a_message(tmp_path: Path) -> None:
