@@ -49,6 +49,7 @@ COMMANDS = {
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),
     "simulate": ("cluster.commands.simulate", "simulate", "Simulate reads on a fabric of any size."),
     "completion": ("cluster.commands.version", "completion", "Print what makes a shell complete commands."),
+    "man": ("cluster.commands.man", "man", "Write a man page for every command into DIRECTORY/man1."),
     "version": ("cluster.commands.version", "version", "Print the version."),
 }
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
