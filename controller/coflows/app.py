@@ -38,6 +38,7 @@ from controller.policy.network.graph import Network
 from controller.policy.network.traffic_classes import BEST_EFFORT, SCHEDULED, STARVED, class_of_priority
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.tables.events import EventFlowsReported
 from controller.tables.flow_records import Claim, Withdrawal
 from controller.tables.forwarding import Forwarding
 from controller.topology.events import EventHostChanged, EventLinkChanged
@@ -69,7 +70,9 @@ LOOP_PATIENCE_SECONDS = 30.0
 
 
 class Coflows(Application):
-    """Listens to reports, keeps the schedule and puts it into the switches."""
+    """Listens to reports, keeps the schedule and puts it into the switches. Sends EventFlowsReported."""
+
+    _EVENTS = [EventFlowsReported]
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -158,8 +161,14 @@ class Coflows(Application):
                         and len(self._searching) < MAX_SEARCHES):
                     self._searching.add(host)
                     self.loops.spawn(self._search, host)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        """The scheduler, and whoever knows what the flows are for."""
         if self.book.has_updates:
             self._updated.set()
+        if news := self.book.news():
+            self.send_event_to_observers(EventFlowsReported(news))
 
     def _search(self, host: str) -> None:
         """Find a host that no switch has seen; the next report of its flows then finds a path."""
@@ -300,8 +309,7 @@ class Coflows(Application):
         for coflow in self.book:
             self.book.expire(coflow, time.monotonic())
             turns.others()
-        if self.book.has_updates:
-            self._updated.set()
+        self._tell_news()
 
     @set_ev_cls([EventLinkChanged, EventHostChanged])
     def network_changed(self, event: Any) -> None:

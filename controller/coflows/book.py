@@ -84,6 +84,7 @@ class CoflowBook:
         """Changes with the schedule."""
         self.refusals: dict[FiveTuple, str] = {}
         """Why flows are not scheduled, as the scheduler says: their host is not known, there is no path."""
+        self._news: dict[FiveTuple, int] = {}
         self.turned_away = 0
         """How often a flow or a whole coflow was not taken because there was no room."""
 
@@ -170,12 +171,20 @@ class CoflowBook:
         coflow.flows[five_tuple] = ReportedFlow(five_tuple, remaining_bytes, now, now)
         coflow.announced_bytes += remaining_bytes
         self._untold[five_tuple] = None
+        self._news[five_tuple] = remaining_bytes
+
+    def news(self) -> tuple[tuple[FiveTuple, int], ...]:
+        """The flows that began since the last call with the bytes that they have to move, and those that ended, with
+        0; of a connection the latest."""
+        news, self._news = tuple(self._news.items()), {}
+        return news
 
     # --- ends ---
 
     def _end_flow(self, coflow: ReportedCoflow, five_tuple: FiveTuple) -> None:
         del coflow.flows[five_tuple]
         coflow.ended += 1
+        self._news[five_tuple] = 0
         self._owner.pop(five_tuple, None)
         self.refusals.pop(five_tuple, None)
         self._unschedule(five_tuple)

@@ -54,10 +54,11 @@ class PlacementsApi:
     def list_placements(self) -> models.ExpectedTransfers:
         now = time.monotonic()
         return models.ExpectedTransfers(placements=[models.ExpectedTransfer(
-            id=expected.id, writer=expected.request.writer, size_bytes=int(expected.request.size_bits / 8),
+            id=expected.id, writer=expected.request.writer, size_bytes=expected.size_bytes,
             destinations=[destination.host for destination in expected.placement.destinations],
             rate_bps=_finite(expected.placement.rate_bps), age_seconds=now - expected.placed_at,
-            expected_seconds=expected.placement.duration_seconds) for expected in self._service.expected()])
+            expected_seconds=expected.placement.duration_seconds, flows=len(expected.flows))
+            for expected in self._service.expected()])
 
     @route("DELETE", "/v1/placements/{id}", summary="A placement's transfer is over", tag="placements", status=204,
            problems=[UnknownPlacement])

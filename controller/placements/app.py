@@ -1,4 +1,8 @@
-"""Chooses where the replicas of new files go (Sinbad), by what the switches measure. `/v1/placements` is in `api`."""
+"""Chooses where the replicas of new files go (Sinbad), by what the switches measure. `/v1/placements` is in `api`.
+
+A placement is expected for its duration. When an application reports flows along its chain, they are told to whoever
+models flows, and the placement is over with the last of them; what never comes expires.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,17 @@ from controller.placements.api import PlacementsApi
 from controller.placements.book import Expected, PlacementBook
 from controller.placements.metrics import PlacementMetrics
 from controller.policy.errors import ImpossiblePlacement
+from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.placements.sinbad import Placement, PlacementRequest, Sinbad
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.tables.events import EventFlowsReported
+from controller.tables.transfers import Transfers
 from controller.topology.state import NetworkState
 
 
 class Placements(Application):
-    """Feeds Sinbad with measurements, and asks it. Reads `Measurements`."""
+    """Feeds Sinbad with measurements, and asks it. Reads `Measurements`, tells `Transfers`."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -36,6 +43,10 @@ class Placements(Application):
         self._policy = Sinbad(self._state.network, Random())
         self._book = PlacementBook()
         rest.register(PlacementsApi(self, self._state))
+
+    def start(self) -> None:
+        self.transfers = self.services.get(Transfers)
+        super().start()
 
     def place(self, requests: Sequence[PlacementRequest]) -> list[Expected | ImpossiblePlacement]:
         """Choose the destinations of files, smallest first, and expect their transfers; in the order of `requests`.
@@ -63,6 +74,9 @@ class Placements(Application):
     def end(self, placement_id: str) -> None:
         """A transfer is over, or will not be: it is expected no more. Raises UnknownPlacement."""
         self._book.end_those_over(time.monotonic())
+        self._end(placement_id)
+
+    def _end(self, placement_id: str) -> None:
         self._book.remove(placement_id)
         self._policy.transfer_ended(placement_id)
 
@@ -71,8 +85,37 @@ class Placements(Application):
         self._book.end_those_over(time.monotonic())
         return list(self._book)
 
+    @set_ev_cls(EventFlowsReported)
+    def flows_reported(self, event: EventFlowsReported) -> None:
+        """Flows of applications began or ended: some are what placements expect."""
+        for flow, size_bytes in event.flows:
+            if not size_bytes:
+                if self._book.flow_rests(flow, time.monotonic()):
+                    self._flow_ended(flow)
+            elif flow.protocol == TCP and not self._book.flow_goes_on(flow, size_bytes):
+                self._flow_ended(flow)
+                self._flow_began(flow, size_bytes)
+
+    def _flow_began(self, flow: FiveTuple, size_bytes: int) -> None:
+        expected = self._book.whose(flow)
+        if expected is None:
+            return
+        whole_bytes = max(size_bytes, expected.owed_bytes((flow.source, flow.destination)))
+        if self.transfers.began(flow, whole_bytes, expected.id):
+            self._book.flow_began(flow, size_bytes, expected)
+            self._metrics.flows.inc()
+
+    def _flow_ended(self, flow: FiveTuple) -> None:
+        expected = self._book.flow_ended(flow)
+        if expected is not None:
+            self.transfers.ended(flow)
+            if expected.is_done:
+                self._end(expected.id)
+
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
+        for flow in self._book.rested(time.monotonic()):
+            self._flow_ended(flow)
         for links in in_turns(list(self._state.network.links)):
             for link in links:
                 measured = fresh_rate(self._state, self._measurements, link, event.began_at)

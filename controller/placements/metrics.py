@@ -12,5 +12,7 @@ class PlacementMetrics:
                                "constraint that fails.", ["constraint"], registry=registry)
         self.expected = Gauge("speedwell_placements_expected", "Placements whose transfer is expected to run.",
                               registry=registry)
+        self.flows = Counter("speedwell_placement_flows", "Reported flows that carry a placement's bytes.",
+                             registry=registry)
         self.decision_seconds = Histogram("speedwell_placement_decision_seconds", "Time to place the files of one "
                                           "request.", buckets=LATENCY_BUCKETS, registry=registry)

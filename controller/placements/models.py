@@ -113,6 +113,7 @@ class ExpectedTransfer(OutputModel):
     rate_bps: float | None
     age_seconds: float = Field(ge=0)
     expected_seconds: float = Field(ge=0)
+    flows: int = Field(ge=0, description="The reported flows that carry its bytes now: GET /v1/flows has them.")
 
 
 class ExpectedTransfers(OutputModel):

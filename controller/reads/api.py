@@ -144,6 +144,7 @@ class ReadsApi:
     def _read_state(self, read: Read, flows: dict[str, ReadFlow], now: float) -> models.ReadState:
         return models.ReadState(
             id=read.id, client=read.client, size_bytes=read.size_bytes, file_id=read.file_id,
+            placement_id=read.placement_id,
             age_seconds=now - read.started_at, revision=_revision(read), **_policies(read),
             parts=[self._part_state(part, flows, now) for part in read.parts if part.placed])
 

@@ -28,11 +28,13 @@ from controller.reads.metrics import ReadMetrics
 from controller.reads.read_divisions import ReadDivider
 from controller.reads.replica_search import ReplicaSearch
 from controller.reads.scheduler import CLAIMANT, ReadScheduler
+from controller.reads.transfers import ReportedTransfers
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.tables.events import EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.flow_records import Claim, FlowRecord, Withdrawal
 from controller.tables.forwarding import Forwarding
+from controller.tables.transfers import Transfers
 from controller.topology.events import EventHostChanged
 from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState
@@ -60,6 +62,8 @@ class Flowserver(Application):
         self.divider = ReadDivider(self._selector, self.reads, self, self.metrics, self.loops)
         self._scheduler = ReadScheduler(self._state, services.get(Measurements), self._selector, self.reads,
                                         self.divider, self.metrics, self._is_held)
+        self.transfers = ReportedTransfers(self, self.loops)
+        services.provide(Transfers, self.transfers)
         rest.register(ReadsApi(self, self._state))
 
     def start(self) -> None:
@@ -93,7 +97,10 @@ class Flowserver(Application):
             self.metrics.refused.labels(error.slug).inc()
             raise
         self.metrics.placement_seconds.observe(time.monotonic() - begin)
-        self.metrics.reads.labels(read.replica_policy, read.path_policy).inc()
+        if read.placement_id is None:
+            self.metrics.reads.labels(read.replica_policy, read.path_policy).inc()
+        else:
+            self.metrics.transfers.inc()
         self.metrics.local_parts.inc(len(read.parts) - len(read.flows))
         return read
 

@@ -78,6 +78,8 @@ class ReadRequest:
     """Whether the client hears of parts that come later, so that the read may wait or be divided anew."""
     requester: str | None = None
     """The address that it was asked from; on a management network not the client's own."""
+    placement_id: str | None = None
+    """Whose bytes these are: then it is no read, but a transfer to its `client` that a placement expected."""
 
     @property
     def parts_limit(self) -> int:
@@ -150,6 +152,7 @@ class Read:
     parts: list[ReadPart] = field(default_factory=list)
     following: Following | None = None
     requester: str | None = None
+    placement_id: str | None = None
 
     @property
     def running(self) -> list[ReadPart]:

@@ -9,6 +9,8 @@ class ReadMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reads = Counter("speedwell_reads", "Reads placed, by policy.", ["replica_policy", "path_policy"],
                              registry=registry)
+        self.transfers = Counter("speedwell_transfers", "Flows of placements that were given a path.",
+                                 registry=registry)
         self.in_flight = Gauge("speedwell_reads_in_flight", "Reads that have not ended.", registry=registry)
         self.local_parts = Counter("speedwell_local_parts", "Parts served by the client's own host.",
                                    registry=registry)

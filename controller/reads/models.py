@@ -101,6 +101,8 @@ class ReadState(OutputModel):
     client: Ipv4
     size_bytes: int
     file_id: str | None
+    placement_id: str | None = Field(description="Of /v1/placements: these bytes are written to `client`, as that "
+                                     "placement expected; null for a read.")
     replica_policy: ReplicaPolicy
     path_policy: PathPolicy
     age_seconds: float = Field(ge=0)

@@ -63,7 +63,7 @@ class ReadScheduler:
         replica_policy = wanted.replica_policy or self._selector.replica_policy
         path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
         read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
-                    now, requester=wanted.requester)
+                    now, requester=wanted.requester, placement_id=wanted.placement_id)
         with self._metrics.decision_seconds.time(), _as_controller_errors():
             selected = self._select(wanted, request, read)
         pieces = byte_ranges(wanted.size_bytes, [part.size_bits for part in selected])

@@ -1,4 +1,4 @@
-"""What forwarding tells the systems: of paths and of single flows."""
+"""What the systems are told of paths and of single flows."""
 
 from __future__ import annotations
 
@@ -53,3 +53,12 @@ class EventFlowsEnded(EventBase):
         super().__init__()
         self.claims = claims
         self.is_idle = is_idle
+
+
+class EventFlowsReported(EventBase):
+    """Flows that applications reported under the shared key: each with the bytes that it begins with, or 0 when it
+    has ended or is not heard of any more. Sent by whoever takes reports."""
+
+    def __init__(self, flows: tuple[tuple[FiveTuple, int], ...]) -> None:
+        super().__init__()
+        self.flows = flows

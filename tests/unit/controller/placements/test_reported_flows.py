@@ -1,0 +1,217 @@
+"""An append's signed reports turn what a placement expects into flows that reads are weighed against."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import eventlet
+import pytest
+
+from coflow.report import Flow, FlowReport, Report, encode
+from controller.counters.poller import EventMeasured
+from controller.policy.network.five_tuple import TCP, FiveTuple
+from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller, read_of
+
+KEY = b"k" * 32
+WRITER = "10.0.0.1"
+SIZE_BYTES = 64_000_000
+DATA_PORT = 7000
+
+
+class Site:
+    """A controller, and clients and dataservers that report."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "key").write_bytes(KEY)
+        self.controller = Controller(coflow_key_file=directory / "key")
+        self.controller.placements.transfers = self.controller.flowserver.transfers
+        self.controller.coflows.send_event_to_observers = (
+            lambda event, state=None: self.controller.placements.flows_reported(event))
+        self._sequence = itertools.count(1)
+
+    def place(self, **changes: Any) -> list[str]:
+        """The chain of a new file, from its writer on."""
+        file = {"writer": WRITER, "size_bytes": SIZE_BYTES, "replicas": 3} | changes
+        answer = self.controller.ask("POST", "/v1/placements", {
+            "files": [file], "candidates": [{"host": host} for host in HOSTS if host != WRITER]})
+        assert answer.status_code == 200, answer.text
+        placement, = answer.json["placements"]
+        return [file["writer"], *(destination["host"] for destination in placement["destinations"])]
+
+    def report(self, flow: Flow, remaining_bytes: int, coflow_id: bytes = b"1" * 16, key: bytes = KEY) -> None:
+        self.controller.coflows.receive(encode(Report(
+            coflow_id, 7, next(self._sequence), time.time_ns() // 1000, (FlowReport(flow, remaining_bytes),)), key))
+        for _ in range(5):
+            eventlet.sleep(0)
+
+    def expected(self) -> list[dict[str, Any]]:
+        placements: list[dict[str, Any]] = self.controller.ask("GET", "/v1/placements").json["placements"]
+        return placements
+
+    def flows(self) -> list[dict[str, Any]]:
+        flows: list[dict[str, Any]] = self.controller.ask("GET", "/v1/flows").json["flows"]
+        return flows
+
+    def rest(self, seconds: float) -> None:
+        """Nothing is announced for so long; then counters are polled."""
+        for expected in self.controller.placements._book:
+            for flow in expected.flows:
+                expected.flows[flow] -= seconds
+        self.controller.placements.measured(EventMeasured(time.monotonic()))
+        for _ in range(5):
+            eventlet.sleep(0)
+
+    def silent(self, seconds: float) -> None:
+        """Nothing is heard of any coflow for so long."""
+        for coflow in self.controller.coflows.book:
+            for flow in coflow.flows.values():
+                flow.heard_at -= seconds
+        self.controller.coflows._expire()
+        self.rest(seconds)
+
+
+@pytest.fixture(name="site")
+def _site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def hop(chain: list[str], number: int, port: int = 40000) -> Flow:
+    return Flow(chain[number], chain[number + 1], port, DATA_PORT)
+
+
+def test_each_hop_of_a_chain_becomes_one_flow_that_reads_are_weighed_against(site: Site) -> None:
+    chain = site.place()
+    for number in range(3):
+        site.report(hop(chain, number), SIZE_BYTES)
+        site.report(hop(chain, number), SIZE_BYTES - 1000)      # half a second later
+    assert [(flow["source"], flow["destination"], flow["size_bytes"]) for flow in site.flows()] == [
+        (source, target, SIZE_BYTES) for source, target in itertools.pairwise(chain)]
+    placement, = site.expected()
+    assert placement["flows"] == 3
+    for read in site.controller.ask("GET", "/v1/reads").json["reads"]:
+        assert read["placement_id"] == placement["id"]
+    assert len(site.controller.flowserver.model()) == 3
+    assert site.controller.tables.records.keys() == {
+        FiveTuple(source, target, TCP, 40000, DATA_PORT) for source, target in itertools.pairwise(chain)}
+
+
+def test_a_read_keeps_away_from_a_source_whose_link_an_append_takes(site: Site) -> None:
+    chain = site.place(replicas=1, candidates=[{"host": "10.0.1.1"}])
+    reader, idle = "10.0.1.2", "10.0.0.2"
+    site.report(hop(chain, 0), 10 * SIZE_BYTES)
+    for port in range(41000, 41005):
+        answer = site.controller.ask("POST", "/v1/reads", read_of(
+            client=reader, client_ports=[port], size_bytes=SIZE_BYTES,
+            replicas=[{"host": WRITER, "port": DATA_PORT}, {"host": idle, "port": DATA_PORT}], most_parts=1))
+        part, = answer.json["parts"]
+        assert part["replica"]["host"] == idle
+        site.controller.ask("DELETE", f"/v1/reads/{answer.json['id']}")
+
+
+def test_a_placement_ends_with_the_last_flow_that_brings_the_last_of_its_bytes(site: Site) -> None:
+    chain = site.place(replicas=2)
+    half = SIZE_BYTES // 2
+    for number in range(2):
+        site.report(hop(chain, number), half, b"1" * 16)
+        site.report(hop(chain, number), 0, b"1" * 16)
+    assert [flow["size_bytes"] for flow in site.flows()] == [SIZE_BYTES] * 2
+    entries = dict(site.controller.tables.records)
+    site.report(hop(chain, 0), half, b"2" * 16)
+    site.report(hop(chain, 1), half, b"2" * 16)
+    assert all(site.controller.tables.records[flow] is record for flow, record in entries.items())
+    site.report(hop(chain, 0), 0, b"2" * 16)
+    assert len(site.expected()) == 1
+    site.report(hop(chain, 1), 0, b"2" * 16)
+    assert site.expected() == [] and site.flows() == []
+    assert site.controller.placements._policy.reserved(time.monotonic()) == 0
+    assert not site.controller.tables.records
+
+
+def test_further_bytes_between_the_same_hosts_are_nobodys(site: Site) -> None:
+    chain = site.place(replicas=1)
+    site.report(hop(chain, 0, 40000), SIZE_BYTES)
+    site.report(hop(chain, 0, 40001), SIZE_BYTES, b"2" * 16)
+    assert [flow["source_port"] for flow in site.flows()] == [40000]
+
+
+def test_two_placements_on_the_same_hop_get_a_flow_each(site: Site) -> None:
+    first = site.place(replicas=1, candidates=[{"host": "10.0.1.1"}])
+    second = site.place(replicas=1, candidates=[{"host": "10.0.1.1"}])
+    assert first == second
+    site.report(hop(first, 0, 40000), SIZE_BYTES)
+    site.report(hop(first, 0, 40001), SIZE_BYTES, b"2" * 16)
+    assert [placement["flows"] for placement in site.expected()] == [1, 1]
+
+
+def test_a_file_that_comes_in_pieces_keeps_its_flow_while_it_rests_for_a_moment_only(site: Site) -> None:
+    chain = site.place(replicas=1)
+    site.report(hop(chain, 0), SIZE_BYTES // 4)
+    site.report(hop(chain, 0), 0)
+    site.rest(1.0)
+    assert len(site.flows()) == 1
+    site.rest(1.5)
+    assert site.flows() == []
+    site.report(hop(chain, 0), SIZE_BYTES // 4, b"2" * 16)
+    assert [flow["size_bytes"] for flow in site.flows()] == [SIZE_BYTES * 3 // 4]
+
+
+def test_a_flow_that_is_heard_of_no_more_is_over(site: Site) -> None:
+    chain = site.place()
+    site.report(hop(chain, 0), SIZE_BYTES)
+    assert len(site.flows()) == 1
+    site.silent(10.0)
+    assert site.flows() == []
+    assert [placement["flows"] for placement in site.expected()] == [0]
+
+
+def test_a_placement_whose_flow_runs_on_is_known_beyond_its_time_and_one_that_never_comes_is_not(
+        site: Site) -> None:
+    chain, _ = site.place(replicas=2), site.place(replicas=2)
+    site.report(hop(chain, 0), SIZE_BYTES)
+    for each in list(site.controller.placements._book):
+        each.placed_at -= 1000
+    assert [placement["flows"] for placement in site.expected()] == [1]
+    site.silent(10.0)
+    assert site.expected() == []
+
+
+@pytest.mark.parametrize("wrong", ["unsigned", "backwards", "elsewhere"])
+def test_what_is_not_signed_or_not_on_the_chain_is_no_flow_of_a_placement(site: Site, wrong: str) -> None:
+    chain = site.place()
+    away = hop(chain, 0)
+    if wrong == "unsigned":
+        site.report(away, SIZE_BYTES, key=b"another key that is long enough.")
+    elif wrong == "backwards":
+        site.report(Flow(away.destination, away.source, 7000, 40000), SIZE_BYTES)
+    else:
+        site.report(Flow(chain[0], chain[2], 40000, DATA_PORT), SIZE_BYTES)
+    assert site.flows() == []
+    assert [placement["flows"] for placement in site.expected()] == [0]
+
+
+def test_a_read_that_is_reported_stays_a_read(site: Site) -> None:
+    chain = site.place(candidates=[{"host": "10.0.1.1"}, {"host": "10.0.1.2"}, {"host": "10.0.0.2"}])
+    source, client = chain[1], chain[2]
+    site.controller.ask("POST", "/v1/reads", read_of(
+        client=client, client_ports=[DATA_PORT], replicas=[{"host": source, "port": 40000}], size_bytes=SIZE_BYTES))
+    site.report(hop(chain, 1), SIZE_BYTES)
+    read, = site.controller.ask("GET", "/v1/reads").json["reads"]
+    assert read["placement_id"] is None
+    assert [placement["flows"] for placement in site.expected()] == [0]
+
+
+def test_what_a_flow_carries_is_not_taken_for_background_too(site: Site) -> None:
+    chain = site.place(replicas=1)
+    site.report(hop(chain, 0), SIZE_BYTES)
+    record, = site.controller.tables.records.values()
+    key = site.controller.state.hosts[WRITER].port_key
+    for second in range(3):
+        sent = int(CAPACITY_BPS / 8 * second)
+        record.counted(sent, 0, float(second), (now := time.monotonic()))
+        site.controller.measurements.read_port(key, sent, 0, float(second), now)
+    site.controller.flowserver.measured(EventMeasured(now - 1.0))
+    link = (WRITER, HOSTS[WRITER])
+    assert site.controller.flowserver._selector.background_bps(link) < 0.01 * CAPACITY_BPS
