@@ -32,7 +32,7 @@ from cluster.nameservers import (
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from controller.policy.registry import POLICIES, Kind
-from controller.settings import CoflowPolicy, PathPolicy, ReplicaPolicy
+from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
@@ -73,6 +73,7 @@ class FabricSettings(BaseModel):
     deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
     replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)
+    placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     shaped: bool = True
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
     coflows: CoflowPolicy | None = None
@@ -200,6 +201,7 @@ class FabricCluster:
             "--openflow-host", MACHINE, "--openflow-port", str(OPENFLOW_PORT),
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
             "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
+            "--placement-policy", self.settings.placement_policy,
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
             *self._coflow_options(),
         ])

@@ -33,6 +33,7 @@ STOP_SECONDS = 1.0
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
 @click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")
+@click.option("--placement-policy", cls=PolicyOption, metavar="POLICY", help="{placement}.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")

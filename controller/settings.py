@@ -64,6 +64,7 @@ class PolicyName:
 ReplicaPolicy = Annotated[str, PolicyName(Kind.REPLICA)]
 PathPolicy = Annotated[str, PolicyName(Kind.PATH)]
 CoflowPolicy = Annotated[str, PolicyName(Kind.COFLOW)]
+PlacementPolicy = Annotated[str, PolicyName(Kind.PLACEMENT)]
 
 
 class Settings(BaseModel):
@@ -79,6 +80,7 @@ class Settings(BaseModel):
 
     replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)
+    placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     poll_interval_seconds: Seconds = 1.0
     read_idle_timeout_seconds: Annotated[int, Field(ge=1, le=65535)] = 30
 

@@ -35,6 +35,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "by {coflow}.")
 @click.option("--replica-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
               "replicas where a read does not say: {replica}.")
+@click.option("--placement-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
+              "the machines for new large files: {placement}.")
 @policy_path_option
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
@@ -47,9 +49,9 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       coflows: str | None, replica_policy: str | None, dataservers: int | None, nameservers: int | None,
-       replication: int | None, chunk_size: int | None, fsync: str | None, min_replicas: int | None,
-       as_json: bool) -> None:
+       coflows: str | None, replica_policy: str | None, placement_policy: str | None, dataservers: int | None,
+       nameservers: int | None, replication: int | None, chunk_size: int | None, fsync: str | None,
+       min_replicas: int | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -66,9 +68,11 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
-                                      "chunk_size_bytes": chunk_size, **shared}, as_json)
+                                      "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
+                                      **shared}, as_json)
         return
-    for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy)):
+    for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
+                       ("--placement-policy", placement_policy)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:

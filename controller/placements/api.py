@@ -13,7 +13,7 @@ from controller.placements import models
 from controller.placements.book import Expected, TooManyPlacements, UnknownPlacement
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.network.tiers import Tiers
-from controller.policy.placements.sinbad import Candidate, PlacementRequest
+from controller.policy.placements.request import Candidate, PlacementRequest
 from controller.rest.routes import route
 from controller.topology.state import NetworkState
 

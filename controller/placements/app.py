@@ -1,4 +1,4 @@
-"""Chooses where the replicas of new files go (Sinbad), by what the switches measure. `/v1/placements` is in `api`.
+"""Chooses where the replicas of new files go: a policy, by what the switches measure. `/v1/placements` is in `api`.
 
 A placement is expected for its duration. When an application reports flows along its chain, they are told to whoever
 models flows, and the placement is over with the last of them; what never comes expires.
@@ -22,7 +22,8 @@ from controller.placements.book import Expected, PlacementBook
 from controller.placements.metrics import PlacementMetrics
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.placements.sinbad import Placement, PlacementRequest, Sinbad
+from controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_batch
+from controller.policy.registry import POLICIES, Kind
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.tables.events import EventFlowsReported
@@ -31,7 +32,7 @@ from controller.topology.state import NetworkState
 
 
 class Placements(Application):
-    """Feeds Sinbad with measurements, and asks it. Reads `Measurements`, tells `Transfers`."""
+    """Feeds the policy with measurements, and asks it. Reads `Measurements`, tells `Transfers`."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -40,7 +41,8 @@ class Placements(Application):
         rest = services.get(RestApplication)
         self._metrics = PlacementMetrics(rest.metrics)
         self._metrics.expected.set_function(lambda: len(self.expected()))
-        self._policy = Sinbad(self._state.network, Random())
+        self._policy: PlacementPolicy = POLICIES.make(
+            Kind.PLACEMENT, self._state.settings.placement_policy, self._state.network, Random())
         self._book = PlacementBook()
         rest.register(PlacementsApi(self, self._state))
 
@@ -57,7 +59,7 @@ class Placements(Application):
         self._book.end_those_over(begin)
         self._book.require_space(len(requests))
         ids = [secrets.token_hex(8) for _ in requests]
-        outcomes = self._policy.place_batch(list(zip(ids, requests, strict=True)), begin)
+        outcomes = place_batch(self._policy, list(zip(ids, requests, strict=True)), begin)
         answer: list[Expected | ImpossiblePlacement] = []
         for placement_id, request in zip(ids, requests, strict=True):
             outcome = outcomes[placement_id]

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from controller.errors import ControllerError
 from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.placements.sinbad import Placement, PlacementRequest
+from controller.policy.placements.request import Placement, PlacementRequest
 
 MAX_EXPECTED = 50_000
 REST_SECONDS = 2.0

@@ -20,11 +20,13 @@ class Kind(StrEnum):
       hash; it is a sequence of these paths.
     * COFLOW: order, path and rate of coflows. Made of (network, threshold_bytes): the graph, and the size above which
       MinCOF schedules a coflow; it is a `CoflowScheduler`.
+    * PLACEMENT: where the replicas of a new file go. Made of (network, generator); it is a `PlacementPolicy`.
     """
 
     REPLICA = "replica"
     PATH = "path"
     COFLOW = "coflow"
+    PLACEMENT = "placement"
 
 
 @dataclass(frozen=True, slots=True)

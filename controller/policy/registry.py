@@ -29,7 +29,7 @@ def _of(*used: int, place: str) -> Callable[..., Any]:
 
 
 _NETWORK, _FLOWS, _GENERATOR = 0, 1, 2
-_THRESHOLD = 1
+_THRESHOLD = _CHANCE = 1
 
 
 def _offered() -> Iterator[Policy]:
@@ -38,6 +38,9 @@ def _offered() -> Iterator[Policy]:
 
     def coflow(name: str, help: str, source: str, make: Callable[..., Any], ranks: bool = False) -> Policy:  # noqa: A002
         return Policy(Kind.COFLOW, name, help, source, make, ranks)
+
+    def placement(name: str, help: str, source: str, make: Callable[..., Any]) -> Policy:  # noqa: A002
+        return Policy(Kind.PLACEMENT, name, help, source, make)
 
     def comparator(name: str) -> Callable[..., Any]:
         return _of(_NETWORK, place=f"coflows.coflow_comparators.{name}")
@@ -79,6 +82,11 @@ def _offered() -> Iterator[Policy]:
     yield coflow("aalo", "queues by what coflows have sent, sizes unknown, ECMP",
                  "Chowdhury and Stoica, SIGCOMM 2015", comparator("Aalo"))
     yield coflow("fair", "nobody schedules: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
+    yield placement("sinbad", "one by one the machine whose tightest link has most to spare",
+                    "Chowdhury et al., Sinbad, SIGCOMM 2013",
+                    _of(_NETWORK, _CHANCE, place="placements.sinbad.Sinbad"))
+    yield placement("rack-aware", "the writer's own, its rack, then another rack, at random; the load does not count",
+                    "HDFS; Mayflower, section 5", _of(_NETWORK, _CHANCE, place="placements.rack_aware.RackAware"))
 
 
 POLICIES = PolicyRegistry(own_policies.found)

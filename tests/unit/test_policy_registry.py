@@ -13,6 +13,7 @@ from controller.policy.coflows.coflow import CoflowScheduler
 from controller.policy.errors import InvalidPolicy, UnknownPolicy
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path as NetworkPath
+from controller.policy.placements.request import Candidate, PlacementRequest
 from controller.policy.registry import POLICIES, Kind, Policy, PolicyRegistry
 from tests.unit.policy.networks import network_with
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 NEW_POLICIES = """
 from random import Random
 from controller.policy.coflows.coflow_comparators import FairSharing
+from controller.policy.placements.rack_aware import RackAware
 from controller.policy.registry import POLICIES, Kind, Policy
 
 class Last:
@@ -31,6 +33,7 @@ POLICIES.register(Policy(Kind.REPLICA, "last", "the last one", "a test", lambda 
 POLICIES.register(Policy(Kind.PATH, "longest-name", "for a test", "a test", lambda paths, header: paths[-1:]))
 POLICIES.register(Policy(Kind.COFLOW, "idle", "for a test", "a test", lambda network, bytes: FairSharing(network),
                          ranks_flows=True))
+POLICIES.register(Policy(Kind.PLACEMENT, "anywhere", "for a test", "a test", RackAware))
 
 import json
 from pathlib import Path
@@ -50,7 +53,7 @@ from topo.fabric import spine_leaf
 fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=1e9, oversubscription=1)
 for command in (main, up):
     help = CliRunner().invoke(command, ["--help"]).output
-    assert "last" in help and "idle" in help, help
+    assert "last" in help and "idle" in help and "anywhere" in help, help
 assert "longest-name" in CliRunner().invoke(main, ["--help"]).output
 settings = load_settings(replica_policy="last", path_policy="longest-name", coflow_policy="idle",
                          queues="priorities", coflow_key_file=Path("key"))
@@ -63,8 +66,9 @@ else:
     raise AssertionError("a ranking policy beside the queues of MinCOF")
 schema = json.dumps(ReadBody.model_json_schema())
 assert '"last"' in schema and '"longest-name"' in schema
-options = FabricCluster(FabricSettings(fabric=fabric, replica_policy="last", coflows="idle"))._controller().argv
-assert "idle" in options and "priorities" in options and "last" in options
+options = FabricCluster(FabricSettings(fabric=fabric, replica_policy="last", coflows="idle",
+                                       placement_policy="anywhere"))._controller().argv
+assert "idle" in options and "anywhere" in options and "priorities" in options and "last" in options
 assert method_of("last+longest-name", 1).name == "last+longest-name"
 network = network_of(fabric)
 assert isinstance(_scheduler("idle", network), FairSharing)
@@ -94,6 +98,10 @@ def test_every_policy_can_be_made() -> None:
         assert isinstance(path, NetworkPath)
     for policy in POLICIES.of(Kind.COFLOW):
         assert isinstance(POLICIES.make(Kind.COFLOW, policy.name, network, 0.0), CoflowScheduler)
+    for policy in POLICIES.of(Kind.PLACEMENT):
+        request = PlacementRequest("a", 8e6, (Candidate("a", "0"), Candidate("b", "1")), replicas=2)
+        placed = POLICIES.make(Kind.PLACEMENT, policy.name, network, Random(1)).place("file", request, 0.0)
+        assert [destination.host for destination in placed.destinations] == ["a", "b"]
 
 
 def test_the_documentation_names_every_policy() -> None:

@@ -6,9 +6,11 @@ Chowdhury, Kandula, Stoica: "Leveraging endpoint flexibility in data-intensive c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from controller.policy.errors import InvalidMeasurement
+from controller.policy.network.graph import Link, Network
 
 SMOOTHING = 0.2
 """Weight of a new measurement in the moving average (the paper's alpha)."""
@@ -101,7 +103,30 @@ class LinkEstimate:
                 kept.append(ramp._replace(before_bps=max(ramp.before_bps - lower_bps, 0.0)))
         self._ramps = kept
 
-    @property
-    def reserves(self) -> bool:
-        """Whether a placement still counts for its duration."""
-        return bool(self._ramps)
+
+class LinkEstimates:
+    """The estimates of a network's links. Those of links that are gone are forgotten."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._version = network.version
+        self._estimates: dict[Link, LinkEstimate] = {}
+
+    def __len__(self) -> int:
+        return len(self._estimates)
+
+    def of(self, link: Link) -> LinkEstimate:
+        """A link's, from now on if there was none."""
+        if self._version != self._network.version:
+            self._version = self._network.version
+            self._estimates = {known: estimate for known, estimate in self._estimates.items()
+                               if self._network.has_link(known)}
+        return self._estimates.setdefault(link, LinkEstimate())
+
+    def known(self, links: Iterable[Link]) -> list[LinkEstimate]:
+        """Those of these links that anything is known of."""
+        return [self._estimates[link] for link in links if link in self._estimates]
+
+    def expected_bps(self, links: Iterable[Link], now: float) -> float:
+        """What links are expected to carry together at `now`."""
+        return sum(estimate.expected_bps(now) for estimate in self.known(links))

@@ -7,22 +7,27 @@ itself, its edge switches, its pod's second tier, and so on. In a two-tier fabri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from controller.policy.network.graph import Link, Network
 
 _POD_RUNGS = 2
 
 
-class Rung(NamedTuple):
-    """The hosts below a rung, and the directed links that join it with the next one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rung:
+    """The hosts below a rung, the directed links that join it with the next one, and what these carry one way in
+    bits/s. Compared by identity: a network has each of its rungs once."""
 
     hosts: frozenset[str]
     uplinks: tuple[Link, ...]
+    downlinks: tuple[Link, ...]
+    capacity_bps: float
 
-    @property
-    def downlinks(self) -> tuple[Link, ...]:
-        return tuple((above, below) for below, above in self.uplinks)
+    def host_links(self, network: Network, down: bool) -> list[Link]:
+        """The links of the hosts below, towards them or from them: what these carry goes through the rung."""
+        ends = [(host, switch) for host in sorted(self.hosts) for switch in network.neighbours(host)]
+        return [(switch, host) for host, switch in ends] if down else ends
 
 
 class Tiers:
@@ -33,14 +38,18 @@ class Tiers:
         self._version: int | None = None
         self._tiers: dict[str, int] = {}
         self._rungs: dict[frozenset[str], Rung] = {}
+        self._rungs_from: dict[str, list[Rung]] = {}
 
-    def rungs_from(self, host: str) -> Iterator[Rung]:
+    def rungs_from(self, host: str) -> list[Rung]:
         """The rungs from a host upwards; the last one has no uplinks. A host that is not attached has that one."""
-        group = frozenset((host,))
-        while group:
-            rung = self._rung(group)
-            yield rung
-            group = frozenset(above for _, above in rung.uplinks)
+        self._follow_network()
+        if host not in self._rungs_from:
+            rungs, group = [], frozenset((host,))
+            while group:
+                rungs.append(self._rung(group))
+                group = frozenset(above for _, above in rungs[-1].uplinks)
+            self._rungs_from[host] = rungs
+        return self._rungs_from[host]
 
     def rungs_apart(self, host: str, other: str) -> Iterator[Rung]:
         """The rungs of a host that a path between the two crosses: those without `other` below them."""
@@ -63,7 +72,9 @@ class Tiers:
             links = [(node, other) for node in sorted(group) if node in self._network
                      for other in self._network.neighbours(node)]
             uplinks = tuple(link for link in links if self._tiers.get(link[1], 0) > self._tiers[link[0]])
-            self._rungs[group] = Rung(self._hosts_below(group), uplinks)
+            self._rungs[group] = Rung(self._hosts_below(group), uplinks,
+                                      tuple((above, below) for below, above in uplinks),
+                                      sum(map(self._network.capacity_bps, uplinks)))
         return self._rungs[group]
 
     def _hosts_below(self, group: frozenset[str]) -> frozenset[str]:
@@ -82,6 +93,7 @@ class Tiers:
             return
         self._version = self._network.version
         self._rungs.clear()
+        self._rungs_from.clear()
         self._tiers = dict.fromkeys(self._network.hosts, 0)
         row = list(self._network.hosts)
         while row:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from random import Random
 
 from controller.policy.network.graph import Link, Network, Path
-from controller.policy.network.link_estimate import LinkEstimate
+from controller.policy.network.link_estimate import LinkEstimates
 from controller.policy.network.tiers import Tiers
 from controller.policy.reads.selection_request import Replica, SelectionRequest
 
@@ -31,9 +31,7 @@ class SinbadR:
         self._network = network
         self._generator = generator
         self._tiers = Tiers(network)
-        self._estimates: dict[Link, LinkEstimate] = {}
-        self._version = network.version
-        """The network's when links that are gone were last forgotten."""
+        self._estimates = LinkEstimates(network)
 
     def choose(self, request: SelectionRequest, reachable: Sequence[Replica], now: float) -> Replica:
         pod = self._tiers.pod_of(request.client)
@@ -47,28 +45,16 @@ class SinbadR:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in the rate of a link; only what hosts send matters."""
         if self._network.is_host(link[0]):
-            self._estimate(link).measured(rate_bps, now)
+            self._estimates.of(link).measured(rate_bps, now)
 
     def flow_added(self, path: Path, size_bits: float, now: float) -> None:
         """Count a new transfer before the counters show it, so that requests do not all go the same way."""
         if path.links and self._network.has_link(path.links[0]):
             link = path.links[0]
-            estimate = self._estimate(link)
+            estimate = self._estimates.of(link)
             estimate.placed_until_measured(size_bits, self._network.capacity_bps(link), now)
-
-    def _estimate(self, link: Link) -> LinkEstimate:
-        if self._version != self._network.version:
-            self._version = self._network.version
-            self._estimates = {known: estimate for known, estimate in self._estimates.items()
-                               if self._network.has_link(known)}
-        return self._estimates.setdefault(link, LinkEstimate())
 
     def _residual_bps(self, replica: str, client: str, now: float) -> float:
         """Bandwidth left at the tightest rung between the replica and where its data turns to the client."""
-        return min((sum(map(self._network.capacity_bps, rung.uplinks)) - self._sent_bps(rung.hosts, now)
+        return min((rung.capacity_bps - self._estimates.expected_bps(rung.host_links(self._network, down=False), now)
                     for rung in self._tiers.rungs_apart(replica, client)), default=math.inf)
-
-    def _sent_bps(self, hosts: frozenset[str], now: float) -> float:
-        estimates = self._estimates
-        links = ((host, switch) for host in sorted(hosts) for switch in self._network.neighbours(host))
-        return sum(estimates[link].expected_bps(now) for link in links if link in estimates)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement, InvalidRequest
 from controller.policy.network.graph import Network
 from controller.policy.network.link_estimate import SMOOTHING, LinkEstimate
-from controller.policy.placements.sinbad import Candidate, MeasuredBy, Placement, PlacementRequest, Sinbad
+from controller.policy.placements.request import Candidate, Placement, PlacementRequest, place_batch
+from controller.policy.placements.sinbad import MeasuredBy, Sinbad
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, three_tier
 
@@ -48,7 +49,7 @@ def test_a_link_is_a_moving_average_and_a_placement_a_ramp_above_it_for_its_dura
     assert estimate.expected_bps(1.0) == pytest.approx(6e6)         # v_old + S/D
     assert estimate.expected_bps(6.0) == pytest.approx(4e6)         # half of it is through
     assert estimate.expected_bps(11.0) == pytest.approx(2e6)        # T = D
-    assert not estimate.reserves
+    assert estimate.placements(11.0) == 0
 
 
 def test_a_measurement_does_not_end_what_a_placement_expects_and_the_larger_of_both_counts() -> None:
@@ -149,13 +150,13 @@ def test_a_transfer_that_has_ended_is_expected_no_more(fabric: Fabric, network: 
 def test_a_batch_is_placed_smallest_first(fabric: Fabric, network: Network) -> None:
     sinbad = Sinbad(network, Random(1))
     wanted = [(size, PlacementRequest("p0r0h0", size * BLOCK_BITS, candidates_of(fabric))) for size in (3, 1, 2)]
-    assert list(sinbad.place_batch(wanted, 0.0)) == [1, 2, 3]
+    assert list(place_batch(sinbad, wanted, 0.0)) == [1, 2, 3]
 
 
 def test_a_batch_says_why_a_request_of_it_cannot_be_placed(fabric: Fabric, network: Network) -> None:
     good, bad = (PlacementRequest("p0r0h0", BLOCK_BITS, candidates_of(fabric, free_bytes=free_bytes))
                  for free_bytes in (math.inf, 0.0))
-    outcomes = Sinbad(network, Random(1)).place_batch([("good", good), ("bad", bad)], 0.0)
+    outcomes = place_batch(Sinbad(network, Random(1)), [("good", good), ("bad", bad)], 0.0)
     assert isinstance(outcomes["good"], Placement)
     assert isinstance(outcomes["bad"], ImpossiblePlacement) and outcomes["bad"].constraint == "hosts"
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from controller.counters.poller import EventMeasured
+from controller.errors import InvalidSettings
 from controller.placements import api, app, book
+from controller.policy.placements.rack_aware import RackAware
+from controller.settings import load_settings
 from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller
 
 WRITER = "10.0.0.1"
@@ -185,3 +188,9 @@ def test_a_link_that_goes_is_expected_to_carry_nothing_and_a_host_that_left_is_p
     again, = place(controller)
     assert again["passed_over"][gone] == "not attached to the network"
     assert len(hosts_of(again)) == 2
+
+
+def test_the_policy_is_the_one_of_the_settings() -> None:
+    assert type(Controller(placement_policy="rack-aware").placements._policy) is RackAware
+    with pytest.raises(InvalidSettings, match="placement policy 'nowhere' is not one of sinbad"):
+        load_settings(placement_policy="nowhere")

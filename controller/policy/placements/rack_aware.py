@@ -1,0 +1,62 @@
+"""Rack-aware placement that looks at no load: what a file gets where no controller answers.
+
+The filesystem's own rule (`fs/nameserver/placement.py`; Rizvi et al., "Mayflower", section 5, after HDFS): the first
+replica on the writer's machine, the second in the same rack, each further one in another rack. The bytes cross the
+core as often as by HDFS's rule (own, another rack, the same other rack).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from controller.policy.network.graph import Link, Network
+from controller.policy.placements.request import (
+    Candidate,
+    Destination,
+    Placement,
+    PlacementRequest,
+    allowed,
+    fitting,
+    unfit,
+)
+
+
+class RackAware:
+    """At random within the rule. See `PlacementPolicy`; nothing is expected of what was placed."""
+
+    def __init__(self, network: Network, generator: Random) -> None:
+        self._network = network
+        self._generator = generator
+
+    def link_measured(self, link: Link, rate_bps: float, now: float) -> bool:
+        """See `PlacementPolicy`: the load does not count."""
+        return False
+
+    def transfer_ended(self, transfer_id: object) -> None:
+        """See `PlacementPolicy`."""
+
+    def reserved(self, now: float) -> int:
+        """See `PlacementPolicy`: never any."""
+        return 0
+
+    def place(self, transfer_id: object, request: PlacementRequest, now: float) -> Placement:
+        """See `PlacementPolicy`."""
+        able = fitting(request, self._network)
+        chosen: list[Candidate] = []
+        while len(chosen) < request.replicas:
+            chosen.append(self._generator.choice(_preferred(request, allowed(request, able, chosen), chosen)))
+        slowest_bps = min(candidate.disk_bps for candidate in chosen)
+        destinations = tuple(Destination(candidate.host, candidate.disk_bps) for candidate in chosen)
+        taken = {candidate.host for candidate in chosen}
+        return Placement(destinations, slowest_bps, request.size_bits / slowest_bps, {
+            candidate.host: unfit(candidate, request, self._network) or "not drawn"
+            for candidate in request.candidates if candidate.host not in taken}, request.writer)
+
+
+def _preferred(request: PlacementRequest, free: list[Candidate], chosen: list[Candidate]) -> list[Candidate]:
+    if not chosen:
+        return [candidate for candidate in free if candidate.host == request.writer] or free
+    racks = {(candidate.pod, candidate.rack) for candidate in chosen}
+    if len(chosen) == 1:
+        return [candidate for candidate in free if (candidate.pod, candidate.rack) in racks] or free
+    return [candidate for candidate in free if (candidate.pod, candidate.rack) not in racks] or free

@@ -1,0 +1,35 @@
+"""Rack-aware placement: the filesystem's own rule, at random within it."""
+
+from random import Random
+
+import pytest
+
+from controller.policy.errors import ImpossiblePlacement
+from controller.policy.placements.rack_aware import RackAware
+from controller.policy.placements.request import Candidate, PlacementRequest
+from sim.fabric_network import network_of
+from topo.fabric import three_tier
+
+FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=3)
+CANDIDATES = tuple(Candidate(host.name, host.rack, host.pod) for host in FABRIC.hosts)
+
+
+def test_the_first_is_the_writers_own_the_second_in_its_rack_the_third_in_any_other() -> None:
+    policy = RackAware(network_of(FABRIC), Random(1))
+    thirds = set()
+    for number in range(100):
+        first, second, third = (FABRIC.host(one.host) for one in policy.place(
+            number, PlacementRequest("p0r1h0", 8e6, CANDIDATES), 0.0).destinations)
+        assert first.name == "p0r1h0" and second.rack == "p0r1" != third.rack
+        thirds.add(third.name)
+    assert len(thirds) == 9
+
+
+def test_constraints_hold_and_impossible_ones_are_refused() -> None:
+    policy = RackAware(network_of(FABRIC), Random(1))
+    placed = policy.place(1, PlacementRequest("p0r1h0", 8e6, CANDIDATES, least_racks=3, least_pods=2), 0.0)
+    hosts = [FABRIC.host(one.host) for one in placed.destinations]
+    assert len({host.rack for host in hosts}) == 3 and len({host.pod for host in hosts}) == 2
+    with pytest.raises(ImpossiblePlacement, match="pods"):
+        policy.place(2, PlacementRequest("p0r1h0", 8e6, CANDIDATES[:6], least_pods=2), 0.0)
+    assert policy.reserved(0.0) == 0
