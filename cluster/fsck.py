@@ -194,13 +194,21 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verif
     for entry in metadata.contents():
         entries[file_id_text(entry.content.file_id)] = entry
         progress(1)
-    surplus |= metadata.surplus()
+    surplus |= metadata.surplus() | _left_behind(entries, inventories)
     result.waiting = len(surplus)
     result.problems = compare(entries.values(), inventories, set(result.unreachable), surplus,
                               away=set(result.away))
     result.files = len(entries)
     result.replicas = sum(len(inventory) for inventory in inventories.values())
     return result
+
+
+def _left_behind(entries: Mapping[str, ContentEntry], inventories: Mapping[str, Inventory]) -> set[tuple[str, str]]:
+    """(file id, dataserver id) of readable contents whose file goes on without that dataserver, as after a drain or an
+    absence: the nameserver has them deleted."""
+    return {(file_id, name) for name, inventory in inventories.items() for file_id, report in inventory.items()
+            if (entry := entries.get(file_id)) is not None and name not in entry.dataserver_ids
+            and report.inode and report.epoch <= entry.content.epoch}
 
 
 def _add_damage(inventory: dict[str, FileReport], damage: Mapping[str, str]) -> None:

@@ -70,6 +70,8 @@ class Administration:
             reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names.get(number, ""))
         for file_id_text, number in self._recovery.copies():
             reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
+        for number, file_id_text in self._recovery.left_behind(self._clock_seconds()):
+            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
 
     def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
         with self._guard:

@@ -10,7 +10,7 @@ time (the service holds a lock).
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,6 +71,7 @@ class Recovery:
         self._lost_epochs: dict[str, tuple[int, int]] = {}    # the newest one reported, and what was made of it
         self._looked_at_all = False
         self._orphans: dict[tuple[int, str], float] = {}
+        self._left: dict[tuple[int, str], int] = {}     # what lies where its file has no replica any more: its epoch
         self._expected: dict[int, list[pb.FileReport]] = {}
         self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
         self._next_look_seconds = 0.0
@@ -126,6 +127,15 @@ class Recovery:
     def copies(self) -> list[tuple[str, int]]:
         """(file id, number of the dataserver) of the replicas that are being made."""
         return [(file_id, order.target) for file_id, order in self._orders.items()]
+
+    def left(self, file_id: str, content: Content, servers: Sequence[int], now_seconds: float) -> None:
+        """`servers` have left the set: what they hold is theirs no more, and may go although the file is removed."""
+        self._left.update({(number, file_id): content.epoch for number in servers
+                           if number not in content.replicas and self._registry.is_alive(number, now_seconds)})
+
+    def left_behind(self, now_seconds: float) -> Iterator[tuple[int, str]]:
+        """(number of the dataserver, file id) of what waits for its deletion on live ones as the file has left it."""
+        return (key for key in self._left if self._registry.is_alive(key[0], now_seconds))
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -184,17 +194,22 @@ class Recovery:
                 overtaken, epoch=report.epoch, member=server.number))[1]
             self._lost_epochs[report.file_id] = report.epoch, content.epoch
         if member or (order is not None and order.target == server.number):
-            self._orphans.pop(key, None)
+            self._forget(key)
             return
+        current = content is not None and content.file_id == file_id
+        if current and content is not None:
+            self._left[key] = content.epoch
         since = self._orphans.setdefault(key, now_seconds)
         if now_seconds - since < self._orphan_grace_seconds or not self._may_delete():
             return
-        current = content is not None and content.file_id == file_id
         if current and content is not None and not self._registry.is_alive(content.replicas[0], now_seconds):
             return   # it may be the last one that can be read
-        reply.drop.add(file_id=report.file_id, inode=report.inode, epoch=content.epoch if current and content else 0,
-                       size=report.size)
+        reply.drop.add(file_id=report.file_id, inode=report.inode, epoch=self._left.get(key, 0), size=report.size)
+        self._forget(key)
+
+    def _forget(self, key: tuple[int, str]) -> None:
         self._orphans.pop(key, None)
+        self._left.pop(key, None)
 
     def _is_newer(self, report: pb.FileReport, epoch: int) -> bool:
         """Whether it tells of an epoch that was lost: beyond all, or between the last one reported and the gap."""
@@ -279,7 +294,8 @@ class Recovery:
         wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
         for number in wanted.surplus:
             if number != content.replicas[0]:
-                self._namespace.configure(inode, content.file_id, partial(without, lost=number))
+                after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
+                self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing:
             self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
 

@@ -282,6 +282,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 request.inode, file_id,
                 lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add,
                                    new_epoch=request.new_epoch, least=least))
+            self._recovery.left(request.file_id, content, remove, self._clock_seconds())
             return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._replicas(content.replicas))
 
     # -------------------------------------------------------------- helpers

@@ -72,7 +72,8 @@ def test_the_replicas_of_a_dead_dataserver_are_made_again_and_it_comes_back_empt
         client.append(path, b"more")
         contents[path] += b"more"
     cluster.revive()
-    wait_until(lambda: check(client.metadata).clean, 30, f"{check(client.metadata).document()}")
+    wait_until(lambda: (found := check(client.metadata)).clean and not found.waiting, 30,
+               lambda: str(check(client.metadata).document()))
     assert not any(cluster.stored(dead, client.lookup(path).file_id).exists() for path in contents)
     read_all(client, contents)
 
@@ -142,6 +143,22 @@ def test_draining_moves_every_replica_and_undraining_lets_the_server_be_used_aga
     assert "to have up to 3 replicas, and only 2 other dataservers are in use" in impossible.stderr
     assert speedwell(cluster, "node", "undrain", "d0").returncode == 0
     read_all(client, contents)
+
+
+def test_after_a_drain_fsck_calls_what_waits_for_its_deletion_normal_also_of_files_that_are_removed(
+        tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=4, deletion_grace_seconds=3600) as cluster:
+        client = cluster.client()
+        contents = fill(client)
+        drained = next(iter(names(client.lookup("/f5"))))
+        assert speedwell(cluster, "node", "drain", drained, "--wait", "40").returncode == 0
+        after_drain = speedwell(cluster, "fsck")
+        assert (after_drain.returncode, after_drain.stdout.split()[0]) == (0, "normal:"), after_drain.stdout
+        client.remove("/f5")
+        del contents["/f5"]
+        after_removal = speedwell(cluster, "fsck")
+        assert after_removal.returncode == 0 and after_removal.stdout.endswith("clean\n"), after_removal.stdout
+        read_all(client, contents)
 
 
 def test_fsck_finds_what_is_wrong_and_repairs_it(tmp_path: Path) -> None:
