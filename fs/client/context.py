@@ -45,7 +45,8 @@ class ClientContext:
 
     def __init__(self, metadata: MetadataClient, *, controller: str | None, local_host: str | None,
                  replica_policy: str | None, path_policy: str | None, steer_min_bytes: int,
-                 controller_timeout_seconds: float, most_parts: int) -> None:
+                 controller_timeout_seconds: float, most_parts: int, paced: bool = False) -> None:
+        """With `paced`, dataservers hold back what they send, as for new replicas."""
         if not 1 <= most_parts <= MOST_PARTS:
             raise InvalidArgument(f"most_parts: {most_parts} is not between 1 and {MOST_PARTS}")
         if steer_min_bytes < 0:
@@ -62,6 +63,7 @@ class ClientContext:
         self.steer_min_bytes = steer_min_bytes
         self.most_parts = most_parts
         self.local_host = local_host
+        self.paced = paced
         self.identified = Identified(lambda: metadata.namespace)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}

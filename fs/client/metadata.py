@@ -190,9 +190,9 @@ class MetadataClient(PosixMetadata):
         """Have replicas moved in the background until all dataservers are about equally full."""
         self._call("Balance", pb.BalanceRequest())
 
-    def contents(self) -> Iterator[pb.ContentEntry]:
-        """Every file's content with its replicas, page by page."""
-        after, more = 0, True
+    def contents(self, after: int = 0) -> Iterator[pb.ContentEntry]:
+        """The content of every file beyond an inode with its replicas, page by page."""
+        more = True
         while more:
             reply = self._call("Contents", pb.ContentsRequest(after=after))
             yield from (entry for entry in reply.entries if entry.HasField("content"))

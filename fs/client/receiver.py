@@ -243,6 +243,7 @@ class RangeReceiver(Receiver):
                 start = self.position
             channel.send(DataRequest(read=ReadOperation(
                 file_id=self._attributes.file_id, offset=start, length=stop - start, sums=True,
+                paced=self._context.paced,
                 descriptors=channel.is_local and stop - start >= HANDED_OVER_BYTES)))
             self._asked += 1
 

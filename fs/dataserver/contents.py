@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
-from itertools import islice
 
 from fs.checksums import blocks_of
 from fs.dataserver.quarantine import Quarantine
@@ -14,9 +13,15 @@ from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 
 log = logging.getLogger(__name__)
 
-FILES_PER_SCAN = 100
-FILES_PER_FIRST_SCAN = 1000
-"""As long as a nameserver does not know all that is here: it deletes nothing before."""
+REPORT_BYTES = 64 << 10
+"""In a heartbeat at most, until the nameserver says how many it takes."""
+
+SCAN_SECONDS = 0.05
+FIRST_SCAN_SECONDS = 0.5
+"""In a heartbeat at most, as long as a nameserver does not know all that is here: it deletes nothing before."""
+
+FRAMING_BYTES = 3
+"""Of each report in its message."""
 
 PAUSE_SECONDS = 10.0
 """Between two reports of everything."""
@@ -34,6 +39,7 @@ class Contents:
         self.reports: list[FileReport] = []
         self.lost: list[FileReport] = []
         self.highest_inode = 0      # of all that was looked at
+        self.limit_bytes = REPORT_BYTES
         self.is_complete = False    # everything was reported since `begin_again`, with the present reports
         self._store = store
         self._quarantine = quarantine
@@ -56,28 +62,36 @@ class Contents:
         """Have the next files reported. After a start their lengths too: a crash may have cut off that report."""
         if self.reports or time.monotonic() < self._next_scan:
             return
-        limit = FILES_PER_SCAN if self.is_complete else FILES_PER_FIRST_SCAN
-        ids = list(islice(self._unscanned, limit))
-        for file_id in ids:
-            if self._quarantine.is_spared(file_id):
-                continue
-            try:
-                with self._store.opened(file_id) as file:
-                    self.highest_inode = max(self.highest_inode, file.inode)
-                    self.reports.append(FileReport(file_id=file_id, inode=file.inode, size=file.length,
-                                                   epoch=file.ordering.log(file.length).epoch))
-                    if self._first:
-                        self._store.note_growth(file)
-            except StorageFailed as error:
-                log.error("%s", error)
-                self.reports.append(FileReport(file_id=file_id, damage=str(error)))
-            except SpeedwellError as error:
-                log.warning("%s", error)
-        if len(ids) < limit:
-            self._unscanned = self._store.ids()
-            self._next_scan = time.monotonic() + PAUSE_SECONDS
-            self._first = False
-            self.is_complete = True
+        end = time.monotonic() + (SCAN_SECONDS if self.is_complete else FIRST_SCAN_SECONDS)
+        room = self.limit_bytes
+        for file_id in self._unscanned:
+            report = self._report(file_id)
+            if report is not None:
+                self.reports.append(report)
+                room -= report.ByteSize() + FRAMING_BYTES
+            if room <= 0 or time.monotonic() > end:
+                return
+        self._unscanned = self._store.ids()
+        self._next_scan = time.monotonic() + PAUSE_SECONDS
+        self._first = False
+        self.is_complete = True
+
+    def _report(self, file_id: str) -> FileReport | None:
+        if self._quarantine.is_spared(file_id):
+            return None
+        try:
+            with self._store.opened(file_id) as file:
+                self.highest_inode = max(self.highest_inode, file.inode)
+                if self._first:
+                    self._store.note_growth(file)
+                return FileReport(file_id=file_id, inode=file.inode, size=file.length,
+                                  epoch=file.ordering.log(file.length).epoch)
+        except StorageFailed as error:
+            log.error("%s", error)
+            return FileReport(file_id=file_id, damage=str(error))
+        except SpeedwellError as error:
+            log.warning("%s", error)
+            return None
 
     def compare(self, expected: Iterable[FileReport], copying: Container[str]) -> None:
         """Have those of `expected` reported as lost that are not here or cannot be read. One in quarantine is put

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import deque
 
 from fs.channel import ConnectionLost, MalformedFrame
@@ -13,6 +12,7 @@ from fs.client.receiver import RangeReceiver
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.disk import disk_error
+from fs.dataserver.pace import Pace
 from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
 from fs.errors import SpeedwellError, StorageFailed
@@ -31,7 +31,12 @@ from fs.proto.speedwell_pb2 import (
 
 log = logging.getLogger(__name__)
 
-WORKERS = 2
+WORKERS = 4
+"""Small files wait for answers most of the time."""
+
+LEAST_BYTES = 1 << 18
+"""What a copy counts for at least at the rate: a small one costs requests, not bytes."""
+
 PIECE_BYTES = 1 << 20
 COMMITTED_BYTES = 32 << 20
 """What is committed at once; a copy that is interrupted begins anew."""
@@ -55,11 +60,12 @@ class Copies:
         self._own = own
         self._context = ClientContext(
             MetadataClient(nameserver, 0), controller=controller, local_host=local_host, replica_policy=None,
-            path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1)
-        self._pace = _Pace(bytes_per_second)
+            path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1, paced=True)
+        self._pace = Pace(bytes_per_second)
         self._orders: deque[Copy] = deque()
         self._under_way: set[str] = set()
         self._failed: list[str] = []
+        self._made: list[str] = []
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stopping = False
@@ -70,11 +76,11 @@ class Copies:
         with self._changed:
             return list(self._under_way)
 
-    def take_failed(self) -> list[str]:
-        """File ids of the copies given up since the last call."""
+    def take_ended(self) -> tuple[list[str], list[str]]:
+        """File ids of the copies made, and of those given up, since the last call."""
         with self._changed:
-            failed, self._failed = self._failed, []
-            return failed
+            ended, self._made, self._failed = (self._made, self._failed), [], []
+            return ended
 
     def order(self, copy: Copy) -> None:
         """Make a replica, unless that is under way already."""
@@ -106,20 +112,18 @@ class Copies:
                 if self._stopping:
                     return
                 copy = self._orders.popleft()
-            failed = False
+            is_made = False
             try:
                 self._make(copy)
-                log.info("%s: this server is a replica now", copy.file_id)
+                is_made = True
+                log.debug("%s: this server is a replica now", copy.file_id)
             except (SpeedwellError, EOFError) as error:
                 log.warning("%s: no replica was made: %s", copy.file_id, error)
-                failed = True
             except Exception:
                 log.exception("%s: no replica was made", copy.file_id)
-                failed = True
             with self._changed:
                 self._under_way.discard(copy.file_id)
-                if failed:
-                    self._failed.append(copy.file_id)
+                (self._made if is_made else self._failed).append(copy.file_id)
 
     def _make(self, copy: Copy) -> None:
         check_file_id(copy.file_id)
@@ -131,6 +135,7 @@ class Copies:
         with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size,
                                            known.file_size) as file:
             file.ordering.pinned = True
+            self._pace.wait(LEAST_BYTES)
             for _ in range(MAX_ROUNDS):
                 if known.status not in (OK, NOT_FOUND):
                     raise StorageFailed(f"dataserver {primary.dataserver_id}: {known.message}")
@@ -158,7 +163,7 @@ class Copies:
         attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,
                                 replicas=copy.replicas, epoch=copy.epoch)
         receiver = RangeReceiver(self._context, attributes, file.length, length, steer=True)
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        buffer = memoryview(bytearray(min(PIECE_BYTES, max(1, length - file.length))))
         try:
             while receiver.position < length:
                 with file.turn:
@@ -197,20 +202,3 @@ class Copies:
             raise
         self._context.connections.give_back(primary.host, primary.port, channel)
         return reply
-
-
-class _Pace:
-    """Holds its callers back to a rate in bytes a second, in all."""
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._rate = bytes_per_second
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    def wait(self, count: int) -> None:
-        with self._lock:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + count / self._rate
-            ahead = self._free_at - now
-        if ahead > 0.1:
-            time.sleep(ahead)

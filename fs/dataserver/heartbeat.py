@@ -86,10 +86,12 @@ class Heartbeats:
         capacity_bytes, available_bytes = self._store.capacity()
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
+        under_way = self._copies.under_way
+        made, failed = self._copies.take_ended()
         request = HeartbeatRequest(
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
             disk=self._store.disk, deleted=deleted, reports=self._contents.reports, lost=self._contents.lost,
-            copying=self._copies.under_way, failed_copies=self._copies.take_failed(), term=self._term,
+            copying=under_way, failed_copies=failed, copied=made, term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode)
         self._mirroring.report(request)
         self._identity.introduce(request)
@@ -123,6 +125,7 @@ class Heartbeats:
                 log.error("the nameserver asks to delete a file it cannot mean: %s", error)
                 continue
             self._deleted.append(file_id)
+        self._contents.limit_bytes = reply.report_bytes or self._contents.limit_bytes
         self._contents.compare(reply.expected, self._copies.under_way)
         self._contents.drop(reply.drop, self._copies.under_way)
         for copy in reply.copies:

@@ -21,6 +21,7 @@ from fs.dataserver.mirror import Mirror
 from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.office import Authority
+from fs.dataserver.pace import Pace
 from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, MAX_KEEP_SECONDS, Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.server import DataServer
@@ -55,7 +56,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--controller", metavar="URL",
                         help="SDN controller that chooses where the copies of lost replicas are read from")
     parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
-                        help="at most so many bytes a second for copies of lost replicas (default: 64 MiB)")
+                        help="of lost replicas, this server receives at most so many bytes a second, and sends "
+                        "as many; the rest is for clients (default: 64 MiB)")
     parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
                         "its checksums per second; 0: only what clients report (default: %(default)s)")
     parser.add_argument("--quarantine", type=float, default=DEFAULT_KEEP_SECONDS, metavar="SECONDS", help="for how "
@@ -111,7 +113,8 @@ def run(flags: argparse.Namespace) -> int:
                         lambda: bool(quarantine) or not mirror.is_empty or next(store.ids(), None) is not None,
                         mirror.holders.namespace)
     server = DataServer(store, listener, authority, scrubber=scrubber,
-                        local_listener=local.listen(advertised, port), quarantine=quarantine, identity=identity)
+                        local_listener=local.listen(advertised, port), quarantine=quarantine, identity=identity,
+                        pace=Pace(flags.recovery_rate))
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate)

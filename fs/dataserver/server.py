@@ -13,6 +13,7 @@ from fs.dataserver.append import Appends
 from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
 from fs.dataserver.identity import Identity
 from fs.dataserver.office import Authority
+from fs.dataserver.pace import SLICE_BYTES, Pace
 from fs.dataserver.primary import Primary
 from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.scrub import Scrubber
@@ -49,7 +50,9 @@ class DataServer(FrameServer):
     def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *,
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
                  max_connections: int = 0, scrubber: Scrubber | None = None,
-                 quarantine: Quarantine | None = None, identity: Identity | None = None) -> None:
+                 quarantine: Quarantine | None = None, identity: Identity | None = None,
+                 pace: Pace | None = None) -> None:
+        """`pace` is that of what is sent for replicas that others make."""
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
                          max_connections=max_connections)
         self._store = store
@@ -60,6 +63,7 @@ class DataServer(FrameServer):
         self._quarantine = quarantine
         self._dataserver_id = authority.dataserver_id
         self._identity = identity
+        self._pace = pace
         self._versions = Versions(store, self._relays, primary)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
@@ -122,7 +126,10 @@ class DataServer(FrameServer):
                     if not promised:
                         channel.send(reply, more=True)
                         promised = True
-                    channel.send_file(descriptor, start, count)
+                    if operation.paced and self._pace is not None:
+                        self._send_paced(channel, descriptor, start, count, self._pace)
+                    else:
+                        channel.send_file(descriptor, start, count)
                 if not promised:
                     channel.send(reply)
         except NoSuchFile as error:
@@ -132,6 +139,12 @@ class DataServer(FrameServer):
             if self._scrubber is not None:
                 self._scrubber.report(operation.file_id)
             self._fail_read(channel, promised, DataReply(status=IO_ERROR, message=str(error)))
+
+    def _send_paced(self, channel: Channel, descriptor: int, start: int, count: int, pace: Pace) -> None:
+        for position in range(start, start + count, SLICE_BYTES):
+            length = min(SLICE_BYTES, start + count - position)
+            pace.wait(length)
+            channel.send_file(descriptor, position, length)
 
     def _fail_read(self, channel: Channel, promised: bool, reply: DataReply) -> None:
         if promised:  # in the middle of raw bytes only a closed connection can be told from data

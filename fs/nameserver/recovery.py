@@ -11,12 +11,12 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.nameserver import requests
 from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, overtaken, succession, without
+from fs.nameserver.copy_orders import CopyOrders
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import Content
@@ -37,19 +37,11 @@ PAUSE_SECONDS = 5.0
 """Between two looks at all files when all is well."""
 
 MAX_EXPECTED = 1000
-COPIES_PER_SERVER = 2
-UNHEARD_SECONDS = 15.0
-"""A copy that its dataserver does not report as under way for so long is ordered from another one."""
+REPORTED_BYTES = 128 << 10
+REPORTED_BYTES_AWAITED = 512 << 10
+"""Of contents, a second from all dataservers together; more while some have not reported all they hold."""
 
 Replicas = Callable[[Sequence[int]], Sequence[pb.Replica]]
-
-
-@dataclass
-class _CopyOrder:
-    inode: int
-    target: int
-    copy: pb.Copy
-    heard_seconds: float
 
 
 class Recovery:
@@ -66,7 +58,7 @@ class Recovery:
         self._generator = generator
         self._grace_seconds = grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
-        self._orders: dict[str, _CopyOrder] = {}
+        self._orders = CopyOrders()
         self._may_delete = may_delete
         self._lost_epochs: dict[str, tuple[int, int]] = {}    # the newest one reported, and what was made of it
         self._looked_at_all = False
@@ -126,7 +118,7 @@ class Recovery:
 
     def copies(self) -> list[tuple[str, int]]:
         """(file id, number of the dataserver) of the replicas that are being made."""
-        return [(file_id, order.target) for file_id, order in self._orders.items()]
+        return list(self._orders)
 
     def left(self, file_id: str, content: Content, servers: Sequence[int], now_seconds: float) -> None:
         """`servers` have left the set: what they hold is theirs no more, and may go although the file is removed."""
@@ -146,18 +138,13 @@ class Recovery:
             self._each(lambda report=report: self._lost(server, report, reply, now_seconds))  # type: ignore[misc]
         for report in request.reports:
             self._each(lambda report=report: self._reported(server, report, reply, now_seconds))  # type: ignore[misc]
-        for file_id in request.copying:
-            order = self._orders.get(file_id)
-            if order is not None and order.target == server.number:
-                order.heard_seconds = now_seconds
-        for file_id in request.failed_copies:
-            order = self._orders.get(file_id)
-            if order is not None and order.target == server.number:
-                del self._orders[file_id]
-        self._forget_orders(now_seconds)
+        self._orders.heard(server.number, request.copying, [*request.copied, *request.failed_copies], now_seconds)
+        self._orders.forget_dead(lambda number: self._registry.is_alive(number, now_seconds))
         self._look(now_seconds)
-        reply.copies.extend(order.copy for order in self._orders.values() if order.target == server.number)
+        reply.copies.extend(self._orders.to_send(server.number, request.copying))
         reply.expected.extend(self._expected.pop(server.number, ()))
+        reply.report_bytes = (REPORTED_BYTES if self._may_delete() else REPORTED_BYTES_AWAITED) // max(
+            1, self._registry.alive_count(now_seconds))
 
     @staticmethod
     def _each(take: Callable[[], None]) -> None:
@@ -185,7 +172,6 @@ class Recovery:
         if not report.inode and key not in self._orphans:
             return   # it cannot be read: not known to be an orphan unless a check found it so
         content = self._content(report.inode)
-        order = self._orders.get(report.file_id)
         member = content is not None and content.file_id == file_id and server.number in content.replicas
         if content is not None and content.file_id == file_id and self._is_newer(report, content.epoch):
             log.warning("inode %d: the dataserver %s knows epoch %d, which the namespace does not", report.inode,
@@ -193,7 +179,7 @@ class Recovery:
             content = self._namespace.configure(report.inode, file_id, partial(
                 overtaken, epoch=report.epoch, member=server.number))[1]
             self._lost_epochs[report.file_id] = report.epoch, content.epoch
-        if member or (order is not None and order.target == server.number):
+        if member or self._orders.is_made_by(report.file_id, server.number):
             self._forget(key)
             return
         current = content is not None and content.file_id == file_id
@@ -221,15 +207,6 @@ class Recovery:
             return self._namespace.inode(inode).content
         except NoSuchFile:
             return None
-
-    def _forget_orders(self, now_seconds: float) -> None:
-        for file_id, order in list(self._orders.items()):
-            content = self._content(order.inode)
-            gone = content is None or requests.file_id_text(content.file_id) != file_id
-            if gone or (content is not None and order.target in content.replicas) \
-                    or now_seconds - order.heard_seconds > UNHEARD_SECONDS \
-                    or not self._registry.is_alive(order.target, now_seconds):
-                del self._orders[file_id]
 
     # ------------------------------------------------------------------ looking at all files
 
@@ -322,9 +299,8 @@ class Recovery:
         file_id = requests.file_id_text(content.file_id)
         if file_id in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
             return False
-        busy = Counter(order.target for order in self._orders.values())
         candidates = [candidate for candidate in self._registry.candidates(now_seconds)
-                      if busy[candidate.number] < COPIES_PER_SERVER
+                      if self._orders.has_room(candidate.number, content.size_bytes)
                       and (targets is None or candidate.number in targets)]
         holders = [Candidate(server.number, server.host, server.rack)
                    for server, _ in self._registry.with_state(content.replicas, now_seconds)
@@ -335,7 +311,7 @@ class Recovery:
         names = [server.dataserver_id for server, _ in self._registry.with_state(replaces, now_seconds)]
         copy = pb.Copy(file_id=file_id, inode=inode, chunk_size=content.chunk_size_bytes,
                        epoch=content.epoch, replicas=self._replicas(content.replicas), replaces=names)
-        self._orders[file_id] = _CopyOrder(inode, chosen.number, copy, now_seconds)
+        self._orders.add(copy, chosen.number, content.size_bytes, now_seconds)
         log.info("inode %d: another replica on the dataserver with number %d", inode, chosen.number)
         return True
 

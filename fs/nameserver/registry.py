@@ -163,8 +163,8 @@ class Registry:
             numbers.append(number)
         return tuple(numbers)
 
-    def any_alive(self, now_seconds: float) -> bool:
-        return any(self.is_alive(number, now_seconds) for number in self._servers)
+    def alive_count(self, now_seconds: float) -> int:
+        return sum(self.is_alive(number, now_seconds) for number in self._servers)
 
     def statuses(self) -> list[tuple[Dataserver, Status]]:
         """All dataservers ever seen, by id."""

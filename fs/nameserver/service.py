@@ -349,7 +349,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         now = self._clock_seconds()
         candidates = self._registry.candidates(now)
         if not candidates:
-            if self._registry.any_alive(now):
+            if self._registry.alive_count(now):
                 raise NoSpace("every live dataserver is full")
             raise NoReplicaAvailable("no dataserver is alive to hold the file")
         if not advised or not set(advised) <= {candidate.number for candidate in candidates}:

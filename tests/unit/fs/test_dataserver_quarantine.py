@@ -121,11 +121,10 @@ def test_a_restored_content_is_not_reported_as_an_orphan_at_once(store: FileStor
     assert contents.reports == []
 
 
-def test_an_inventory_is_complete_when_the_last_reports_have_been_answered(store: FileStore,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fs.dataserver.contents.FILES_PER_FIRST_SCAN", 2)
+def test_an_inventory_is_complete_when_the_last_reports_have_been_answered(store: FileStore) -> None:
     made = {make(store, SMALL, inode) for inode in (7, 9, 8)}
     contents = Contents(store, Quarantine(store))
+    contents.limit_bytes = 60   # a report begins as long as there is room
     contents.begin_again()
     contents.scan()
     first = list(contents.reports)
@@ -138,6 +137,20 @@ def test_an_inventory_is_complete_when_the_last_reports_have_been_answered(store
     assert (contents.is_complete, contents.highest_inode) == (True, 9)
     contents.begin_again()
     assert not contents.is_complete
+
+
+def test_contents_are_reported_by_bytes(store: FileStore) -> None:
+    for inode in range(1, 301):
+        make(store, SMALL, inode)
+    contents = Contents(store, Quarantine(store))
+    contents.limit_bytes = 1000
+    sizes = []
+    while not contents.is_complete:
+        contents.scan()
+        sizes.append(HeartbeatRequest(reports=contents.reports).ByteSize())
+        contents.reported()
+    assert all(900 < size < 1100 for size in sizes[:5])
+    assert contents.highest_inode == 300
 
 
 # ---------------------------------------------------------------------- identity

@@ -13,6 +13,7 @@ from fs.channel import Channel, connect
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.office import Authority
+from fs.dataserver.pace import SLICE_BYTES, Pace
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.proto.speedwell_pb2 import (
@@ -22,6 +23,7 @@ from fs.proto.speedwell_pb2 import (
     DataReply,
     DataRequest,
     LengthOperation,
+    ReadOperation,
 )
 from tests.commits import commit_of
 from tests.waiting import wait_until
@@ -36,7 +38,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[tuple[DataServer, threading.Thread]] = []
     store = FileStore(tmp_path, "d0")
 
-    def begin(**limits: float) -> tuple[DataServer, tuple[str, int]]:
+    def begin(**limits: object) -> tuple[DataServer, tuple[str, int]]:
         listener = socket.create_server(("127.0.0.1", 0))
         server = DataServer(store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")), **limits)  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve)
@@ -123,3 +125,28 @@ def test_a_stop_closes_idle_connections_at_once_and_lets_a_request_end(start: St
         assert (reply.status, reply.file_size) == (OK, 4)
         stopper.join(15)
         assert not stopper.is_alive()
+
+
+def test_what_is_sent_for_new_replicas_keeps_to_a_rate_and_reads_of_clients_do_not(start: Start) -> None:
+    length = 3 * SLICE_BYTES
+    _, address = start(pace=Pace(2 * SLICE_BYTES))
+
+    def read_seconds(paced: bool) -> float:
+        began = time.monotonic()
+        channel.send(DataRequest(read=ReadOperation(file_id=FILE_ID, length=length, paced=paced)))
+        reply = channel.expect(DataReply)
+        assert (reply.status, reply.length) == (OK, length)
+        channel.receive_all(memoryview(bytearray(length)))
+        return time.monotonic() - began
+
+    with connected(address) as channel:
+        data = bytes(length)
+        channel.send(DataRequest(append=AppendOperation(file_id=FILE_ID, inode=1, path=b"/f", chunk_size=1 << 30,
+                                                        length=length, offset=0, epoch=1)))
+        channel.send_bytes([data])
+        assert channel.expect(DataReply).status == OK
+        channel.send(commit_of(*address, FILE_ID, 0, data))
+        assert channel.expect(DataReply).status == OK
+        paced, free = read_seconds(paced=True), read_seconds(paced=False)
+    assert paced >= 1.4
+    assert free < paced

@@ -1,0 +1,130 @@
+"""Orders to make lost replicas again, as dataservers get them with their heartbeats; time is set by the tests."""
+
+import pytest
+
+from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES
+from fs.proto import speedwell_pb2 as pb
+from tests.unit.fs.test_nameserver_service import Bench, ids
+
+GRACE_SECONDS = 60
+FILES = 400
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def fill(bench: Bench, files: int, size_bytes: int, replication: int = 2) -> list[pb.Attributes]:
+    """Files with a replica on d0 and others."""
+    return [bench.commit(bench.create(b"/f%d" % number, replicas=["d0", f"d{1 + number % 3}"][:replication]),
+                         size_bytes) for number in range(files)]
+
+
+def lose_d0(bench: Bench) -> None:
+    for _ in range(GRACE_SECONDS + 5):
+        bench.now_seconds += 1
+        for number in (1, 2, 3):
+            bench.beat(number)
+
+
+def beat(bench: Bench, number: int, seconds: float = 1, **fields: object) -> list[str]:
+    """The files that a dataserver is told to copy."""
+    bench.now_seconds += seconds
+    return [copy.file_id for copy in bench.beat(number, **fields).copies]
+
+
+def join(bench: Bench, file: pb.Attributes, target: str) -> None:
+    """Make a dataserver a replica, as the file's primary does."""
+    now = bench.service.lookup(pb.LookupRequest(inode=file.inode, to_append=True)).attributes
+    bench.service.change_replicas(pb.ChangeReplicasRequest(
+        inode=file.inode, file_id=file.file_id, epoch=now.epoch, dataserver_id=ids(now)[0], add=[target]))
+
+
+def test_many_small_files_of_a_lost_server_are_ordered_at_once(bench: Bench) -> None:
+    fill(bench, FILES, 4096)
+    lose_d0(bench)
+    ordered = {file_id for number in (1, 2, 3) for file_id in beat(bench, number)}
+    assert len(ordered) > FILES / 2
+
+
+def test_large_files_are_ordered_up_to_the_bytes_in_flight(bench: Bench) -> None:
+    fill(bench, 30, BYTES_IN_FLIGHT // 4)
+    lose_d0(bench)
+    ordered = [beat(bench, number) for number in (1, 2, 3)]
+    assert all(1 <= len(files) <= 4 for files in ordered)
+
+
+def test_a_file_larger_than_all_that_may_be_in_flight_is_copied_alone(bench: Bench) -> None:
+    fill(bench, 6, 3 * BYTES_IN_FLIGHT)
+    lose_d0(bench)
+    assert [len(beat(bench, number)) for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_empty_files_count_too(bench: Bench) -> None:
+    fill(bench, 3 * BYTES_IN_FLIGHT // LEAST_BYTES + 600, 0)
+    lose_d0(bench)
+    for _ in range(10):
+        ordered = [beat(bench, number, 0.2) for number in (1, 2, 3)]
+    assert all(len(files) == BYTES_IN_FLIGHT // LEAST_BYTES for files in ordered)
+
+
+def test_a_copy_that_is_under_way_is_not_ordered_again_and_one_that_was_not_heard_of_is(bench: Bench) -> None:
+    fill(bench, 12, 4096)
+    lose_d0(bench)
+    ordered = beat(bench, 1)
+    assert len(ordered) > 1
+    assert set(beat(bench, 1, copying=ordered[:1])) == set(ordered[1:])
+
+
+def test_finished_copies_make_room_at_once(bench: Bench) -> None:
+    files = {file.file_id: file for file in fill(bench, 60, BYTES_IN_FLIGHT // 2)}
+    lose_d0(bench)
+    first = beat(bench, 1)
+    for file_id in first:
+        join(bench, files[file_id], "d1")
+    second = beat(bench, 1, copied=first)
+    assert first and second and not set(first) & set(second)
+
+
+def test_a_copy_given_up_is_ordered_again(bench: Bench) -> None:
+    (file,) = fill(bench, 1, 4096)
+    lose_d0(bench)
+    ordered = {number: beat(bench, number) for number in (2, 3)}
+    target = next(number for number, files in ordered.items() if files)
+    assert ordered[target] == [file.file_id]
+    again = [beat(bench, number, failed_copies=[file.file_id]) for number in (target, 2, 3, target)]
+    assert any(again)
+
+
+def test_orders_of_a_target_that_dies_go_to_another_one(bench: Bench) -> None:
+    fill(bench, 1, 4096)
+    lose_d0(bench)
+    target = next(number for number in (2, 3) if beat(bench, number))
+    other = 5 - target
+    found = [file_id for _ in range(8) for number in (1, other) for file_id in beat(bench, number, 0.5)]
+    assert found
+
+
+def test_dataservers_share_what_they_may_report_of_their_contents(bench: Bench) -> None:
+    alone, many = Bench(1), Bench(40)
+    one = alone.beat(0).report_bytes
+    each = many.beat(0).report_bytes
+    assert 0 < each < one < 41 * each
+
+
+def test_more_is_reported_while_an_inventory_is_awaited(bench: Bench) -> None:
+    assert bench.beat(0, inventory_complete=False, term=0).report_bytes >= bench.beat(0).report_bytes
+    bench.restart()
+    awaited = bench.beat(0, inventory_complete=False).report_bytes
+    for number in range(4):
+        bench.beat(number)
+    assert awaited > bench.beat(0).report_bytes
+
+
+def test_a_replica_made_is_no_longer_missing(bench: Bench) -> None:
+    (file,) = fill(bench, 1, 4096)
+    lose_d0(bench)
+    target = next(number for number in (2, 3) if beat(bench, number))
+    join(bench, file, f"d{target}")
+    assert not beat(bench, target, copied=[file.file_id])
