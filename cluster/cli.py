@@ -1,18 +1,13 @@
-"""The `speedwell` command: finds the module of the command that was asked for, and says what went wrong.
-
-Exit codes: 0 done, 1 refused or failed (one line on standard error says why), 2 wrong usage,
-130 interrupted.
-"""
+"""The `speedwell` command: finds the module of the command that was asked for."""
 
 import importlib
-import os
 import signal
-import sys
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
+from fs import command_line
 from fs.ending import run_to_the_end
 
 # name: module, attribute, the line in `speedwell --help` (so that the help imports no command)
@@ -52,12 +47,6 @@ COMMANDS = {
     "man": ("cluster.commands.man", "man", "Write a man page for every command into DIRECTORY/man1."),
     "version": ("cluster.commands.version", "version", "Print the version."),
 }
-DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
-INTERRUPTED = 130
-
-
-class Interrupted(Exception):
-    """Ctrl-C. Click would turn KeyboardInterrupt into an abort with an empty line of its own."""
 
 
 class LazyGroup(click.Group):
@@ -67,7 +56,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            raise Interrupted from None
+            raise command_line.Interrupted from None
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,46 +101,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line (default: the process's own); returns the exit code. Never raises."""
-    try:
-        code = speedwell.main(arguments, prog_name="speedwell", standalone_mode=False)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except (Interrupted, click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", INTERRUPTED)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return 2
-    except click.UsageError as error:
-        place = error.ctx.command_path if error.ctx else "speedwell"
-        message = " ".join(error.format_message().split()).rstrip(".,")     # choices come in many lines
-        return _fail(f"{message} (see `{place} --help`)", 2)
-    except BrokenPipeError:
-        # Nobody reads our output any more; keep the interpreter from flushing into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        return _fail(_explain(error), 1)
-
-
-def _explain(error: Exception) -> str:
-    """One line for a user. Only errors nobody foresaw mention their type."""
-    if os.environ.get(DEBUG_VARIABLE):
-        raise error
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    if isinstance(error, OSError) and error.strerror:
-        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
-        return ": ".join([" -> ".join(str(name) for name in names), error.strerror] if names
-                         else [error.strerror])
-    if type(error).__module__.partition(".")[0] in ("cluster", "coflow", "controller", "fs", "sim", "topo"):
-        return str(error)
-    return (f"unexpected {type(error).__name__}: {error} "
-            f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
-
-
-def _fail(message: str, code: int) -> int:
-    click.echo(f"speedwell: {message}", err=True)
-    return code
+    return command_line.run(speedwell, "speedwell", arguments)
 
 
 def _terminated(number: int, frame: FrameType | None) -> Any:

@@ -24,15 +24,17 @@ import click
 import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from cluster.commands.sweeping import show
 from cluster.commands.up import MOUNT_ROOT
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
+from fs import units
 from fs.client import Client
 from fs.errors import SpeedwellError
+from sim.experiments.report import Table
 from topo.emulation import EmulationError
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
@@ -244,29 +246,24 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
 
 
 def _show(console: Console, results: list[dict[str, Any]]) -> None:
-    console.print(_table(results))
+    show(_table(results))
     share = max(row["switch_cpu_share"] for row in results)
     console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
 
 
 def _table(results: list[dict[str, Any]]) -> Table:
     """A row for each replica that served a read, as a read in parts has a path for each of them."""
-    table = Table(title=f"The large file ({LARGE_FILE_BYTES >> 20} MiB), read on {results[0]['reader']} "
-                        "while the way to the nearest replica is congested", title_justify="left")
-    for heading in ("replica + path policy", "replica", "path"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("share", "seconds", "MB/s", "ratio"):
-        table.add_column(heading, justify="right")
+    columns = ("replica + path policy", "replica", "path", "share", "seconds", "MB/s", "ratio")
+    rows = []
     for row in results:
-        of_read = [row["policy"].replace("+", " + "), f"{row['seconds']:.2f}",
-                   f"{row['bytes'] / row['seconds'] / 1e6:.2f}", f"{row['ratio']:.2f}"]
+        figures = [f"{row['seconds']:.2f}", f"{row['bytes'] / row['seconds'] / 1e6:.2f}", f"{row['ratio']:.2f}"]
         for source in row["sources"]:
-            policy, *figures = of_read
-            table.add_row(policy, source["replica"],
-                          " → ".join([source["replica"], *source["path"][1:-1], row["reader"]]),
-                          f"{source['bytes'] / row['bytes']:.0%}", *figures)
-            of_read = [""] * len(of_read)
-    return table
+            rows.append((row["policy"].replace("+", " + "), source["replica"],
+                         " → ".join([source["replica"], *source["path"][1:-1], row["reader"]]),
+                         f"{source['bytes'] / row['bytes']:.0%}", *figures))
+            figures = [""] * len(figures)
+    return Table(f"The large file ({units.size(LARGE_FILE_BYTES)}), read on {results[0]['reader']} while the way to "
+                 "the nearest replica is congested", columns, rows, columns[3:])
 
 
 def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:

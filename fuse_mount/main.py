@@ -12,6 +12,7 @@ from types import ModuleType
 
 import click
 
+from fs.command_line import Number
 from fs.ending import run_to_the_end
 from fuse_mount import binding, mountpoint
 from fuse_mount.daemon import Report, start_daemon
@@ -54,7 +55,7 @@ class Settings:
 @click.option("--controller", metavar="URL", help="SDN controller that steers reads; without one every read "
               "takes the nearest replica.")
 @click.option("--local-host", metavar="IP", help="Address of this host on the fabric.")
-@click.option("--cache-seconds", type=click.FloatRange(0, 3600), default=1.0, show_default=True,
+@click.option("--cache-seconds", type=Number(0, 3600), default=1.0, show_default=True,
               help="How old attributes may be that a look-up (not an open) answers.")
 @click.option("--parts", type=click.IntRange(1, 16), default=2, show_default=True,
               help="The most replicas that a read may come from at once, where the controller expects that to be "

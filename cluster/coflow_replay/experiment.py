@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from cluster.coflow_replay.replay import (
     BEST_EFFORT_PACKETS,
@@ -28,6 +27,7 @@ from controller.policy.coflows.mincof import THRESHOLD_BYTES
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_workload import generate
 from sim.experiments.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks
+from sim.experiments.report import Table
 from sim.experiments.results_file import ResultsFile
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, spine_leaf
@@ -127,25 +127,26 @@ def _run(task: CoflowTask, scale: CoflowScale, say: Callable[[str], None]) -> di
 def cpu_table(results: Sequence[dict[str, Any]]) -> Table:
     """What each switch took of a processor in a method's runs, on average, and how busy the machine was."""
     switches = list(dict.fromkeys(name for result in results for name in result["switch_cpu"]))
-    table = Table("point", "method", *switches, "machine", title="Processor time of the switches, % of a processor")
+    rows = []
     for names, runs in _groups(results).items():
         shares = (fmean(run["switch_cpu"][switch] for run in runs) if switch in runs[0]["switch_cpu"] else None
                   for switch in switches)
-        table.add_row(*names, *("" if share is None else f"{share:.1%}" for share in shares),
-                      f"{fmean(run['machine_busy'] for run in runs):.0%}")
-    return table
+        rows.append((*names, *("" if share is None else f"{share:.1%}" for share in shares),
+                     f"{fmean(run['machine_busy'] for run in runs):.0%}"))
+    return Table("Processor time of the switches, % of a processor", ("point", "method", *switches, "machine"), rows,
+                 (*switches, "machine"))
 
 
 def simulated_table(results: Sequence[dict[str, Any]]) -> Table:
     """Means beside those that the simulator has for the same coflows, and the coflow that took longest: one that
     stood still shows there."""
-    table = Table("point", "method", "mean, s", "simulated, s", "/ simulated", "slowest coflow, s",
-                  title="Beside the simulator")
+    columns = ("point", "method", "mean, s", "simulated, s", "/ simulated", "slowest coflow, s")
+    rows = []
     for names, runs in _groups(results).items():
         mean, simulated = (fmean(run[name] for run in runs) for name in ("mean_seconds", "simulated_seconds"))
-        table.add_row(*names, f"{mean:.2f}", f"{simulated:.2f}", f"{mean / simulated:.2f}",
-                      f"{max(max(run['seconds']) for run in runs):.1f}")
-    return table
+        rows.append((*names, f"{mean:.2f}", f"{simulated:.2f}", f"{mean / simulated:.2f}",
+                     f"{max(max(run['seconds']) for run in runs):.1f}"))
+    return Table("Beside the simulator", columns, rows, columns[2:])
 
 
 def _groups(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:

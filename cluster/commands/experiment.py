@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands import mincof_experiment
+from cluster.commands.sweeping import Output, existing_options
 from controller.policy_options import PolicyOption, policy_path_option
+from fs.command_line import Number
 
 if TYPE_CHECKING:
     from cluster.replay.scale import Scale
@@ -45,17 +47,17 @@ Say = Callable[[str], None]
               "[default: 3; quick and coflows: 1]")
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
               "[default: 600; quick: 100]")
-@click.option("--host-mbps", type=click.FloatRange(1, 1000), help="With --emulate: rate of a host's link; files "
+@click.option("--host-mbps", type=Number(1, 1000), help="With --emulate: rate of a host's link; files "
               f"shrink with it.  [default: {HOST_MBPS:g}; coflows: {mincof_experiment.HOST_MBPS:g}]")
-@click.option("--slowdown", type=click.FloatRange(1, 20), help="With --emulate: files grow by it and come so much "
+@click.option("--slowdown", type=Number(1, 20), help="With --emulate: files grow by it and come so much "
               f"less often, so a file is more frames.  [default: 1; {AGREEMENT}: {AGREEMENT_SLOWDOWN:g}]")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
-@click.option("--resume", is_flag=True, help="Go on with what DIR has.")
+@existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], seed: int,
                runs: int | None, reads: int | None, host_mbps: float | None, slowdown: float | None,
-               output: Path | None, resume: bool, scheduler: str | None) -> None:
+               output: Path | None, resume: bool, force: bool, scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
@@ -86,20 +88,21 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     if emulate:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
     directory = output or Path("results") / (f"{name}-emulated" if not simulate else name)
+    results = Output(directory, resume, force)
     try:
         if is_coflows and not simulate:
             mincof_experiment.emulate(name, quick, seed, runs or 1, host_mbps or mincof_experiment.HOST_MBPS,
-                                      slowdown or 1.0, directory, resume)
+                                      slowdown or 1.0, results)
             return
         if is_coflows:
-            mincof_experiment.run(name, policies, quick, seed, directory, resume, scheduler)
+            mincof_experiment.run(name, policies, quick, seed, results, scheduler)
             return
         if not emulate:
-            _simulate(name, policies, quick, seed, directory, resume, scheduler)
+            _simulate(name, policies, quick, seed, results, scheduler)
             return
         runs, reads = runs or (1 if quick else 3), reads or (100 if quick else 600)
         speedup = QUICK_SPEEDUP if quick else 1 / (slowdown or (AGREEMENT_SLOWDOWN if name == AGREEMENT else 1.0))
-        _emulate(name, quick, seed, runs, reads, host_mbps or HOST_MBPS, speedup, directory, resume)
+        _emulate(name, quick, seed, runs, reads, host_mbps or HOST_MBPS, speedup, results)
     except SimulationError as error:
         raise click.ClickException(str(error)) from None
 
@@ -107,20 +110,21 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
 # ------------------------------------------------------------------ simulated
 
 
-def _simulate(name: str, policies: tuple[str, ...], quick: bool, seed: int, output: Path, resume: bool,
+def _simulate(name: str, policies: tuple[str, ...], quick: bool, seed: int, output: Output,
               scheduler: str | None) -> None:
-    from cluster.commands.sweeping import finish, progress_bar, write_manifest
+    from cluster.commands.sweeping import finish, progress_bar
     from sim.experiments import mayflower
     from sim.experiments.custom import method_of
-    from sim.experiments.sweep import run_sweep
+    from sim.experiments.engine import run_all
+    from sim.experiments.sweep import run_task
 
     figure = mayflower.FIGURES[name]
     figure = replace(figure, methods=(*figure.methods, *(method_of(policy, 1) for policy in policies)))
     tasks = mayflower.tasks(figure, quick, seed)
-    write_manifest(output, _manifest(name, "simulate", quick, seed, tasks) | _simulator())
-    with progress_bar(name, len(tasks), output) as (finished, _):
-        results = run_sweep(tasks, output / "results.jsonl", resume, finished, scheduler)
-    finish(figure, results, output)
+    results_file = output.open(_manifest(name, "simulate", quick, seed, tasks) | _simulator())
+    with progress_bar(name, len(tasks), output.directory) as (finished, _):
+        results = run_all(tasks, run_task, results_file, finished, scheduler)
+    finish(figure, results, output.directory)
 
 
 def _simulator() -> dict[str, object]:
@@ -141,7 +145,7 @@ def _simulator() -> dict[str, object]:
 
 
 def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps: float, speedup: float,
-             output: Path, resume: bool) -> None:
+             output: Output) -> None:
     from cluster.commands.sweeping import finish
     from cluster.errors import ClusterError
     from cluster.hdfs.libraries import JavaMissing
@@ -154,31 +158,27 @@ def _emulate(name: str, quick: bool, seed: int, runs: int, reads: int, host_mbps
     try:
         scale = Scale(host_bps=host_mbps * 1e6, speedup=speedup)
         tasks = emulated_tasks(figure, quick, seed, runs, reads)
-        results = _replay(name, quick, seed, tasks, scale, output, resume)
+        results = _replay(name, quick, seed, tasks, scale, output)
     except JavaMissing as error:
         click.echo(f"{name} is skipped: {error}")
         return
     except (ClusterError, EmulationError) as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; what has finished is in {output}, --resume goes on") from None
     if name == AGREEMENT:
-        _compare(tasks, scale, output)
+        _compare(tasks, scale, output.directory)
     else:
-        finish(figure, results, output)
+        finish(figure, results, output.directory)
     _warn_of_saturation(results)
 
 
-def _replay(name: str, quick: bool, seed: int, tasks: list[Task], scale: Scale, output: Path,
-            resume: bool) -> list[dict[str, Any]]:
-    from cluster.commands.sweeping import progress_bar, write_manifest
+def _replay(name: str, quick: bool, seed: int, tasks: list[Task], scale: Scale,
+            output: Output) -> list[dict[str, Any]]:
+    from cluster.commands.sweeping import progress_bar
     from cluster.replay import experiment as replayed
-    from sim.experiments.results_file import ResultsFile
 
-    with progress_bar(name, len(tasks), output) as (finished, say):
+    results_file = output.open(_manifest(name, "emulate", quick, seed, tasks) | replayed.manifest(scale))
+    with progress_bar(name, len(tasks), output.directory) as (finished, say):
         system = _system(name, say)
-        results_file = ResultsFile(output / "results.jsonl", resume)
-        write_manifest(output, _manifest(name, "emulate", quick, seed, tasks) | replayed.manifest(scale))
         return replayed.run_emulated(tasks, scale, results_file, finished, say, system)
 
 
@@ -197,7 +197,7 @@ def _system(name: str, say: Say) -> Callable[[Scale, float], Any]:
 
 
 def _compare(tasks: list[Task], scale: Scale, output: Path) -> None:
-    from cluster.commands.output import console
+    from cluster.commands.sweeping import show
     from cluster.replay import agreement
     from sim.experiments.results_file import ResultsFile
 
@@ -205,7 +205,7 @@ def _compare(tasks: list[Task], scale: Scale, output: Path) -> None:
     rows = agreement.compare(tasks, scale, ResultsFile(output / "results.jsonl", resume=True), delays)
     document = {**agreement.manifest(delays), "methods": [agreement.as_json(row) for row in rows]}
     (output / "agreement.json").write_text(json.dumps(document, indent=2) + "\n")
-    console().print(agreement.table_of(rows))
+    show(agreement.table_of(rows))
     click.echo(f"{output}: results.jsonl, agreement.json, manifest.json")
 
 

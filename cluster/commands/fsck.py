@@ -10,6 +10,7 @@ import click
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
 from cluster.errors import CannotTell
+from fs.command_line import Number
 
 if TYPE_CHECKING:
     from cluster.fsck import Check, Problem
@@ -25,7 +26,7 @@ POLL_SECONDS = 0.5
               "there is no newer one. Contents that it does not know go to quarantine.")
 @click.option("--verify", is_flag=True, help="Compare all stored bytes with their checksums now. Otherwise only "
               "damage is told that dataservers have found and could not repair.")
-@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), default=300.0, show_default=True,
+@click.option("--timeout", "timeout_seconds", type=Number(0), default=300.0, show_default=True,
               metavar="SECONDS", help="How long a repair may take.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @connection_options

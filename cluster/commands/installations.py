@@ -9,12 +9,15 @@ from typing import Any
 import click
 
 from cluster import current, mounts
-from cluster.commands.output import console, echo, echo_json
+from cluster.commands.output import echo, echo_json
+from cluster.commands.watching import watch_options
 from cluster.processes import Processes
+from cluster.tables import echo_table
 
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+@watch_options
 def list_installations(as_json: bool) -> None:
     """List the installations of this machine, the one started last first.
 
@@ -38,14 +41,10 @@ def list_installations(as_json: bool) -> None:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "directory", "kind", "state", "nameserver", "mounts"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("kind", "state"))
+    cells = []
     for row in rows:
         state = ("stopped" if not row["running"] else "running" if row["running"] == row["processes"]
                  else f"{row['running']} of {row['processes']} run")
-        table.add_row("*" if row["default"] else "", row["directory"], row["kind"], state,
-                      row["nameserver"] if row["running"] else "", "\n".join(row["mounts"]))
-    console().print(table)
+        cells.append(("*" if row["default"] else "", row["directory"], row["kind"], state,
+                      row["nameserver"] if row["running"] else "", ", ".join(row["mounts"])))
+    echo_table(("default", "directory", "kind", "state", "nameserver", "mounts"), cells)

@@ -15,17 +15,18 @@ from cluster.commands.output import (
     LINK_TYPE,
     REGULAR_TYPE,
     attributes_document,
-    bytes_for_people,
     echo,
     echo_json,
     group_name,
-    local_time,
     mode_string,
     printable,
     text,
     type_name,
     user_name,
 )
+from cluster.commands.watching import watch_options
+from cluster.tables import echo_table
+from fs import units
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -37,6 +38,7 @@ Entry = tuple[bytes, "Attributes"]
 @click.command()
 @click.option("-H", "--human", is_flag=True, help="Sizes as KiB, MiB, ...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
+@watch_options
 @connection_options
 def df(human: bool, as_json: bool, target: Target) -> None:
     """Show how much space there is, in bytes on the dataservers' disks: a file takes its size for each replica."""
@@ -48,9 +50,9 @@ def df(human: bool, as_json: bool, target: Target) -> None:
         echo_json({"nameserver": target.nameserver, "size": size, "used": size - available, "available": available,
                    "used_percent": percent})
         return
-    cells = [bytes_for_people(count) if human else str(count) for count in (size, size - available, available)]
-    for line in (("size", "used", "available", "use"), (*cells, f"{percent} %")):
-        echo("  ".join(f"{cell:>{max(len(wide), 9)}}" for cell, wide in zip(line, (*cells, ""), strict=True)))
+    cells = [units.size(count) if human else str(count) for count in (size, size - available, available)]
+    columns = ("size", "used", "available", "use")
+    echo_table(columns, [[*cells, f"{percent} %"]], columns)
 
 
 @click.command()
@@ -132,8 +134,8 @@ def _target(attributes: Attributes) -> str:
 def _long_lines(entries: list[Entry], human: bool) -> list[str]:
     rows = [(mode_string(attributes), str(len(attributes.replicas) or "-"), user_name(attributes.uid),
              group_name(attributes.gid),
-             bytes_for_people(attributes.size) if human else str(attributes.size),
-             local_time(attributes.mtime_ns), _short_line((name, attributes)) + _target(attributes))
+             units.size(attributes.size) if human else str(attributes.size),
+             units.moment(attributes.mtime_ns), _short_line((name, attributes)) + _target(attributes))
             for name, attributes in entries]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(6)]
     return [f"{mode} {replicas:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} "
@@ -147,14 +149,14 @@ def _description(path: str, attributes: Attributes) -> list[tuple[str, Any]]:
              ("mode", f"{attributes.mode:04o} {mode_string(attributes)}"),
              ("owner", f"{user_name(attributes.uid)}:{group_name(attributes.gid)} "
                        f"({attributes.uid}:{attributes.gid})"),
-             ("modified", local_time(attributes.mtime_ns)), ("changed", local_time(attributes.ctime_ns))]
+             ("modified", units.moment(attributes.mtime_ns)), ("changed", units.moment(attributes.ctime_ns))]
     if attributes.type == LINK_TYPE:
         lines.insert(2, ("target", printable(attributes.target)))
     if attributes.type != REGULAR_TYPE:
         return lines
     chunks = -(-attributes.size // attributes.chunk_size) if attributes.chunk_size else 0
-    lines[2:2] = [("size", f"{attributes.size} bytes ({bytes_for_people(attributes.size)})"),
-                  ("chunks", f"{chunks} of up to {bytes_for_people(attributes.chunk_size)}"),
+    lines[2:2] = [("size", f"{attributes.size} bytes ({units.size(attributes.size)})"),
+                  ("chunks", f"{chunks} of up to {units.size(attributes.chunk_size)}"),
                   ("file id", attributes.file_id)]
     return lines
 

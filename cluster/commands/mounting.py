@@ -13,6 +13,7 @@ from cluster.commands.connection import Target, connection_options, parts_option
 from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
 from cluster.processes import Command, Processes, program
+from fs.command_line import Number
 
 
 @click.command()
@@ -21,7 +22,7 @@ from cluster.processes import Command, Processes, program
                                                   "/etc/fuse.conf).")
 @click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
 @click.option("--strong", is_flag=True, help="A read sees every append that was acknowledged before, by whomever.")
-@click.option("--cache-seconds", type=click.FloatRange(0, 3600), metavar="SECONDS",
+@click.option("--cache-seconds", type=Number(0, 3600), metavar="SECONDS",
               help="How old the attributes may be that a look-up answers.  [default: 1]")
 @parts_option
 @connection_options

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.output import echo, echo_json
+from cluster.commands.watching import watch_options
+from cluster.tables import echo_table
+from fs import units
+from fs.command_line import Number
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -23,11 +27,10 @@ def node() -> None:
 
 @node.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; sizes in bytes.")
+@watch_options
 @connection_options
 def list_nodes(as_json: bool, target: Target) -> None:
     """List the dataservers with what they hold."""
-    from rich.table import Table
-
     with target.connect() as client:
         statuses = client.statistics().dataservers
     rows: list[dict[str, Any]] = [
@@ -39,11 +42,10 @@ def list_nodes(as_json: bool, target: Target) -> None:
     if as_json:
         echo_json(rows)
         return
-    table = Table("name", "address", "rack", "state", "replicas", "available", "of", box=None)
-    for row in rows:
-        table.add_row(row["name"], row["address"], row["rack"], row["state"], str(row["replicas"]),
-                      bytes_for_people(row["available_bytes"]), bytes_for_people(row["capacity_bytes"]))
-    console().print(table)
+    echo_table(("name", "address", "pod", "rack", "state", "replicas", "free", "disk"),
+               [(row["name"], row["address"], row["pod"], row["rack"], row["state"], str(row["replicas"]),
+                 units.size(row["available_bytes"]), units.size(row["capacity_bytes"])) for row in rows],
+               ("replicas", "free", "disk"))
 
 
 def _state(alive: bool, draining: bool) -> str:
@@ -52,7 +54,7 @@ def _state(alive: bool, draining: bool) -> str:
 
 @node.command()
 @click.argument("name")
-@click.option("--wait", "wait_seconds", type=click.FloatRange(0), metavar="SECONDS",
+@click.option("--wait", "wait_seconds", type=Number(0), metavar="SECONDS",
               help="Wait until it holds no replica any more; exit code 1 if that takes longer.")
 @connection_options
 def drain(name: str, wait_seconds: float | None, target: Target) -> None:
@@ -71,7 +73,7 @@ def drain(name: str, wait_seconds: float | None, target: Target) -> None:
             f"{name} keeps {stuck} of its {len(left)} replicas: their files are to have up to {max(left)} replicas, "
             f"and only {others} other dataservers are in use. Add one, or `speedwell node undrain {name}`")
     if wait_seconds is not None and left:
-        raise click.ClickException(f"{name} still holds {len(left)} replicas after {wait_seconds:g} s")
+        raise click.ClickException(f"{name} still holds {len(left)} replicas after {units.duration(wait_seconds)}")
     echo(f"{name} holds no replicas any more" if not left else
          f"{name} is being drained: {len(left)} replicas to move; `speedwell node list` shows how far it is")
 
@@ -121,5 +123,5 @@ def balance(target: Target) -> None:
             return
         client.metadata.balance()
     for name, count in moves.items():
-        echo(f"{name}: {'gives' if count > 0 else 'takes'} about {bytes_for_people(abs(count))}")
+        echo(f"{name}: {'gives' if count > 0 else 'takes'} about {units.size(abs(count))}")
     echo("replicas move in the background; `speedwell node list` shows how far they are")

@@ -1,4 +1,4 @@
-"""How commands print: names as the terminal can show them, sizes, times, JSON, tables."""
+"""How commands print: names as the terminal can show them, attributes, JSON."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 import os
 import stat
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fs.proto.speedwell_pb2 import Attributes, Replica
 
 # FileType of the wire format, which costs an import of protobuf to name
@@ -44,31 +41,6 @@ def echo(line: str) -> None:
 def echo_json(document: Any) -> None:
     """Print one JSON document (pure ASCII: names that are not UTF-8 hold lone surrogates)."""
     click.echo(json.dumps(document, indent=2))
-
-
-def bytes_for_people(count: int) -> str:
-    """`1.5 MiB`; below 1 KiB the exact number of bytes."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def duration_for_people(seconds: int) -> str:
-    """`7 days`, `1 day 12 h`, `30 min`, `90 s`: exact, in at most as many units as it takes."""
-    days, left = divmod(seconds, 86400)
-    hours, left = divmod(left, 3600)
-    minutes, left = divmod(left, 60) if seconds % 60 == 0 or seconds >= 120 else (0, left)
-    parts = [f"{days} day{'s' if days > 1 else ''}" if days else "", f"{hours} h" if hours else "",
-             f"{minutes} min" if minutes else "", f"{left} s" if left else ""]
-    return " ".join(filter(None, parts)) or "0 s"
-
-
-def local_time(time_ns: int) -> str:
-    """Local time to the minute."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ns // 1_000_000_000))
 
 
 def type_name(attributes: Attributes) -> str:
@@ -121,10 +93,3 @@ def replica_document(replica: Replica) -> dict[str, Any]:
     """A replica as a JSON object."""
     return {"dataserver_id": replica.dataserver_id, "host": replica.host, "port": replica.port,
             "rack": replica.rack, "pod": replica.pod, "alive": replica.alive}
-
-
-def console() -> Console:
-    """Where tables go: as wide as the terminal, and wide enough to cut nothing where there is none."""
-    from rich.console import Console
-
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200)

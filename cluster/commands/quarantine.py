@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.output import echo, echo_json
 from cluster.errors import ClusterError
+from cluster.tables import echo_table
+from fs import units
 
 if TYPE_CHECKING:
     from fs.client import Client
     from fs.proto.speedwell_pb2 import FileReport, Replica
 
 PIECE_BYTES = 4 << 20
-DAY_SECONDS = 86400
 
 
 @click.group()
@@ -29,8 +30,6 @@ def quarantine() -> None:
 @connection_options
 def list_quarantine(as_json: bool, target: Target) -> None:
     """List what is kept, where, under which path it was made, and for how long it stays."""
-    from rich.table import Table
-
     with target.connect(for_bytes=True) as client:
         rows = [_document(server, report) for server, report in _found(client)]
     if as_json:
@@ -38,11 +37,10 @@ def list_quarantine(as_json: bool, target: Target) -> None:
     elif not rows:
         echo("nothing is in quarantine")
     else:
-        table = Table("content", "dataserver", "size", "goes in", "path", box=None)
-        for row in rows:
-            table.add_row(row["content"], row["dataserver"], bytes_for_people(row["size_bytes"]),
-                          f"{row['seconds_left'] / DAY_SECONDS:.1f} days", row["path"] or row["damage"])
-        console().print(table)
+        echo_table(("content", "dataserver", "size", "goes in", "path"),
+                   [(row["content"], row["dataserver"], units.size(row["size_bytes"]),
+                     units.about(row["seconds_left"]), row["path"] or row["damage"]) for row in rows],
+                   ("size", "goes in"))
 
 
 @quarantine.command()
@@ -63,7 +61,7 @@ def restore(content: str, path: str | None, target: Target) -> None:
         _ask(client, server, QuarantineOperation(restore=content))
         destination = os.fsencode(path) if path else report.path
         _copy(client, server, report, destination)
-        echo(f"{os.fsdecode(destination)}: {report.size} bytes")
+        echo(f"{os.fsdecode(destination)}: {units.size(report.size)}")
 
 
 @quarantine.command()

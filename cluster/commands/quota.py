@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
+from cluster.commands.watching import watch_options
+from cluster.tables import echo_table
+from fs import units
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import QuotaRecord
@@ -54,6 +57,7 @@ def clear(path: str, target: Target) -> None:
 @quota.command()
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; sizes in bytes.")
+@watch_options
 @connection_options
 def show(path: str, as_json: bool, target: Target) -> None:
     """Show the quotas that hold in PATH, the innermost first."""
@@ -63,6 +67,7 @@ def show(path: str, as_json: bool, target: Target) -> None:
 
 @quota.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; sizes in bytes.")
+@watch_options
 @connection_options
 def list_quotas(as_json: bool, target: Target) -> None:
     """List all quotas, with the paths of when they were set."""
@@ -71,21 +76,17 @@ def list_quotas(as_json: bool, target: Target) -> None:
 
 
 def _print(quotas: Sequence[QuotaRecord], as_json: bool, none: str) -> None:
-    from rich.table import Table
-
     if as_json:
         echo_json([_document(record) for record in quotas])
         return
     if not quotas:
         echo(none)
         return
-    table = Table("directory", "used", "of", "files", "of", "", box=None)
-    for record in quotas:
-        limited_bytes, limited_files = record.HasField("max_bytes"), record.HasField("max_files")
-        table.add_row(os.fsdecode(record.path), bytes_for_people(record.used_bytes),
-                      bytes_for_people(record.max_bytes) if limited_bytes else "any", str(record.used_files),
-                      str(record.max_files) if limited_files else "any", "counting" if record.counting else "")
-    console().print(table)
+    columns = ("directory", "used", "allowed", "files", "files allowed", "state")
+    echo_table(columns, [(os.fsdecode(record.path), units.size(record.used_bytes),
+                          units.size(record.max_bytes) if record.HasField("max_bytes") else "any",
+                          str(record.used_files), str(record.max_files) if record.HasField("max_files") else "any",
+                          "counting" if record.counting else "counted") for record in quotas], columns[1:5])
 
 
 def _document(record: QuotaRecord) -> dict[str, Any]:

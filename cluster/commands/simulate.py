@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cluster.commands.sweeping import Output, existing_options
 from controller.policy_options import PolicyOption, policy_path_option
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               default=Path("results/simulate"), show_default=True, help="Where results go.")
-@click.option("--resume", is_flag=True, help="Go on with what DIR has.")
+@existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
              locality: tuple[float, float, float], files: int, read_mib: float, poll_seconds: float, reads: int,
-             runs: int, seed: int, output: Path, resume: bool, scheduler: str | None) -> None:
+             runs: int, seed: int, output: Path, resume: bool, force: bool, scheduler: str | None) -> None:
     """Simulate reads on a fabric of any size.
 
     Prints a table of completion times by method and arrival rate, with 95 % confidence intervals, and leaves
@@ -56,7 +57,7 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
         workloads = [Workload(rate, locality, files, read_bits=read_mib * 2**20 * 8) for rate in dict.fromkeys(rates)]
         chosen = [method_of(method, parts) for method in dict.fromkeys(methods)]
         tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed, poll_seconds)
-        _run(tasks, fabric, output, resume, scheduler)
+        _run(tasks, fabric, Output(output, resume, force), scheduler)
     except (SimulationError, PolicyError, InvalidFabric) as error:
         raise click.ClickException(str(error)) from None
 
@@ -68,26 +69,22 @@ def _fabric(spec: str | None) -> Fabric:
     return fabric_of(8.0) if spec is None else parse_fabric(spec)
 
 
-def _run(tasks: list[CustomTask], fabric: Fabric, output: Path, resume: bool, scheduler: str | None) -> None:
+def _run(tasks: list[CustomTask], fabric: Fabric, output: Output, scheduler: str | None) -> None:
     from dataclasses import asdict
 
-    from cluster.commands.sweeping import finish, progress_bar, write_manifest
+    from cluster.commands.sweeping import finish, progress_bar
     from sim.experiments.custom import run_custom
     from sim.experiments.engine import run_all
     from sim.experiments.report import Layout
-    from sim.experiments.results_file import ResultsFile
     from sim.experiments.sweep import WARM_UP
     from sim.simulation import Delays
 
     rates = {task.workload.reads_per_server_second for task in tasks}
     layout = Layout(title=f"Completion times, {fabric.name}, {len(fabric.hosts)} hosts", claims=(),
                     x_label="reads per server and second", base=tasks[0].method.name, lines=len(rates) > 1)
-    results_file = ResultsFile(output / "results.jsonl", resume)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "fabric.json").write_text(fabric.to_json())
-    write_manifest(output, {"fabric": "fabric.json", "runs": [task.parameters() for task in tasks],
-                            "delays_seconds": asdict(Delays(poll_interval=tasks[0].poll_seconds)),
-                            "warm_up": WARM_UP})
-    with progress_bar("simulate", len(tasks), output) as (finished, _):
+    results_file = output.open({"fabric": "fabric.json", "runs": [task.parameters() for task in tasks],
+                                "delays_seconds": asdict(Delays(poll_interval=tasks[0].poll_seconds)),
+                                "warm_up": WARM_UP}, {"fabric.json": fabric.to_json()})
+    with progress_bar("simulate", len(tasks), output.directory) as (finished, _):
         results = run_all(tasks, run_custom, results_file, finished, scheduler)
-    finish(layout, results, output)
+    finish(layout, results, output.directory)

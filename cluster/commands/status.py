@@ -10,9 +10,12 @@ import click
 
 from cluster import current, mounts
 from cluster.commands.connection import installation_option, last_started
-from cluster.commands.output import bytes_for_people, console, echo, echo_json, replica_document
+from cluster.commands.output import echo, echo_json, replica_document
+from cluster.commands.watching import watch_options
 from cluster.processes import Processes, is_running, resident_bytes
 from cluster.supervision import Told, told
+from cluster.tables import echo_table
+from fs import units
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import StatisticsReply
@@ -42,6 +45,7 @@ class Status:
               help="The local installation in DIR; default: the one started last.")
 @installation_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes in bytes.")
+@watch_options
 @click.pass_context
 def status(context: click.Context, nameserver: str | None, directory: Path | None, installation: Path | None,
            as_json: bool) -> None:
@@ -133,7 +137,7 @@ def _add_statistics(state: Status) -> None:
     state.statistics = _document(reply)
     state.problems += reply.warnings
     state.problems += [f"dataserver {server['dataserver_id']} is dead: no heartbeat for "
-                       f"{server['last_heartbeat_seconds_ago']:.0f} s"
+                       f"{units.about(server['last_heartbeat_seconds_ago'])}"
                        for server in state.statistics["dataservers"] if not server["alive"]]
     if reply.unwritable:
         state.problems.append(f"{reply.unwritable} files cannot be changed: fewer than {reply.min_replicas} of their "
@@ -179,36 +183,28 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     servers = statistics["dataservers"]
     alive = sum(server["alive"] for server in servers)
     echo(f"{statistics['files']} files, {statistics['directories']} directories; "
-         f"{bytes_for_people(statistics['available_bytes'])} of "
-         f"{bytes_for_people(statistics['capacity_bytes'])} free; {statistics['replication']} replicas, "
-         f"at least {statistics['min_replicas']} for a change, fsync policy {statistics['fsync']}, "
-         f"chunks of {bytes_for_people(statistics['chunk_size'])}; "
-         f"dataservers: {alive} alive, {len(servers) - alive} dead")
+         f"{units.size(statistics['available_bytes'])} of {units.size(statistics['capacity_bytes'])} free")
+    echo(f"{statistics['replication']} replicas, at least {statistics['min_replicas']} for a change; "
+         f"chunks of {units.size(statistics['chunk_size'])}; fsync policy {statistics['fsync']}")
+    echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
     if statistics["awaited_inventories"]:
         echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
 
 
 def _print_servers(state: Status) -> None:
     """One table of the processes here and the dataservers that the nameserver knows."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("process", "pid", "state", "memory", "address", "rack", "free"):
-        table.add_column(column, justify="right" if column in ("pid", "memory", "free") else "left",
-                         no_wrap=True)
+    rows = []
     servers = {server["dataserver_id"]: server
                for server in (state.statistics or {}).get("dataservers", [])}
     for process in state.processes:
         server = servers.pop(process["name"].removeprefix("dataserver-"), None)
         memory = process["memory_bytes"]
-        table.add_row(process["name"], str(process["pid"]) if process["alive"] else "",
-                      state.roles.get(process["address"], "running") if process["alive"] else "[red]DEAD[/red]",
-                      bytes_for_people(memory) if memory else "", process["address"],
-                      server["rack"] if server else "",
-                      bytes_for_people(server["available_bytes"]) if server else "")
+        rows.append((process["name"], str(process["pid"]) if process["alive"] else "",
+                     state.roles.get(process["address"], "running") if process["alive"] else "DEAD",
+                     units.size(memory) if memory else "", process["address"], server["rack"] if server else "",
+                     units.size(server["available_bytes"]) if server else ""))
     for server in servers.values():
-        table.add_row(server["dataserver_id"], "", "alive" if server["alive"] else "[red]DEAD[/red]", "",
-                      f"{server['host']}:{server['port']}", server["rack"],
-                      bytes_for_people(server["available_bytes"]))
-    if table.row_count:
-        console().print(table)
+        rows.append((server["dataserver_id"], "", "alive" if server["alive"] else "DEAD", "",
+                     f"{server['host']}:{server['port']}", server["rack"], units.size(server["available_bytes"])))
+    if rows:
+        echo_table(("process", "pid", "state", "memory", "address", "rack", "free"), rows, ("pid", "memory", "free"))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from sim.experiments.report import Layout
+    from sim.experiments.report import Layout, Table
+    from sim.experiments.results_file import ResultsFile
 
+F = TypeVar("F", bound=Callable[..., Any])
 Finished = Callable[[int], None]
 Say = Callable[[str], None]
+CAPTION_COLUMNS = 80
+MADE_OF_RESULTS = ("table.csv", "plot.png", "agreement.json")
 
 
 @contextmanager
@@ -44,26 +52,73 @@ def progress_bar(name: str, runs: int, output: Path) -> Iterator[tuple[Finished,
             raise
 
 
-def write_manifest(output: Path, manifest: dict[str, object]) -> None:
-    """The exact parameters beside the results, and the versions that made them."""
+@dataclass(frozen=True)
+class Output:
+    """Where results go, and what is to happen to those that are there."""
+
+    directory: Path
+    resume: bool
+    force: bool
+
+    def open(self, manifest: dict[str, object], beside: Mapping[str, str] = MappingProxyType({})) -> ResultsFile:
+        """The file of results. Nothing is written, replaced or removed before the first of them is there; then the
+        exact parameters, the versions that make them and the texts of the files `beside` are put beside it. Raises
+        InvalidSetting."""
+        from sim.experiments.results_file import ResultsFile
+
+        def begin() -> None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for name in MADE_OF_RESULTS if self.force else ():
+                (self.directory / name).unlink(missing_ok=True)
+            for name, text in {**beside, "manifest.json": _manifest(manifest)}.items():
+                (self.directory / name).write_text(text)
+
+        return ResultsFile(self.directory / "results.jsonl", self.resume, self.force, begin)
+
+
+def existing_options(function: F) -> F:
+    """Adds --resume and --force."""
+
+    @click.option("--resume", is_flag=True, help="Go on with what DIR has.")
+    @click.option("--force", is_flag=True, help="Begin anew, and replace what DIR has.")
+    @functools.wraps(function)
+    def checked(*arguments: Any, resume: bool, force: bool, **options: Any) -> Any:
+        if resume and force:
+            raise click.UsageError("--resume and --force exclude each other", click.get_current_context())
+        return function(*arguments, resume=resume, force=force, **options)
+
+    return checked  # type: ignore[return-value]
+
+
+def _manifest(parameters: dict[str, object]) -> str:
     from importlib.metadata import version
 
     versions = {"python": platform.python_version(),
                 **{package: version(package) for package in ("speedwell", "numpy", "numba")}}
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "manifest.json").write_text(json.dumps(manifest | {"versions": versions}, indent=2) + "\n")
+    return json.dumps(parameters | {"versions": versions}, indent=2) + "\n"
+
+
+def show(table: Table) -> None:
+    """Print a table with its title and caption."""
+    from cluster.tables import echo_table
+
+    click.echo(table.title)
+    echo_table(table.columns, table.rows, table.numbers)
+    for paragraph in table.caption.splitlines():
+        click.echo(textwrap.fill(paragraph, CAPTION_COLUMNS))
+    click.echo()
 
 
 def finish(layout: Layout, results: list[dict[str, Any]], output: Path) -> None:
-    """Write the table and the plot, and print the table."""
-    from cluster.commands.output import console
+    """Write the table and the plot, and print the tables."""
     from sim.experiments import report
     from sim.experiments.plot import plot
 
     rows = report.rows_of(results, layout)
     report.write_csv(rows, output / "table.csv", layout)
     plot(layout, rows, output / "plot.png")
-    console().print(report.table_of(layout, rows))
+    for table in report.tables_of(layout, rows):
+        show(table)
     for reason in dict.fromkeys(result["overloaded"] for result in results if "overloaded" in result):
         click.echo(f"speedwell: a run was stopped: {reason}", err=True)
     click.echo(f"{output}: results.jsonl, table.csv, plot.png, manifest.json")

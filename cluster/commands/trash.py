@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import (
-    bytes_for_people,
-    console,
-    duration_for_people,
-    echo,
-    echo_json,
-    local_time,
-    printable,
-)
+from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Duration
+from cluster.commands.watching import watch_options
 from cluster.errors import ClusterError
+from cluster.tables import echo_table
+from fs import units
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -58,14 +53,13 @@ def off(path: str, target: Target) -> None:
 @trash.command("list")
 @click.argument("path", default="/")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with all of it; sizes in bytes.")
+@watch_options
 @connection_options
 def list_trash(path: str, as_json: bool, target: Target) -> None:
     """List what was removed in PATH (default: everywhere) and is kept; what goes first before the rest.
 
     A directory and what was removed below it are one row; --json has each.
     """
-    from rich.table import Table
-
     with target.connect() as client:
         policies: list[dict[str, Any]] = [{"path": os.fsdecode(policy.path), "keep_seconds": policy.keep_ns // 10**9}
                     for policy in client.metadata.trash_policies()]
@@ -73,16 +67,15 @@ def list_trash(path: str, as_json: bool, target: Target) -> None:
             echo_json({"policies": policies, "entries": [_document(entry) for entry in _below(client, path)]})
             return
         for policy in policies:
-            echo(f"what is removed in {policy['path']} is kept for {duration_for_people(policy['keep_seconds'])}"
+            echo(f"what is removed in {policy['path']} is kept for {units.duration(policy['keep_seconds'])}"
                  if policy["keep_seconds"] else f"what is removed in {policy['path']} is not kept")
         removed = _trees(_below(client, path))
-    table = Table("removed", "kept until", "size", "path", box=None)
-    for tree in removed[:SHOWN]:
-        inside = f" and {tree.inside} below it" if tree.inside else ""
-        table.add_row(local_time(tree.top.removed_ns), local_time(tree.kept_until_ns),
-                      bytes_for_people(tree.size_bytes), printable(tree.top.path) + inside)
     if removed:
-        console().print(table)
+        echo_table(("removed", "kept until", "size", "below it", "path"),
+                   [(units.moment(tree.top.removed_ns, seconds=True), units.moment(tree.kept_until_ns),
+                     units.size(tree.size_bytes), str(tree.inside), os.fsdecode(tree.top.path))
+                    for tree in removed[:SHOWN]],
+                   ("removed", "kept until", "size", "below it"))
     else:
         echo(f"nothing that was removed in {path} is kept")
     if len(removed) > SHOWN:

@@ -15,12 +15,12 @@ from cluster.commands.output import (
     DIRECTORY_TYPE,
     LINK_TYPE,
     REGULAR_TYPE,
-    bytes_for_people,
     echo,
     echo_json,
     printable,
     text,
 )
+from fs import units
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -52,7 +52,7 @@ def du(paths: tuple[str, ...], summarize: bool, human: bool, as_json: bool, targ
         echo_json([{"path": text(there), "size": size} for there, size in rows])
         return
     for there, size in rows:
-        echo(f"{bytes_for_people(size) if human else size}\t{printable(there)}")
+        echo(f"{units.size(size) if human else size}\t{printable(there)}")
 
 
 @click.command()

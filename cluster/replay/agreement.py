@@ -13,12 +13,11 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from rich.table import Table
-
 from cluster.replay.experiment import parameters
 from cluster.replay.scale import Scale
 from controller.policy.reads.selection import PLUS
 from sim.experiments.mayflower import Task
+from sim.experiments.report import Table
 from sim.experiments.results_file import ResultsFile
 from sim.experiments.statistics import Estimate, ratio_estimate
 from sim.experiments.sweep import WARM_UP
@@ -105,7 +104,7 @@ def agreement_of(method: str, emulated: Sequence[float], simulated: Sequence[Seq
     """Compare the times of the same reads in the emulation and in each of the simulations."""
     means = [fmean(times) for times in simulated]
     of_each_read = [fmean(times) for times in zip(*simulated, strict=True)]
-    ratio = ratio_estimate(_batches(of_each_read), _batches(emulated))
+    ratio = ratio_estimate(_batches(of_each_read), _batches(emulated)).of_positive()
     return Agreement(method, len(emulated), fmean(emulated), fmean(means), min(means), max(means), ratio)
 
 
@@ -133,20 +132,22 @@ def _reads(task: Task, scale: Scale) -> list[Read]:
 
 
 def table_of(rows: Sequence[Agreement]) -> Table:
-    table = Table(title="Mean completion times, emulated and simulated",
-                  caption=f"Aim: at most {AIM:.0%} apart. In brackets the lowest and highest of {SIMULATIONS} "
-                          "simulations with other client ports and random choices; of the difference the 95 % "
-                          f"confidence interval by Fieller's theorem over batches of {BATCH_READS} reads. Last the "
-                          "mean of fluid flows over the very paths that the emulation's reads took.",
-                  caption_justify="left")
-    for column in ("method", "reads", "emulated s", "simulated s", "difference", "same paths s"):
-        table.add_column(column, justify="left" if column == "method" else "right")
-    for row in rows:
-        table.add_row(row.method, str(row.reads), f"{row.emulated:.3f}",
-                      f"{row.simulated:.3f} [{row.simulated_low:.3f}, {row.simulated_high:.3f}]",
-                      f"{row.difference:+.1%} [{row.ratio.low - 1:+.1%}, {row.ratio.high - 1:+.1%}]",
-                      "" if row.same_paths is None else f"{row.same_paths:.3f}")
-    return table
+    columns = ("method", "reads", "emulated, s", "simulated, s", "difference", "same paths, s")
+    caption = (f"Aim: at most {AIM:.0%} apart. In brackets the lowest and highest of {SIMULATIONS} simulations with "
+               "other client ports and random choices; of the difference the 95 % confidence interval by Fieller's "
+               f"theorem over batches of {BATCH_READS} reads. Last the mean of fluid flows over the very paths that "
+               "the emulation's reads took.")
+    return Table("Mean completion times, emulated and simulated", columns, [_cells(row) for row in rows], columns[1:],
+                 caption)
+
+
+def _cells(row: Agreement) -> tuple[str, ...]:
+    difference = f"{row.difference:+.1%}"
+    if row.ratio.has_interval:
+        difference += f" [{row.ratio.low - 1:+.1%}, {row.ratio.high - 1:+.1%}]"
+    return (row.method, str(row.reads), f"{row.emulated:.3f}",
+            f"{row.simulated:.3f} [{row.simulated_low:.3f}, {row.simulated_high:.3f}]", difference,
+            "" if row.same_paths is None else f"{row.same_paths:.3f}")
 
 
 def _counted(seconds: Sequence[float]) -> Sequence[float]:
@@ -162,4 +163,5 @@ def _batches(seconds: Sequence[float]) -> list[float]:
 
 def as_json(row: Agreement) -> dict[str, Any]:
     """One method as a JSON object."""
-    return {**asdict(row), "ratio": row.ratio._asdict(), "difference": row.difference}
+    ratio = row.ratio._asdict() if row.ratio.has_interval else {"value": row.ratio.value, "low": None, "high": None}
+    return {**asdict(row), "ratio": ratio, "difference": row.difference}

@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
-
 from sim.experiments.statistics import Estimate, mean_estimate, ratio_estimate
+
+
+class Table(NamedTuple):
+    """Rows of texts under the names of their columns, of which `numbers` are aligned at the right. For `tables.py`
+    of whoever prints it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: tuple[str, ...]
+    caption: str = ""
 
 
 class Measure(NamedTuple):
@@ -84,7 +93,8 @@ def _row(key: Key, groups: dict[Key, Runs], layout: Layout) -> Row:
     values: dict[str, Estimate] = {}
     bounds: dict[str, float] = {}
     if not overloaded:
-        values = {measure.name: mean_estimate([run[measure.name] for run in runs]) for measure in layout.measures}
+        values = {measure.name: mean_estimate([run[measure.name] for run in runs]).of_positive()
+                  for measure in layout.measures}
         bounds = {measure: sum(run[name] for run in runs) / len(runs) for measure, name in layout.bounds.items()}
     base_point = layout.base_points.get(point)
     return Row(panel, point, runs[0]["task"]["x"], method, len(runs), overloaded, values,
@@ -101,31 +111,38 @@ def _ratios(runs: Runs, base: Runs, layout: Layout) -> dict[str, Estimate]:
     if not pairs:
         return {}
     return {measure.name: ratio_estimate([run[measure.name] for run, _ in pairs],
-                                         [other[measure.name] for _, other in pairs]) for measure in layout.measures}
+                                         [other[measure.name] for _, other in pairs]).of_positive()
+            for measure in layout.measures}
 
 
-def table_of(layout: Layout, rows: Sequence[Row]) -> Table:
-    claims = f"{layout.claims_of}: " + "; ".join(layout.claims) if layout.claims else None
-    table = Table(title=layout.title, caption=claims, caption_justify="left")
-    panels, growth = any(row.panel for row in rows), any(row.growth for row in rows)
-    for column in (*["panel"] * panels, "point", "method"):
-        table.add_column(column)
-    for measure in layout.measures:
-        for column in (measure.label, f"/ {layout.base}", *["/ base point"] * growth,
-                       *["no policy below, s"] * (measure.name in layout.bounds)):
-            table.add_column(column)
-    for row in rows:
-        cells = [*[row.panel] * panels, row.point, row.method]
-        if row.overloaded:
-            cells.append(f"overloaded in {row.overloaded} of {row.runs} runs")
-        for measure in layout.measures if not row.overloaded else ():
-            cells += [_text(row.values.get(measure.name)), _text(row.ratios.get(measure.name))]
-            cells += [_text(row.growth.get(measure.name))] * growth
-            if measure.name in row.bounds:
-                bound = row.bounds[measure.name]
-                cells.append(f"{bound:.2f} ({row.values[measure.name].value / bound:.2f} of it)")
-        table.add_row(*cells)
-    return table
+def tables_of(layout: Layout, rows: Sequence[Row]) -> list[Table]:
+    """One for each measure. A column in which nothing stands is left out."""
+    return [_table_of(layout, measure, rows) for measure in layout.measures]
+
+
+def _table_of(layout: Layout, measure: Measure, rows: Sequence[Row]) -> Table:
+    names = ("panel", "point", "method", measure.label, f"/ {layout.base}", "/ base point", "lower bound, s",
+             "/ lower bound")
+    cells = [_cells(measure, row) for row in rows]
+    kept = [number for number in range(len(names)) if any(row[number] for row in cells)]
+    captions: list[str] = []
+    if any(not estimate.has_interval for row in rows for of in (row.values, row.ratios, row.growth)
+           if (estimate := of.get(measure.name))):
+        captions.append("No interval: there are too few runs, or they differ too much.")
+    if layout.claims:
+        captions.append(f"{layout.claims_of}: " + "; ".join(layout.claims))
+    return Table(f"{layout.title}: {measure.label}", tuple(names[number] for number in kept),
+                 [tuple(row[number] for number in kept) for row in cells],
+                 tuple(names[number] for number in kept if number > 2), "\n".join(captions))
+
+
+def _cells(measure: Measure, row: Row) -> tuple[str, ...]:
+    if row.overloaded:
+        return row.panel, row.point, row.method, f"overloaded in {row.overloaded} of {row.runs} runs", "", "", "", ""
+    estimates = (of.get(measure.name) for of in (row.values, row.ratios, row.growth))
+    bound = row.bounds.get(measure.name)
+    of_bound = ("", "") if not bound else (f"{bound:.2f}", f"{row.values[measure.name].value / bound:.2f}")
+    return row.panel, row.point, row.method, *map(_text, estimates), *of_bound
 
 
 def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
@@ -139,14 +156,15 @@ def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
         for row in rows:
             estimates = [of.get(measure.name) for measure in layout.measures
                          for of in (row.values, row.ratios, row.growth)]
-            numbers = [number for estimate in estimates for number in (estimate or ("", "", ""))]
+            numbers = ["" if math.isnan(number) else number
+                       for estimate in estimates for number in (estimate or (math.nan,) * 3)]
             writer.writerow([row.panel, row.point, row.x, row.method, row.runs, row.overloaded, *numbers,
                              *[row.bounds.get(measure, "") for measure in layout.bounds]])
 
 
 def _text(estimate: Estimate | None) -> str:
     if estimate is None:
-        return "-"
-    if math.isnan(estimate.low):
+        return ""
+    if not estimate.has_interval:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

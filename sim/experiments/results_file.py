@@ -1,6 +1,7 @@
 """The results of an experiment on disk: JSON lines, added as runs finish, found again by their parameters."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,18 @@ from sim.errors import InvalidSetting
 class ResultsFile:
     """One result a line, each with the parameters of its run under `task`. Nothing finished is lost by a kill."""
 
-    def __init__(self, path: Path, resume: bool) -> None:
-        """Raises InvalidSetting if the file exists and `resume` is not set."""
-        if path.exists() and not resume:
-            raise InvalidSetting(f"{path} exists: give --resume to go on with it, or another --output")
-        self._path = path
+    def __init__(self, path: Path, resume: bool, force: bool = False,
+                 begin: Callable[[], None] | None = None) -> None:
+        """`resume` goes on with a file that exists, `force` replaces it when the first result is there. `begin` is
+        called before that one is written. Raises InvalidSetting if the file exists and neither is set, or cannot be
+        read."""
+        if path.exists() and not (resume or force):
+            raise InvalidSetting(f"{path} exists: give --resume to go on with it, --force to replace it, or another "
+                                 "--output")
+        self._path, self._begin = path, begin
+        self._mode = "w" if force else "a"
         self._done: dict[str, dict[str, Any]] = {}
-        if path.exists():
+        if path.exists() and not force:
             self._read()
 
     def get(self, parameters: dict[str, Any]) -> dict[str, Any] | None:
@@ -25,18 +31,30 @@ class ResultsFile:
 
     def add(self, result: dict[str, Any]) -> None:
         """Keep a result; it is in the file when this returns."""
-        with self._path.open("a") as file:
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        with self._path.open(self._mode) as file:
             file.write(json.dumps(result) + "\n")
+        self._mode = "a"
         self._done[_key(result["task"])] = result
 
     def _read(self) -> None:
-        text = self._path.read_text()
+        try:
+            text = self._path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is not text"
+            raise InvalidSetting(f"{self._path} cannot be read: {why}") from None
         whole = text[: text.rfind("\n") + 1]
         if whole != text:                       # a killed run left half a line, which would spoil the next one
             self._path.write_text(whole)
-        for line in whole.splitlines():
-            result = json.loads(line)
-            self._done[_key(result["task"])] = result
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                result = json.loads(line)
+                self._done[_key(result["task"])] = result
+            except (ValueError, KeyError, TypeError):
+                raise InvalidSetting(f"{self._path}: line {number} is not a result of an experiment: remove it, or "
+                                     "give --force to begin anew") from None
 
 
 def _key(parameters: dict[str, Any]) -> str:

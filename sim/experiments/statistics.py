@@ -17,6 +17,16 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether the runs say how far off the value may be: there are enough, and they do not differ too much."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def of_positive(self) -> "Estimate":
+        """The same of something that is known not to be negative, as a time or its ratio to another."""
+        return Estimate(self.value, max(self.low, 0.0), self.high) if self.has_interval else \
+            Estimate(self.value, math.nan, math.nan)
+
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
     """The mean, by Student's t distribution."""

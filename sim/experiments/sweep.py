@@ -1,7 +1,6 @@
 """Runs of reads in the simulator: what a task does, and what is kept of it."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -9,9 +8,7 @@ import numpy as np
 
 from sim.clairvoyant import clairvoyant_mean_seconds
 from sim.errors import Overloaded
-from sim.experiments.engine import run_all
 from sim.experiments.mayflower import Method, Task, fabric_of
-from sim.experiments.results_file import ResultsFile
 from sim.on_time import clairvoyant_percentile_seconds
 from sim.simulation import Delays, Simulation
 from sim.workload import Read, Workload, generate
@@ -66,12 +63,3 @@ def summary(outcomes: Sequence[Finished], host_bps: float) -> dict[str, Any]:
         "p95_bound_seconds": clairvoyant_percentile_seconds(reads, host_bps),
         "split_reads": len(apart), "parts_apart_seconds": float(np.mean(apart)) if apart else None,
     }
-
-
-def run_sweep(tasks: Sequence[Task], results_file: Path, resume: bool, finished: Callable[[int], None],
-              scheduler: str | None = None) -> list[dict[str, Any]]:
-    """Run what `results_file` (JSON lines) does not have yet: see `engine.run_all`.
-
-    Raises InvalidSetting if the file exists and `resume` is not set.
-    """
-    return run_all(tasks, run_task, ResultsFile(results_file, resume), finished, scheduler)

@@ -52,7 +52,7 @@ EXTRAS = {("controller.coflows", "coflow")}
 LIBRARIES = {
     "controller.policy": {"numpy", "numba", "networkx"},
     "coflow": set(),
-    "sim": {"numpy", "numba", "rich", "matplotlib", "distributed"},
+    "sim": {"numpy", "numba", "matplotlib", "distributed"},
     "fs": {"click", "crc32c", "google", "grpc", "plyvel"},
     "fuse_mount": {"click", "mfusepy", "fuse"},
 }

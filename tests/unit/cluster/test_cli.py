@@ -10,6 +10,7 @@ import click
 import pytest
 
 from cluster import cli
+from fs import command_line
 
 SPEEDWELL = str(Path(sys.executable).parent / "speedwell")
 HEAVY = ("grpc", "rich", "requests", "ryu", "mininet", "networkx", "numpy", "pydantic", "google.protobuf")
@@ -122,7 +123,7 @@ def test_an_error_nobody_foresaw_has_its_type_and_no_traceback(monkeypatch, caps
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    monkeypatch.delenv(command_line.DEBUG_VARIABLE, raising=False)
     monkeypatch.setattr(cli.speedwell, "main", broken)
     assert cli.run(["ls"]) == 1
     assert capsys.readouterr().err.startswith("speedwell: unexpected ZeroDivisionError: division by zero")

@@ -1,9 +1,5 @@
 """What the demonstration's table says of a read."""
 
-from io import StringIO
-
-from rich.console import Console
-
 from cluster.demo import _table
 
 
@@ -12,9 +8,6 @@ def test_a_read_in_parts_has_a_row_with_path_and_share_for_each_replica() -> Non
                {"replica": "b", "bytes": 250, "path": ["b", "s2", "s3", "c"]}]
     results = [{"policy": "mayflower+mayflower", "reader": "c", "bytes": 1000, "seconds": 2.0, "ratio": 0.5,
                 "sources": sources}]
-    console = Console(width=200, record=True, file=StringIO())
-    console.print(_table(results))
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
-    assert [row for row in rows if row and "→" in row[2]] == [
-        ["mayflower + mayflower", "a", "a → s1 → s3 → c", "75%", "2.00", "0.00", "0.50"],
-        ["", "b", "b → s2 → s3 → c", "25%", "", "", ""]]
+    assert _table(results).rows == [
+        ("mayflower + mayflower", "a", "a → s1 → s3 → c", "75%", "2.00", "0.00", "0.50"),
+        ("mayflower + mayflower", "b", "b → s2 → s3 → c", "25%", "", "", "")]

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from cluster import transfer
-from cluster.commands.output import bytes_for_people
 from cluster.commands.sizes import Size
 from cluster.progress import Meter
 
@@ -80,13 +79,6 @@ def test_a_failed_download_leaves_the_old_file_and_nothing_else(tmp_path):
         transfer.download(FailingClient(), job, lambda count: None)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize(("count", "shown"), [
-    (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (256 << 20, "256.0 MiB"),
-    (5 << 40, "5.0 TiB"), (3 << 60, "3072.0 PiB")])
-def test_sizes_for_people(count, shown):
-    assert bytes_for_people(count) == shown
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), [

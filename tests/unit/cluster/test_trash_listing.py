@@ -1,6 +1,5 @@
 """How `speedwell trash list` shows what was removed."""
 
-from cluster.commands.output import duration_for_people
 from cluster.commands.trash import _trees
 from fs.proto.speedwell_pb2 import Attributes, TrashEntry
 
@@ -23,9 +22,3 @@ def test_what_was_removed_below_a_directory_that_is_there_is_a_row_of_its_own() 
 def test_a_name_that_was_removed_twice_holds_what_was_removed_before_each_time() -> None:
     trees = _trees([entry(b"/a/x", 1), entry(b"/a", 2), entry(b"/a/y", 3), entry(b"/a", 4)])
     assert sorted((tree.top.removed_ns, tree.inside) for tree in trees) == [(2, 1), (4, 1)]
-
-
-def test_lengths_of_time_are_exact_and_as_people_say_them() -> None:
-    shown = {604800: "7 days", 86400: "1 day", 129600: "1 day 12 h", 1800: "30 min", 90: "90 s",
-             3661: "1 h 1 min 1 s", 0: "0 s"}
-    assert {seconds: duration_for_people(seconds) for seconds in shown} == shown

@@ -1,0 +1,81 @@
+"""Tables on standard output: the one place that prints them.
+
+On a terminal they are as wide as it is: long texts go on in the next line of their column, and where even that has
+no room, a row is a block with a line for each column. Elsewhere a row is one line, however long. Nothing is cut.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NONE = "-"
+"""What stands in a cell that would be empty, so that the columns of a line can be counted."""
+ALARMING = {"DEAD": "red", "NOT MOUNTED": "red", "away": "red"}
+LEAST_FOLDED = 12
+"""Columns of a terminal: where a text would have less, rows are shown as blocks."""
+_GAP = 2
+_UNLIMITED = 1 << 20
+
+
+def visible(text: str | bytes) -> str:
+    """A text in one line that no terminal obeys: control characters and bytes that are not UTF-8 are escaped."""
+    raw = os.fsencode(text) if isinstance(text, str) else text
+    decoded = raw.decode(errors="backslashreplace")
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in decoded)
+
+
+def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+    """Print rows under the names of their columns. Those of `numbers` are aligned at the right and never folded."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    cells = [[visible(cell) or NONE for cell in row] for row in rows]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+    least = sum(width if name in numbers else min(width, LEAST_FOLDED)
+                for name, width in zip(columns, widths, strict=True)) + _GAP * (len(columns) - 1)
+    with console.capture() as captured:
+        if least <= console.width:
+            table = _table(columns, cells, numbers)
+            console.print(table, width=Measurement.get(console, console.options, table).maximum)
+        else:
+            for row in cells:
+                console.print(_block(columns, row))
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def _table(columns: Sequence[str], cells: Sequence[Sequence[str]], numbers: Collection[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold",
+                         no_wrap=name in numbers)
+    for row in cells:
+        table.add_row(*(Text(cell, style=ALARMING.get(cell, "")) for cell in row))
+    return table
+
+
+def _block(columns: Sequence[str], row: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    block = Table(box=None, pad_edge=False, show_header=False)
+    block.add_column(no_wrap=True)
+    block.add_column(overflow="fold")
+    for name, cell in zip(columns, row, strict=True):
+        block.add_row(name, cell)
+    block.add_row()
+    return block
