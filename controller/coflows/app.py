@@ -104,6 +104,8 @@ class Coflows(Application):
         self._retry_at = 0.0
         """When flows that failed are tried again; the others do not wait for it."""
         self._network_dirty = False
+        self._away: set[str] = set()
+        """Switches that were away, until there is a plan for the network with them."""
         self._searching: set[str] = set()
         self.address: tuple[str, int] | None = None
         rest.register(CoflowsApi(self, self._state))
@@ -201,6 +203,9 @@ class Coflows(Application):
 
     def plan(self) -> None:
         """Have the schedule follow what has happened: all of it, if that is little."""
+        returned = set(filter(self._state.is_found_out, self._away))
+        if returned:
+            self.book.network_changed()
         if not self.book.has_updates:
             return
         began = time.monotonic()
@@ -210,6 +215,7 @@ class Coflows(Application):
             in_thread = len(updates) > FEW_FLOWS or self._decision_seconds > SHORT_SECONDS
             plan = (tpool.execute if in_thread else _here)(self._decide, updates, began)
         self.book.planned(plan)
+        self._away -= returned
         self._schedule_changed.set()
         hub.sleep(min(REST_FACTOR * (time.monotonic() - began), MOST_REST_SECONDS))
 
@@ -283,12 +289,16 @@ class Coflows(Application):
         return set(islice(self._placed, int(number)))
 
     def _is_kept_by_a_switch_away(self, flow: FiveTuple) -> bool:
-        """Whether a flow that is not over has its entry at a switch that lost its connection. The switch goes on with
-        it until its lifetime ends; if it is back before, nothing needs to change."""
+        """Whether a flow that is not over has its entry at a switch that lost its connection, or of which no plan
+        knows yet that it is back. The switch goes on with it until its lifetime ends; if it is back before, nothing
+        needs to change."""
         record = self.forwarding.records.get(flow)
         placement = record.placement if record and CLAIMANT in record.claims else None
-        return (placement is not None and placement.dpid not in self._state.datapaths
-                and self.book.flow(flow) is not None)
+        if placement is None or self.book.flow(flow) is None:
+            return False
+        if not self._state.is_found_out(placement.dpid):
+            self._away.add(placement.dpid)
+        return placement.dpid in self._away
 
     def _claim(self, flow: FiveTuple, assignment: Assignment, reported: ReportedFlow | None) -> Claim:
         """What the schedule says of a flow. The rest is left to the others: a rate or a priority without a path goes

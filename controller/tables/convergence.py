@@ -1,13 +1,13 @@
-"""When a controller that just started knows enough of the fabric to change what the switches do.
+"""When a controller that just started, or that a switch came back to, knows enough to change what switches do.
 
-An earlier controller's entries serve well meanwhile. Acting on half a fabric would take away working paths, and give
-out labels that a later look at the whole fabric would not.
+What a switch holds serves well meanwhile. Acting on half a fabric would take away working paths, and give out labels
+that a later look at the whole fabric would not.
 """
 
 from __future__ import annotations
 
-from controller.switches.layout import Table
-from controller.switches.openflow import Output
+from controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES, Table
+from controller.switches.openflow import COOKIE_MASK, Output
 from controller.tables.entries import SwitchTables
 from controller.topology.state import NetworkState, PortKey, PortKind
 
@@ -24,6 +24,8 @@ class Convergence:
         self._began_at: float | None = None
         self._changed_at = 0.0
         self._ports_in_use: set[PortKey] = set()
+        self._returned_at: dict[str, float] = {}
+        """Switches that came back with what they were told before, until their links are found again."""
 
     def changed(self, now: float) -> None:
         """Something of the fabric changed at `now` (seconds of a monotonic clock)."""
@@ -31,12 +33,30 @@ class Convergence:
         if self._began_at is None:
             self._began_at = now
 
-    def found(self, dpid: str, tables: SwitchTables) -> None:
-        """A switch holds these entries from before."""
-        for entry in () if self._reached else tables.flows.values():
+    def found(self, dpid: str, tables: SwitchTables, now: float) -> None:
+        """A switch that connected at `now` or a moment ago holds these entries from before."""
+        if self._reached:
+            if any(entry.cookie & COOKIE_MASK in (COOKIE_LABELS, COOKIE_ROUTES) for entry in tables.flows.values()):
+                self._returned_at.setdefault(dpid, now)
+            return
+        for entry in tables.flows.values():
             if entry.table == Table.LABELS:
                 self._ports_in_use.update((dpid, action.port_no) for action in entry.actions
                                           if isinstance(action, Output))
+
+    def left(self, dpid: str) -> None:
+        """A switch's connection ended, or it begins anew."""
+        self._returned_at.pop(dpid, None)
+
+    def is_returning(self, dpid: str, now: float) -> bool:
+        """Whether a switch is to be left as it is, because where its ports lead is not known again yet."""
+        returned_at = self._returned_at.get(dpid)
+        if returned_at is None:
+            return False
+        if now - returned_at < PATIENCE_SECONDS and not self._state.is_found_out(dpid):
+            return True
+        del self._returned_at[dpid]
+        return False
 
     def is_reached(self, now: float) -> bool:
         if self._reached:

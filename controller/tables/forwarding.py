@@ -155,7 +155,7 @@ class Forwarding(Application):
                     problem = NoSuchPath("the labels of the path are not installed yet")
             except NoSuchPath as error:
                 problem = error
-            is_pending = self.is_busy or self._tables.installed.is_being_read(first)
+            is_pending = self.is_busy or self._tables.is_to_follow(first)
             if not is_pending or not self._tables.wait_for_sync(deadline):
                 if not must_have_path and record.placement is not None:
                     return self.records.on_default(record, number)

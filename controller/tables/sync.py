@@ -14,17 +14,17 @@ from typing import Any, Protocol
 from eventlet.semaphore import Semaphore
 from ryu.lib import hub
 
-from controller.errors import ControllerError, SwitchGone, SwitchRefused
+from controller.errors import SwitchGone
 from controller.loops import Loops, Trouble, Turns
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.transactions import confirmed_on_all
 from controller.tables import reconcile
-from controller.tables.backoff import Backoff
-from controller.tables.convergence import Convergence
+from controller.tables.convergence import PATIENCE_SECONDS, Convergence
 from controller.tables.entries import SwitchTables, known_hosts
 from controller.tables.events import AffectedPath
 from controller.tables.flow_records import FlowRecord, FlowRecords
+from controller.tables.full_tables import FullTables, is_table_full
 from controller.tables.installed_tables import InstalledTables
 from controller.tables.plan import DirtyEntries, TablePlanner
 from controller.tables.read_back import ReadBack
@@ -40,9 +40,6 @@ COALESCE_SECONDS = 0.02
 URGENT_COALESCE_SECONDS = 0.002
 SETTLE_CHECK_SECONDS = 0.1
 SYNC_TIMEOUT_SECONDS = 10.0
-TABLE_FULL = "OFPFMFC_TABLE_FULL"
-FULL = ("They are full, and entries are missing there: let the switch hold more, or take out entries that are not "
-        "the controller's.")
 AUDIT_INTERVAL_SECONDS = 60.0
 """How often the tables of every switch are read and compared with what they should hold."""
 IDLE_SECONDS = 10.0
@@ -50,11 +47,6 @@ IDLE_SECONDS = 10.0
 SYNC_PATIENCE_SECONDS, AUDIT_PATIENCE_SECONDS = 60.0, 600.0
 
 log = logging.getLogger(__name__)
-
-
-def is_table_full(error: ControllerError) -> bool:
-    """Whether a switch refused an entry because it has no space for it."""
-    return isinstance(error, SwitchRefused) and error.extensions.get("openflow_code") == TABLE_FULL
 
 
 class Listener(Protocol):
@@ -87,11 +79,7 @@ class TableSync:
         self._synced = hub.Event()
         self._syncing = False
         self._pruning = False
-        self._full = Backoff()
-        """Switches whose tables were full."""
-        self._full_since: dict[str, float] = {}
-        self._without_space: set[str] = set()
-        """Those of them that are not tried again yet."""
+        self._full = FullTables(state)
         self._planning = Semaphore(1)
         self._is_planned = False
         self._groups_to_recheck: set[str] = set()
@@ -104,7 +92,7 @@ class TableSync:
         """Switches that are no longer waited for, of which the plan still knows."""
 
     def start(self) -> None:
-        self._loops.watch(self.full_switches)
+        self._loops.watch(self._full.troubles)
         self._loops.run("table sync", self._sync_when_due, patience_seconds=SYNC_PATIENCE_SECONDS)
         self._loops.run("table audit", self._audit_all, patience_seconds=AUDIT_PATIENCE_SECONDS)
 
@@ -113,8 +101,8 @@ class TableSync:
     def switch_changed(self, dpid: str, connected: bool) -> None:
         """A switch came or went: what it holds is to be found out."""
         self.installed.forget(dpid)
-        self._has_space(dpid)
-        self._without_space.discard(dpid)
+        self._convergence.left(dpid)
+        self._full.has_space(dpid)
         self.fabric_changed()
         if connected:
             self._loops.spawn(self.installed.read, dpid)
@@ -147,6 +135,13 @@ class TableSync:
     def is_busy(self) -> bool:
         """Whether there are changes that the switches do not carry yet."""
         return self._due.is_set() or self._syncing
+
+    def is_to_follow(self, dpid: str) -> bool:
+        """Whether a switch is brought up to date once it is known what it holds and where its ports lead."""
+        return self.installed.is_being_read(dpid) or self._is_returning(dpid)
+
+    def _is_returning(self, dpid: str) -> bool:
+        return self._convergence.is_returning(dpid, time.monotonic())
 
     def wait_for_sync(self, deadline: float) -> bool:
         """Wait until the switches were brought up to date once more; False if that is not before `deadline`, on
@@ -248,10 +243,10 @@ class TableSync:
             if dpid in self.installed:
                 self._planner.tables(dpid)      # the first time that is a turn's work of its own
                 turns.others()
-            if dpid in self._state.datapaths and dpid in self.installed:
+            if dpid in self._state.datapaths and dpid in self.installed and not self._is_returning(dpid):
                 dirty = self._dirty_entries.pop(dpid)
                 change = self._changes(dpid, dirty)
-                if dpid in self._without_space:
+                if dpid in self._full.waiting:
                     change = reconcile.without_additions(change, self.installed.tables[dpid])
                 elif dpid in self._full:
                     tried.add(dpid)
@@ -269,9 +264,10 @@ class TableSync:
         packet_in_meters.remove_idle(self._state, {
             dpid: tables.flows.values() for dpid, tables in self.installed.tables.items()})
         for dpid in list(self.installed.unchecked):
-            self._check_explicit(dpid)
-        for dpid in tried - self._without_space:
-            self._has_space(dpid)
+            if not self._is_returning(dpid):
+                self._check_explicit(dpid)
+        for dpid in tried - self._full.waiting:
+            self._full.has_space(dpid)
             log.info("the flow tables of %s hold everything again", self._state.name_of(dpid))
 
     def _changes(self, dpid: str, dirty: DirtyEntries | None) -> TableChanges:
@@ -324,7 +320,7 @@ class TableSync:
         for record in records:
             placement = record.placement
             datapath = self._state.datapaths.get(placement.dpid) if placement else None
-            if placement is not None and datapath is not None:
+            if placement is not None and datapath is not None and not self._is_returning(placement.dpid):
                 messages.setdefault(datapath, []).append(openflow.flow_modify(datapath, placement.entry))
 
     def _send(self, messages: Mapping[Any, list[Any]]) -> bool:
@@ -341,28 +337,20 @@ class TableSync:
 
     def full_switches(self) -> list[Trouble]:
         """The switches that have no space for all entries that they should hold."""
-        now = time.monotonic()
-        return [Trouble(f"flow tables of {self._state.name_of(dpid)}", FULL, now - since)
-                for dpid, since in self._full_since.items()]
-
-    def _has_space(self, dpid: str) -> None:
-        self._full.reset(dpid)
-        self._full_since.pop(dpid, None)
+        return self._full.troubles()
 
     def _wait_for_space(self, dpid: str) -> None:
         """A switch has no space for more entries. What it holds goes on working, and is changed as far as that takes
         no more space; the rest is tried ever more rarely."""
-        delay_seconds = self._full.failed(dpid)
-        self._full_since.setdefault(dpid, time.monotonic())
+        delay_seconds = self._full.refused(dpid)
         self.installed.tables.pop(dpid, None)
-        self._without_space.add(dpid)
         log.error("the flow tables of %s are full: entries are missing there, which are tried again in %g s",
                   self._state.name_of(dpid), delay_seconds)
         self._loops.spawn(self.installed.read, dpid)
         self._loops.spawn_after(delay_seconds, self._try_for_space, dpid)
 
     def _try_for_space(self, dpid: str) -> None:
-        self._without_space.discard(dpid)
+        self._full.waiting.discard(dpid)
         if dpid in self.installed:
             self._compare_all(dpid)
 
@@ -383,7 +371,9 @@ class TableSync:
 
     def _was_read(self, dpid: str, found: ReadBack) -> None:
         """See `InstalledTables`."""
-        self._convergence.found(dpid, found.tables)
+        self._convergence.found(dpid, found.tables, time.monotonic())
+        if self._is_returning(dpid):
+            self._loops.spawn_after(PATIENCE_SECONDS, self.plan_anew)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
         self._compare_all(dpid)

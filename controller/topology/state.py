@@ -108,6 +108,12 @@ class NetworkState:
         """Whether a connection is its switch's: it has not ended, and no newer one has taken its place."""
         return self.datapaths.get(dpid_hex(datapath.id)) is datapath
 
+    def is_found_out(self, dpid: str) -> bool:
+        """Whether a switch is connected, and of all its ports that are up it is known where they lead."""
+        return dpid in self.datapaths and not any(
+            key[0] == dpid and port.up and port.kind is PortKind.UNDETERMINED and key not in self._hosts_behind
+            for key, port in self.ports.items())
+
     def name_of(self, node: str) -> str:
         """What people call a node: a switch's name, or the node itself."""
         switch = self.switches.get(node)

@@ -195,7 +195,6 @@ def test_a_leaf_that_restarts_in_the_middle_gets_its_schedule_back(fabric: Trans
     fabric.wait_until_empty()
 
 
-@pytest.mark.timed
 def test_a_leaf_that_loses_the_controller_for_a_while_keeps_to_its_schedule(fabric: Transfers) -> None:
     sending = fabric.send("r0h0", "r1h0", 20_000_000)
     fabric.placed(2)
