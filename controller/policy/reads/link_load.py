@@ -146,7 +146,7 @@ class ShareTable:
         if not self._free:
             self._grow()
         row = self._free.pop()
-        self.flows[row] = (0.0, size_bits, now, now, False, math.nan, now, 0, 0, -1, 0)
+        self.flows[row] = (0.0, size_bits, now, now, False, math.nan, now, 0.0, 0, 0, -1, 0)
         self.route(row, links)
         return row
 

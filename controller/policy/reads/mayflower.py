@@ -186,9 +186,8 @@ class Mayflower:
         flow = self._flows.get(flow_id)
         if flow is not None:
             table = self._table
-            rate_bps = flow.bandwidth_bps if rate_bps is None else rate_bps
-            kernels.flow_measured(table.flows, table.links, table.routes, flow.row,
-                                  max(flow.size_bits - 8 * transferred_bytes, 0.0), float(rate_bps), now)
+            kernels.flow_measured(table.flows, table.links, table.routes, flow.row, float(flow.size_bits),
+                                  8.0 * transferred_bytes, math.nan if rate_bps is None else float(rate_bps), now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.

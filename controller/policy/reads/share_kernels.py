@@ -19,8 +19,8 @@ FEW_MOVES = 8
 """For each flow: as long as sorting takes no more, the order of the last time is of use."""
 
 FLOW = np.dtype([("bandwidth", "f8"), ("remaining", "f8"), ("settled_at", "f8"), ("frozen_until", "f8"),
-                 ("frozen", "?"), ("measured", "f8"), ("since", "f8"), ("order", "i8"), ("mark", "i8"),
-                 ("tag", "i8"), ("place", "i8")])
+                 ("frozen", "?"), ("measured", "f8"), ("since", "f8"), ("counted", "f8"), ("order", "i8"),
+                 ("mark", "i8"), ("tag", "i8"), ("place", "i8")])
 LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("departed", "f8"), ("measured_at", "f8"),
                  ("background_demand", "f8"), ("first", "i8"), ("room", "i8"), ("count", "i8"),
                  ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("local", "i8")])
@@ -260,11 +260,15 @@ def remove_flow(flows: Records, links: Records, members: Integers, routes: Integ
 
 
 @compiled
-def flow_measured(flows: Records, links: Records, routes: Integers, f: int, remaining: float, rate: float,
+def flow_measured(flows: Records, links: Records, routes: Integers, f: int, size: float, counted: float, rate: float,
                   now: float) -> None:
-    """Counters of a flow, and UPDATEBW: its measured rate counts unless it is in the update-freeze state."""
-    flows[f].remaining = remaining
+    """Counters of a flow, and UPDATEBW: its measured rate counts unless it is in the update-freeze state. NaN: no
+    rate is known yet."""
+    flows[f].remaining = max(size - counted, 0.0)
     flows[f].settled_at = now
+    flows[f].counted = counted
+    if rate != rate:
+        return
     flows[f].measured = rate
     if not flows[f].frozen or now > flows[f].frozen_until:
         flows[f].frozen = False
@@ -285,7 +289,8 @@ def flow_left(flows: Records, links: Records, members: Integers, routes: Integer
 
 @compiled
 def link_measured(flows: Records, links: Records, members: Integers, link: int, rate: float, now: float) -> None:
-    """What the known flows do not explain of a measured rate is background."""
+    """What the known flows do not explain of a measured rate is background. A flow of which no rate is known moved
+    what it was thought to move, or what was counted if that is more."""
     measured_at = links[link].measured_at
     interval = now - measured_at if measured_at == measured_at else 0.0
     explained = links[link].departed / interval if interval > 0 else 0.0
@@ -297,7 +302,8 @@ def link_measured(flows: Records, links: Records, members: Integers, link: int, 
         else:
             running = now - flows[f].since
             part = running / interval if running < interval else 1.0
-            explained += flows[f].bandwidth * part
+            counted = flows[f].counted / interval if interval > 0 else 0.0
+            explained += max(flows[f].bandwidth * part, counted)
     links[link].background_demand = max(rate - explained, 0.0)
     flows[links[link].background].bandwidth = links[link].background_demand
     links[link].departed = 0.0

@@ -25,6 +25,7 @@ class Flow:
         self.settled_at = now
         self.bandwidth_bps = 0.0
         self.measured_bps: float | None = None
+        self.counted_bits = 0.0
         self.frozen = False
         self.frozen_until = now
 
@@ -62,7 +63,8 @@ class LinkLoad:
         """Set the background to what the known flows do not explain of the rate since the last poll.
 
         Dropped flows explain the part of the interval in which they ran; flows that no poll has shown yet
-        are taken to have run at their estimate since they were added.
+        are taken to have run at their estimate since they were added, or to have moved what was counted if that is
+        more.
         """
         interval_seconds = 0.0 if self.measured_at is None else now - self.measured_at
         explained_bps = self.departed_bits / interval_seconds if interval_seconds > 0 else 0.0
@@ -72,7 +74,8 @@ class LinkLoad:
             else:
                 running_seconds = now - flow.on_path_since
                 part = running_seconds / interval_seconds if running_seconds < interval_seconds else 1.0
-                explained_bps += flow.bandwidth_bps * part
+                counted_bps = flow.counted_bits / interval_seconds if interval_seconds > 0 else 0.0
+                explained_bps += max(flow.bandwidth_bps * part, counted_bps)
         self.background_demand_bps = max(rate_bps - explained_bps, 0.0)
         self.background.bandwidth_bps = self.background_demand_bps
         self.departed_bits = 0.0
@@ -311,7 +314,7 @@ class PlainMayflower:
 
     # --- measurements ---
 
-    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float, now: float) -> None:
+    def flow_measured(self, flow_id: str, transferred_bytes: int, rate_bps: float | None, now: float) -> None:
         """Take in a flow's counters: bytes since it started, rate since the last poll.
 
         Counters of a flow that was dropped while the poll ran are passed over. Raises InvalidMeasurement
@@ -321,8 +324,10 @@ class PlainMayflower:
         if flow is not None:
             flow.remaining_bits = max(flow.size_bits - 8 * transferred_bytes, 0.0)
             flow.settled_at = now
-            flow.measured_bps = rate_bps
-            self.update_bandwidth(flow, rate_bps, now)
+            flow.counted_bits = 8 * transferred_bytes
+            if rate_bps is not None:
+                flow.measured_bps = rate_bps
+                self.update_bandwidth(flow, rate_bps, now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.

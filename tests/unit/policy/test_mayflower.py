@@ -281,6 +281,17 @@ def test_a_flow_that_no_poll_has_shown_yet_is_not_taken_for_background(mayflower
     assert mayflower.background_bps(("s", "t")) == pytest.approx(0.5 * MBIT)
 
 
+def test_what_a_flow_moved_before_its_rate_is_known_is_not_taken_for_background_when_it_takes_another_path(
+        mayflower: Mayflower) -> None:
+    mayflower.link_measured(("s", "t"), 5 * MBIT, 0.0)
+    assert mayflower.flow_added("ours", X_TO_Z, 100 * MBIT, 0.0) == 5 * MBIT
+    mayflower.flow_measured("ours", round(9.5 * MBIT / 8), None, 1.0)       # what took the other half has ended
+    mayflower.link_measured(("s", "t"), 10 * MBIT, 1.0)
+    assert mayflower.background_bps(("s", "t")) == pytest.approx(0.5 * MBIT)
+    mayflower.flow_moved("ours", X_TO_Z, 1.0)
+    assert shares(mayflower)["ours"] == pytest.approx(9.5 * MBIT)
+
+
 def test_a_link_may_be_measured_twice_at_one_moment(mayflower: Mayflower) -> None:
     mayflower.flow_added("ours", X_TO_Z, 100 * MBIT, 4.0)
     for _ in range(2):

@@ -70,7 +70,7 @@ class Histories:
 
     def poll(self, _: int) -> None:
         for flow_id in self.flows:
-            moved_bytes, rate_bps = self.generator.randrange(10**6), self.generator.choice([0.0, 2e6, 7e6])
+            moved_bytes, rate_bps = self.generator.randrange(10**6), self.generator.choice([None, 0.0, 2e6, 7e6])
             if self.generator.random() < 0.8:
                 for mayflower in (self.compiled, self.plain):
                     mayflower.flow_measured(flow_id, moved_bytes, rate_bps, self.now)
