@@ -44,26 +44,34 @@ class Loop:
         self.name = name
         self.patience_seconds = patience_seconds
         self.came_round_at = now
-        self.has_ended = False
         self._is_stopped = False
         self._thread: GreenThread | None = None
 
-    def begin(self, function: Callable[[], None]) -> None:
-        self._thread = eventlet.spawn(function)
-        self._thread.link(self._ended)
+    def begin(self, function: Callable[[], None], ended: Callable[[BaseException], None]) -> None:
+        """Call `function` in a green thread; `ended` is told what ended it, unless that was `stop`, and it is called
+        again after `LAST_PAUSE_SECONDS`."""
+        def begin_again(thread: GreenThread) -> None:
+            if not self._is_stopped:
+                try:
+                    thread.wait()
+                except BaseException as error:
+                    ended(error)
+                self._begin_after(LAST_PAUSE_SECONDS, function, begin_again)
+
+        self._begin_after(0.0, function, begin_again)
+
+    def _begin_after(self, seconds: float, function: Callable[[], None],
+                     then: Callable[[GreenThread], None]) -> None:
+        self._thread = eventlet.spawn_after(seconds, function)
+        self._thread.link(then)
 
     def stop(self) -> None:
         self._is_stopped = True
         if self._thread is not None:
             self._thread.kill()
 
-    def _ended(self, _: Any) -> None:
-        self.has_ended = not self._is_stopped
-
     def trouble(self, now: float) -> Trouble | None:
         age_seconds = now - self.came_round_at
-        if self.has_ended:
-            return Trouble(self.name, "It has ended; restart the controller.", age_seconds)
         if self.patience_seconds is not None and age_seconds > self.patience_seconds:
             return Trouble(self.name, f"It has not come round within {self.patience_seconds:g} s.", age_seconds)
         return None
@@ -86,7 +94,8 @@ class Loops:
 
     def run(self, name: str, step: Callable[[], object], *, every_seconds: float = 0.0,
             patience_seconds: float | None) -> Loop:
-        """Do a step again and again: wait `every_seconds`, then `step()`. What it raises does not end the loop.
+        """Do a step again and again: wait `every_seconds`, then `step()`. What it raises does not end the loop, nor
+        does anybody but `stop`.
 
         `patience_seconds` is how long one round may take before that is told; None for a step that waits for as long
         as nobody asks anything of it. Raises ValueError if a loop of this name runs.
@@ -101,7 +110,7 @@ class Loops:
                 self.insist(name, step)
                 loop.came_round_at = self._clock()
 
-        loop.begin(go_round)
+        loop.begin(go_round, lambda error: self.failed(name, error))
         return loop
 
     def insist(self, name: str, attempt: Callable[[], T]) -> T:
@@ -147,7 +156,7 @@ class Loops:
         self._watched.append(report)
 
     def troubles(self) -> list[Trouble]:
-        """What failed within the last minute, does not come round or has ended, and what else is watched, by name."""
+        """What failed within the last minute or does not come round, and what else is watched, by name."""
         return sorted(self._troubles(self._clock()), key=lambda trouble: trouble.name)
 
     def _troubles(self, now: float) -> Iterator[Trouble]:

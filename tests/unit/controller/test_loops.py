@@ -17,6 +17,7 @@ from typing import Any
 import eventlet
 import pytest
 from eventlet.event import Event
+from greenlet import GreenletExit
 
 from controller.loops import LAST_PAUSE_SECONDS, MEMORY_SECONDS, Loops, Trouble
 from tests.unit.controller.controller_process import controller_process, until
@@ -105,14 +106,37 @@ def test_a_loop_that_does_not_come_round_is_told_until_it_does() -> None:
     run_simulated(scenario)
 
 
-def test_a_loop_that_somebody_killed_is_told_for_ever() -> None:
+@pytest.mark.parametrize("error", [GreenletExit, type("Unheard", (BaseException,), {})])
+def test_a_loop_that_somebody_ended_is_told_and_goes_on(error: type[BaseException]) -> None:
     def scenario(hub: SimulatedHub) -> None:
-        loops = Loops(clock=hub.read)
-        loop = loops.run("killed", lambda: None, every_seconds=1, patience_seconds=None)
-        eventlet.sleep(1)
+        loops, rounds = Loops(clock=hub.read), []
+        loop = loops.run("ended", Once(lambda: rounds.append(hub.now), error()), every_seconds=1,
+                         patience_seconds=None)
+        eventlet.sleep(10)
+        assert len(rounds) >= 5
+        assert names(loops) == ["ended"] and failures(loops, "ended") == 1
         loop._thread.kill()
-        eventlet.sleep(10 * MEMORY_SECONDS)
-        assert names(loops) == ["killed"]
+        eventlet.sleep(10)
+        assert len(rounds) >= 10 and failures(loops, "ended") == 2
+        eventlet.sleep(MEMORY_SECONDS)
+        assert names(loops) == []
+        loops.stop()
+        ended = len(rounds)
+        eventlet.sleep(10)
+        assert len(rounds) == ended and failures(loops, "ended") == 2
+
+    run_simulated(scenario)
+
+
+def test_a_loop_that_is_stopped_while_it_is_about_to_go_on_ends() -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        loops, rounds = Loops(clock=hub.read), []
+        loop = loops.run("ended", lambda: rounds.append(hub.now), every_seconds=1, patience_seconds=None)
+        eventlet.sleep(3.5)
+        loop._thread.kill()
+        loops.stop()
+        eventlet.sleep(10)
+        assert len(rounds) == 3
 
     run_simulated(scenario)
 
