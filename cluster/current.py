@@ -2,18 +2,19 @@
 
 Each has a small file in the state directory: SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root;
 $XDG_STATE_HOME/speedwell (by default ~/.local/state/speedwell) for everybody else. The default is the one that was
-started last. Who has none of their own is led to root's.
+started last; once it is no longer in its directory, another that runs. Who has none of their own is led to root's.
 """
 
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cluster.errors import InvalidState, NotRunning
-from cluster.processes import Processes
+from cluster.processes import STATE_FILE, Processes
 from cluster.state_files import write_atomically
 
 MACHINE_DIRECTORY = Path("/run/speedwell")
@@ -29,6 +30,11 @@ class Current:
     nameserver: str
     controller: str | None = None
     mounts: list[str] = field(default_factory=list)
+
+    @property
+    def up_again(self) -> str:
+        """The command that starts it again."""
+        return "`speedwell up`" if self.kind == "fabric" else f"`speedwell up --local {shlex.quote(self.directory)}`"
 
 
 def state_directory() -> Path:
@@ -46,19 +52,21 @@ def read() -> Current | None:
     """The default installation; None if nothing was started. Raises InvalidState for a damaged file."""
     for directory in _places():
         found = _read(directory / "current.json")
+        if found is not None and not _is_there(found):
+            found = _another_that_runs(found.directory)
         if found is not None:
             return found
     return None
 
 
 def started() -> list[Current]:
-    """Every installation that was started here and whose directory is still there, the last one first.
+    """Every installation that was started here and that is still in its directory, the last one first.
 
     Raises InvalidState for a damaged file.
     """
     files = sorted((path for place in _places() for path in _records(place)), key=_written_at, reverse=True)
     found = {installation.directory: installation for path in files if (installation := _read(path)) is not None}
-    return [installation for installation in found.values() if Path(installation.directory).is_dir()]
+    return [installation for installation in found.values() if _is_there(installation)]
 
 
 def in_directory(directory: Path) -> Current:
@@ -85,8 +93,7 @@ def clear(directory: Path | str) -> None:
     if current is None or Path(current.directory) != Path(directory):
         return
     (state_directory() / "current.json").unlink(missing_ok=True)
-    others = (other for other in started() if other.directory != current.directory)
-    running = next((other for other in others if Processes(Path(other.directory)).running()), None)
+    running = _another_that_runs(current.directory)
     if running is not None:
         write_atomically(state_directory() / "current.json", json.dumps(asdict(running), indent=2) + "\n")
 
@@ -95,6 +102,26 @@ def forget(directory: Path | str) -> None:
     """Nothing of an installation is left to start again: `started` no longer has it."""
     clear(directory)
     _record(state_directory(), str(directory)).unlink(missing_ok=True)
+
+
+def is_stopped(installation: Current) -> bool:
+    """Whether nothing of it is meant to run, as far as this user can see."""
+    try:
+        return not Processes(Path(installation.directory)).records
+    except InvalidState:
+        return False
+
+
+def _is_there(installation: Current) -> bool:
+    try:
+        return (Path(installation.directory) / STATE_FILE).exists()
+    except PermissionError:
+        return True
+
+
+def _another_that_runs(than: str) -> Current | None:
+    return next((other for other in started()
+                 if other.directory != than and Processes(Path(other.directory)).running()), None)
 
 
 def _places() -> list[Path]:

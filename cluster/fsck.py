@@ -204,8 +204,8 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verif
 
 
 def _left_behind(entries: Mapping[str, ContentEntry], inventories: Mapping[str, Inventory]) -> set[tuple[str, str]]:
-    """(file id, dataserver id) of readable contents whose file goes on without that dataserver, as after a drain or an
-    absence: the nameserver has them deleted."""
+    """(file id, dataserver id) of readable contents whose file goes on without that dataserver, as after a drain: the
+    nameserver has them deleted."""
     return {(file_id, name) for name, inventory in inventories.items() for file_id, report in inventory.items()
             if (entry := entries.get(file_id)) is not None and name not in entry.dataserver_ids
             and report.inode and report.epoch <= entry.content.epoch}

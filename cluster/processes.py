@@ -28,7 +28,7 @@ from typing import Any
 from cluster.errors import ClusterError, InvalidState, StartFailed, StopFailed
 from cluster.state_files import exclusive, write_atomically
 
-STATE_VERSION = 1
+STATE_FILE, STATE_VERSION = "state.json", 1
 LOG_LINES_IN_ERROR = 12
 POLL_SECONDS = 0.02
 KILL_WAIT_SECONDS = 5.0
@@ -141,7 +141,7 @@ class Processes:
 
     @property
     def state_file(self) -> Path:
-        return self.directory / "state.json"
+        return self.directory / STATE_FILE
 
     @property
     def log_directory(self) -> Path:

@@ -36,13 +36,17 @@ class Supervision:
         self._told = ""
 
     def run(self) -> None:
-        """Until an exception of a signal handler ends it. Raises NotRunning if the installation is removed from the
-        disk."""
-        while True:
-            if not self._processes.state_file.exists():
-                raise NotRunning(f"{self._processes.directory} does not hold an installation any more")
+        """Until an exception of a signal handler ends it. If the installation is removed from the disk, or moved, no
+        command finds its processes any more: they are ended, and NotRunning is raised."""
+        known = self._processes.records
+        while self._processes.state_file.exists():
             self.look()
+            known = self._processes.records or known
             self._wait()
+        for record in reversed(known):
+            if record.pid != os.getpid():
+                self._processes.end(record)
+        raise NotRunning(f"{self._processes.directory} does not hold an installation any more")
 
     def look(self) -> None:
         """Find out what has ended, and start again what is due."""

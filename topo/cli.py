@@ -139,7 +139,7 @@ def _command_of(spec: str) -> click.Command:
         try:
             described = parse_fabric(spec)
         except InvalidFabric as error:
-            raise click.UsageError(str(error), click.get_current_context()) from None
+            raise click.UsageError(str(error), click.get_current_context().parent) from None
         _run(described, _Options(host_mbps=0.0, **shared))
 
     return click.Command(spec, callback=run, params=[parameter for parameter in three_tier_command.params

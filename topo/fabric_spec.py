@@ -38,6 +38,8 @@ def parse_fabric(text: str) -> Fabric:
             name, equals, value = word.partition("=")
             if not equals:
                 raise InvalidFabric(f"{family}: {word!r} is not NAME=VALUE")
+            if name.strip() in given:
+                raise InvalidFabric(f"{family}: {name.strip()!r} is given twice")
             given[name.strip()] = _number(name, value)
         return build(family, given)
     return read_fabric(Path(text), f"there are {', '.join(PARAMETERS)}, such as three-tier,pods=4,racks=4")
@@ -65,8 +67,11 @@ def build(family: str, given: Mapping[str, Number]) -> Fabric:
         tier: name for name, tier in _TIERS.items() if name in known} | {"host_bps": "host_mbps"}
     arguments: dict[str, Number] = {}
     ratios: dict[str, Number] = {}
+    names: dict[str, str] = {}
     for name, value in given.items():
         short = also.get(name, name)
+        if names.setdefault(short, name) != name:
+            raise InvalidFabric(f"{family}: {name!r} and {names[short]!r} are the same parameter")
         if short not in known:
             raise InvalidFabric(f"{family}: no parameter is named {name!r}; there are "
                                 f"{', '.join(PARAMETERS[family])}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from cluster import current, fabric_network
 from cluster.errors import NotOnFabric, NotRunning
@@ -51,12 +52,15 @@ class Target:
 def resolve(nameserver: str | None, controller: str | None, local_host: str | None = None,
             replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
             installation: Path | None = None) -> Target:
-    """The installation that the options name, else the last one started. Raises NotRunning if none was.
+    """The installation that the options name, else the last one started. Raises NotRunning if none was, or that one
+    was stopped.
 
     A nameserver that was named does not get the controller of the last installation.
     """
     if installation is not None or nameserver is None:
         named = current.in_directory(installation) if installation is not None else last_started()
+        if current.is_stopped(named):
+            raise NotRunning(f"the installation in {named.directory} is stopped; {named.up_again} starts it again")
         nameserver = named.nameserver
         controller = controller or named.controller
     if controller == NO_CONTROLLER:
@@ -79,6 +83,12 @@ def installation_option(function: F) -> F:
                         help="The installation that was started in DIR; `speedwell list` shows all.")(function)
 
 
+def one_installation(installation: Path | None, directory: Path | None) -> None:
+    """Raises UsageError if --installation and --local are both given."""
+    if installation is not None and directory is not None:
+        raise click.UsageError("--installation does not go with --local", click.get_current_context())
+
+
 def connection_options(function: F) -> F:
     """Adds --installation, --nameserver, --controller and --local-host; the function gets `target` instead."""
 
@@ -94,6 +104,9 @@ def connection_options(function: F) -> F:
                     installation: Path | None = None,
                     replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
                     **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        if installation is not None and context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--nameserver does not go with --installation", context)
         target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts, installation)
         return function(*args, target=replace(target, off_fabric=fabric_network.join(target.nameserver)), **kwargs)
 

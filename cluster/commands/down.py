@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import installation_option
+from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.mounting import unmount
 from cluster.commands.output import echo
 from cluster.errors import NotRunning
@@ -26,6 +26,7 @@ def down(directory: Path | None, installation: Path | None, force: bool) -> None
     All of its mounts on this machine are unmounted. If one is in use nothing is stopped, and the processes that use
     it are named. Where no installation is known, what a killed `mn` or `speedwell fabric` left is removed.
     """
+    one_installation(installation, directory)
     found = current.in_directory(installation) if installation else current.read() if directory is None else None
     if found is None and directory is None:
         echo(_removed_leftovers() or "nothing to stop: no installation was started here")

@@ -11,6 +11,7 @@ import click
 from cluster import current, mounts
 from cluster.commands.output import echo, echo_json
 from cluster.commands.watching import watch_options
+from cluster.errors import InvalidState
 from cluster.processes import Processes
 from cluster.tables import echo_table
 
@@ -18,19 +19,27 @@ from cluster.tables import echo_table
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
 @watch_options
-def list_installations(as_json: bool) -> None:
+@click.pass_context
+def list_installations(context: click.Context, as_json: bool) -> None:
     """List the installations of this machine, the one started last first.
 
     Commands talk to the one marked with *; --installation DIR names another.
     """
     default = current.read()
     rows: list[dict[str, Any]] = []
+    damaged: list[str] = []
     for installation in current.started():
-        processes = Processes(Path(installation.directory))
+        try:
+            processes = Processes(Path(installation.directory))
+        except InvalidState as error:
+            damaged.append(str(error))
+            rows.append({**asdict(installation), "running": 0, "processes": 0, "damaged": True, "default": False,
+                         "mounts": []})
+            continue
         running = len(processes.running())
         places = mounts.of_nameserver(installation.nameserver) if running else []
         rows.append({**asdict(installation), "running": running, "processes": len(processes.records),
-                     "default": default is not None and installation.directory == default.directory,
+                     "damaged": False, "default": default is not None and installation.directory == default.directory,
                      "mounts": list(dict.fromkeys(map(str, places)))})
     if as_json:
         echo_json(rows)
@@ -38,13 +47,17 @@ def list_installations(as_json: bool) -> None:
         echo("no installation was started here: `speedwell up --local DIR` starts one")
     else:
         _print(rows)
+    for reason in damaged:
+        click.echo(f"speedwell: {reason}", err=True)
+    context.exit(1 if damaged else 0)
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
     cells = []
     for row in rows:
-        state = ("stopped" if not row["running"] else "running" if row["running"] == row["processes"]
-                 else f"{row['running']} of {row['processes']} run")
+        running, processes = row["running"], row["processes"]
+        state = ("damaged" if row["damaged"] else "stopped" if not running
+                 else "running" if running == processes else f"{running} of {processes} run")
         cells.append(("*" if row["default"] else "", row["directory"], row["kind"], state,
-                      row["nameserver"] if row["running"] else "", ", ".join(row["mounts"])))
+                      row["nameserver"] if running else "", ", ".join(row["mounts"])))
     echo_table(("default", "directory", "kind", "state", "nameserver", "mounts"), cells)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @click.option("--locality", type=(float, float, float), default=(0.5, 0.3, 0.2), show_default=True,
               help="Probabilities of a client in the primary's rack, in its pod, elsewhere.")
 @click.option("--files", default=2000, show_default=True, help="Their popularity is Zipf's with exponent 1.1.")
-@click.option("--read-mib", default=256.0, show_default=True, help="Size of a read.")
+@click.option("--read-mib", type=float, help="Size of a read.  [default: 256 where hosts have 1 Gbit/s, and so much "
+              "less as their slowest link has]")
 @click.option("--poll-seconds", default=1.0, show_default=True, help="Between two looks at the switches' counters.")
 @click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Of a run.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each method at each rate.")
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 @existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
 def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tuple[float, ...],
-             locality: tuple[float, float, float], files: int, read_mib: float, poll_seconds: float, reads: int,
-             runs: int, seed: int, output: Path, resume: bool, force: bool, scheduler: str | None) -> None:
+             locality: tuple[float, float, float], files: int, read_mib: float | None, poll_seconds: float,
+             reads: int, runs: int, seed: int, output: Path, resume: bool, force: bool,
+             scheduler: str | None) -> None:
     """Simulate reads on a fabric of any size.
 
     Prints a table of completion times by method and arrival rate, with 95 % confidence intervals, and leaves
@@ -49,12 +51,13 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
     from controller.policy.errors import PolicyError
     from sim.errors import SimulationError
     from sim.experiments.custom import custom_tasks, method_of
-    from sim.workload import Workload
+    from sim.workload import Workload, mayflower_read_bits
     from topo.fabric import InvalidFabric
 
     try:
         fabric = _fabric(spec)
-        workloads = [Workload(rate, locality, files, read_bits=read_mib * 2**20 * 8) for rate in dict.fromkeys(rates)]
+        read_bits = mayflower_read_bits(fabric) if read_mib is None else read_mib * 2**20 * 8
+        workloads = [Workload(rate, locality, files, read_bits=read_bits) for rate in dict.fromkeys(rates)]
         chosen = [method_of(method, parts) for method in dict.fromkeys(methods)]
         tasks = custom_tasks(fabric, workloads, chosen, reads, runs, seed, poll_seconds)
         _run(tasks, fabric, Output(output, resume, force), scheduler)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import installation_option, last_started
+from cluster.commands.connection import installation_option, last_started, one_installation
 from cluster.commands.output import echo, echo_json, replica_document
 from cluster.commands.watching import watch_options
 from cluster.processes import Processes, is_running, resident_bytes
@@ -53,6 +53,7 @@ def status(context: click.Context, nameserver: str | None, directory: Path | Non
 
     The exit code is 1 if something that should run does not.
     """
+    one_installation(installation, directory)
     state = _gather(nameserver, directory, installation)
     if as_json:
         echo_json(asdict(state))
@@ -94,14 +95,14 @@ def _add_processes(state: Status, installation: current.Current) -> None:
                                 "log": record.log, "restarts": of_process.count,
                                 "last_restart": of_process.reason if of_process.count else ""})
         if not alive:
-            who = "`speedwell up`" if supervised is None else "the supervisor"
+            who = installation.up_again if supervised is None else "the supervisor"
             state.problems.append(f"{record.name} is not running any more, its log is {record.log}; "
                                   f"{who} starts it again")
     names = {record.name for record in records}
     state.problems += [f"{name} does not run: {each.reason}; the supervisor tried {each.failures} times and goes on"
                        for name, each in restarts.items() if name not in names]
     if supervised is None and any(process["alive"] for process in state.processes):
-        state.problems.append("no supervisor runs that starts again what ends; `speedwell up` starts one")
+        state.problems.append(f"no supervisor runs that starts again what ends; {installation.up_again} starts one")
     made_later = map(str, mounts.of_nameserver(installation.nameserver))
     for mountpoint in dict.fromkeys([*installation.mounts, *made_later]):
         place = Path(mountpoint)
@@ -109,7 +110,7 @@ def _add_processes(state: Status, installation: current.Current) -> None:
         if not state.mounts[mountpoint]:
             state.problems.append(f"{mountpoint} is not mounted")
     if not state.processes:
-        state.problems.append("nothing of it runs; `speedwell up` starts it again")
+        state.problems.append(f"nothing of it runs; {installation.up_again} starts it again")
 
 
 def _add_roles(state: Status) -> None:

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.commands.simulate import simulate
-from sim.workload import Workload, generate
+from sim.workload import Workload, generate, mayflower_read_bits
 from topo.fabric import spine_leaf, three_tier
+from topo.fabric_spec import parse_fabric
 
 
 def invoke(output: Path, *arguments: str) -> Result:
@@ -62,6 +63,17 @@ def test_a_fabric_of_one_pod_has_replicas_and_clients_in_other_racks(tmp_path: P
     for read in islice(generate(Workload(0.001, files=20), fabric, Random(1)), 50):
         assert len({read.client, *read.replicas}) == 4
         assert len({fabric.host(holder).rack for holder in read.replicas[:2]}) == 2
+
+
+@pytest.mark.parametrize("spec", ["three-tier", "fat-tree", "spine-leaf,host_mbps=8", "three-tier,host_mbps=1000"])
+def test_a_read_is_as_much_smaller_as_links_are_slower_so_that_every_fabric_can_be_simulated(spec: str) -> None:
+    fabric = parse_fabric(spec)
+    slowest_bps = min(fabric.ports(host.name)[0].capacity_bps for host in fabric.hosts)
+
+    read_bits = mayflower_read_bits(fabric)
+
+    assert read_bits / slowest_bps == pytest.approx(Workload.read_bits / 1e9)
+    assert next(generate(Workload(read_bits=read_bits), fabric, Random(1)))
 
 
 def test_a_scheduler_needs_dask_and_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

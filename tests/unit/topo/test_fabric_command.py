@@ -1,5 +1,6 @@
 """`speedwell fabric` as far as it goes without building anything."""
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -45,3 +46,10 @@ def test_impossible_requests_are_refused_by_name(arguments: list[str], error: ty
 ])
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     assert CliRunner().invoke(fabric, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("spec", ["ring", "no-such.json", "three-tier,pods=0"])
+def test_what_is_no_fabric_is_refused_with_a_help_that_there_is(spec: str) -> None:
+    refused = CliRunner().invoke(fabric, [spec], prog_name="speedwell fabric", standalone_mode=False)
+    assert isinstance(refused.exception, click.UsageError) and refused.exception.ctx is not None
+    assert refused.exception.ctx.command_path == "speedwell fabric"

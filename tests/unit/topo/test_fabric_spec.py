@@ -29,6 +29,12 @@ def test_the_builders_own_names_are_taken_as_well() -> None:
         hosts_per_leaf=3, oversubscription=1)
 
 
+@pytest.mark.parametrize("words", ["pods=4,pods=5", "racks=2,racks_per_pod=3"])
+def test_a_parameter_that_is_given_twice_is_refused_by_name(words: str) -> None:
+    with pytest.raises(InvalidFabric, match=words.split("=")[0]):
+        parse_fabric(f"three-tier,{words}")
+
+
 @pytest.mark.parametrize("family", PARAMETERS)
 def test_every_command_takes_a_fabric_in_each_form_with_the_same_parameters(family: str, tmp_path: Path) -> None:
     from topo.emulation.mn import topos  # Mininet takes a second to import
