@@ -34,7 +34,7 @@ COMMANDS = {
     "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
-    "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, undrain, balance, adopt."),
+    "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, remove, balance and others."),
     "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
     "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),

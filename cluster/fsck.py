@@ -117,12 +117,12 @@ def check(metadata: MetadataClient, progress: Callable[[int], None] = lambda cou
     before = {(problem.kind, problem.file_id, problem.dataserver_id) for problem in found.problems}
     again.problems = [problem for problem in again.problems
                       if (problem.kind, problem.file_id, problem.dataserver_id) in before]
-    names = _names(metadata, {problem.inode for problem in again.problems})
+    names = names_of(metadata, {problem.inode for problem in again.problems})
     again.problems = [replace(problem, path=os.fsdecode(names.get(problem.inode, b""))) for problem in again.problems]
     return again
 
 
-def _names(metadata: MetadataClient, inodes: set[int]) -> dict[int, bytes]:
+def names_of(metadata: MetadataClient, inodes: set[int]) -> dict[int, bytes]:
     """A path of each inode that has one, found by listing directories until all are."""
     found: dict[int, bytes] = {}
     directories = [paths.ROOT]

@@ -206,6 +206,10 @@ class NamespaceRolledBack(SpeedwellError):
     errno = errno.EROFS
 
 
+class DataserverInUse(SpeedwellError):
+    """A dataserver cannot be removed: it is alive, or files have their last replica there."""
+
+
 class NoReplicaAvailable(SpeedwellError):
     """No live dataserver can hold or serve the file."""
 

@@ -46,6 +46,7 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.NotSupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.NoSpace: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TooFewReplicas: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DataserverInUse: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NoReplicaAvailable: grpc.StatusCode.UNAVAILABLE,
     errors.NotLeader: grpc.StatusCode.UNAVAILABLE,
     errors.NamespaceRebuilding: grpc.StatusCode.UNAVAILABLE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ POLL_SECONDS = 0.5
 
 @click.group()
 def node() -> None:
-    """Look after the dataservers: list, drain, undrain, balance, adopt."""
+    """Look after the dataservers: list, drain, remove, balance and others."""
 
 
 @node.command("list")
@@ -96,6 +97,31 @@ def undrain(name: str, target: Target) -> None:
     else:
         echo(f"{name} gets new replicas again; those that it gave away stay where they are "
              "(`speedwell node balance` moves some back)")
+
+
+@node.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also if files lose their last replica: says which.")
+@connection_options
+def remove(name: str, force: bool, target: Target) -> None:
+    """Forget the dataserver NAME, which is dead and never comes back.
+
+    Refused while it is alive, and while a file has no live replica elsewhere.
+    """
+    from cluster.fsck import names_of
+
+    with target.connect() as client:
+        done = client.metadata.remove_dataserver(name, force=force)
+        lost = names_of(client.metadata, set(done.lost_inodes))
+    echo(f"{name} is removed. {done.replicas - done.lost} files had a replica there and have others; what they lack "
+         "is made in the background")
+    if not done.lost:
+        return
+    echo(f"{done.lost} files with {units.size(done.lost_bytes)} are lost with it:")
+    for inode in done.lost_inodes:
+        echo(f"  {os.fsdecode(lost[inode])}" if inode in lost else f"  inode {inode}, which has no name")
+    if done.lost > len(done.lost_inodes):
+        echo(f"  and {done.lost - len(done.lost_inodes)} more: speedwell fsck names them")
 
 
 @node.command()

@@ -10,6 +10,7 @@ from typing import Any
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
 from fs.client.nameservers import Nameservers
+from fs.client.operator_requests import OperatorRequests
 from fs.client.posix_metadata import PosixMetadata, message
 from fs.client.stat_ahead import StatAhead
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
@@ -27,7 +28,7 @@ class Requester:
         self.sequence = 0
 
 
-class MetadataClient(PosixMetadata):
+class MetadataClient(PosixMetadata, OperatorRequests):
     """The namespace of a nameserver, or of several (`HOST:PORT,HOST:PORT`) of which one leads.
 
     Thread-safe. Paths are `str | bytes`, absolute.
@@ -97,9 +98,8 @@ class MetadataClient(PosixMetadata):
     def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
         """Attributes of an open file, never from the cache; `to_append` with a primary that can order
         appends, if there is one. Raises NoSuchFile if it was removed."""
-        attributes: Attributes = self._call("Lookup",
-                                            pb.LookupRequest(inode=inode, to_append=to_append)).attributes
-        return attributes
+        reply: pb.LookupReply = self._call("Lookup", pb.LookupRequest(inode=inode, to_append=to_append))
+        return reply.attributes
 
     def list(self, path: str | bytes) -> list[DirectoryEntry]:
         """All entries with their attributes, in the order of their names' bytes.
@@ -181,40 +181,6 @@ class MetadataClient(PosixMetadata):
         request = pb.PurgeRequest(entries=[
             pb.RestoreRequest(due_ns=entry.due_ns, inode=entry.attributes.inode) for entry in entries])
         return int(self._once("Purge", request).purged)
-
-    def set_draining(self, dataserver_id: str, draining: bool) -> None:
-        """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
-        self._call("SetDraining", pb.SetDrainingRequest(dataserver_id=dataserver_id, draining=draining))
-
-    def balance(self) -> None:
-        """Have replicas moved in the background until all dataservers are about equally full."""
-        self._call("Balance", pb.BalanceRequest())
-
-    def contents(self, after: int = 0) -> Iterator[pb.ContentEntry]:
-        """The content of every file beyond an inode with its replicas, page by page."""
-        more = True
-        while more:
-            reply = self._call("Contents", pb.ContentsRequest(after=after))
-            yield from (entry for entry in reply.entries if entry.HasField("content"))
-            after = reply.entries[-1].inode if reply.entries else after
-            more = reply.more
-
-    def surplus(self) -> set[tuple[str, str]]:
-        """(file id, dataserver id) of contents that lie where no file has them, and are to: copies that are being
-        made, and contents of removed files that wait for their grace period."""
-        reply: pb.ContentsReply = self._call("Contents", pb.ContentsRequest(limit=1))
-        return {(finding.file_id, finding.dataserver_id) for finding in reply.surplus}
-
-    def repair(self, bad_replicas: Sequence[pb.Finding], orphans: Sequence[pb.Finding], *,
-               lost_tails: Sequence[pb.LostTail] = (), accept_roll_back: bool = False) -> None:
-        """Have what a check found put right, without waiting for dataservers that are away. Raises
-        NamespaceRolledBack, unless the old copy is accepted."""
-        self._call("Repair", pb.RepairRequest(bad_replicas=bad_replicas, orphans=orphans, lost_tails=lost_tails,
-                                              accept_roll_back=accept_roll_back))
-
-    def adopt(self, dataserver_id: str) -> None:
-        """Have a dataserver that is refused belong to this namespace from its next heartbeat on."""
-        self._call("Adopt", pb.AdoptRequest(dataserver_id=dataserver_id))
 
     # -------------------------------------------------------------- making
 

@@ -4,16 +4,21 @@ import logging
 import threading
 from collections.abc import Callable
 
-from fs.errors import InvalidArgument
+from fs.errors import DataserverInUse, InvalidArgument
 from fs.nameserver import deletions, requests
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.provenance import Provenance
+from fs.nameserver.records import Content
 from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Registry
 from fs.proto import speedwell_pb2 as pb
 from fs.store import Store
 
 log = logging.getLogger(__name__)
+
+MAX_LOST_INODES = 1000
+NAMED_INODES = 10
+"""In a message."""
 
 
 class Administration:
@@ -36,6 +41,48 @@ class Administration:
             self._registry.set_draining(self.number_of(request.dataserver_id, "dataserver_id"), request.draining)
             self._recovery.look_again()
         return pb.SetDrainingReply()
+
+    def remove_dataserver(self, request: pb.RemoveDataserverRequest) -> pb.RemoveDataserverReply:
+        """Raises DataserverInUse."""
+        name = request.dataserver_id
+        reply = pb.RemoveDataserverReply()
+        after: int | None = 0
+        while after is not None:    # others go on between two pages: nothing new is placed on a dead dataserver
+            with self._guard:
+                number = self._dead(name)
+                files, after = self._namespace.files_after(after, requests.LIST_LIMIT)
+                for inode, content in files:
+                    self._count_loss(inode, content, number, reply)
+        if reply.lost and not request.force:
+            first = ", ".join(str(inode) for inode in reply.lost_inodes[:NAMED_INODES])
+            more = ", ..." if reply.lost > NAMED_INODES else ""
+            raise DataserverInUse(f"{reply.lost} file(s) with {reply.lost_bytes} bytes have no live replica without "
+                                  f"{name} (inode {first}{more}); to give them up: --force")
+        with self._guard:
+            self._registry.remove(self._dead(name))
+            self._recovery.look_again()
+        log.warning("the dataserver %s is removed by an operator: %d replicas, %d files lost", name, reply.replicas,
+                    reply.lost)
+        return reply
+
+    def _dead(self, dataserver_id: str) -> int:
+        number = self.number_of(dataserver_id, "dataserver_id")
+        if self._registry.is_alive(number, self._clock_seconds()):
+            raise DataserverInUse(f"{dataserver_id} is alive: drain it and stop it before (speedwell node drain "
+                                  f"{dataserver_id})")
+        return number
+
+    def _count_loss(self, inode: int, content: Content, number: int, reply: pb.RemoveDataserverReply) -> None:
+        if number not in content.replicas:
+            return
+        reply.replicas += 1
+        now = self._clock_seconds()
+        if any(self._registry.is_alive(other, now) for other in content.replicas):
+            return
+        reply.lost += 1
+        reply.lost_bytes += content.size_bytes
+        if len(reply.lost_inodes) < MAX_LOST_INODES:
+            reply.lost_inodes.append(inode)
 
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceReply:
         with self._guard:
@@ -67,7 +114,8 @@ class Administration:
     def _add_surplus(self, reply: pb.ContentsReply) -> None:
         names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
         for number, file_id in deletions.waiting(self._store):
-            reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names.get(number, ""))
+            if number in names:
+                reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names[number])
         for file_id_text, number in self._recovery.copies():
             reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
         for number, file_id_text in self._recovery.left_behind(self._clock_seconds()):

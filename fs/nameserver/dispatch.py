@@ -113,6 +113,7 @@ def _methods(service: NameserverService) -> Methods:
         "Restore": (pb.RestoreRequest, service.restore),
         "Purge": (pb.PurgeRequest, service.purge),
         "SetDraining": (pb.SetDrainingRequest, service.administration.set_draining),
+        "RemoveDataserver": (pb.RemoveDataserverRequest, service.administration.remove_dataserver),
         "Balance": (pb.BalanceRequest, service.administration.balance),
         "Contents": (pb.ContentsRequest, service.administration.contents),
         "Repair": (pb.RepairRequest, service.administration.repair),

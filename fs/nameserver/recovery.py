@@ -212,6 +212,8 @@ class Recovery:
 
     def state(self, number: int, now_seconds: float) -> State:
         """Of a dataserver, as far as its replicas are concerned."""
+        if self._registry.is_removed(number):
+            return State.GONE
         if not self._registry.is_alive(number, now_seconds):
             silent = self._registry.silent_seconds(number, now_seconds)
             return State.GONE if self._hurry or silent > self._grace_seconds else State.AWAY
@@ -269,8 +271,8 @@ class Recovery:
         self._counting_unwritable += live < self._least(content.replication)
         self._expect(inode, content, now_seconds)
         wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
-        for number in wanted.surplus:
-            if number != content.replicas[0]:
+        for number in content.replicas[1:]:
+            if number in wanted.surplus or self._registry.is_removed(number):
                 after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
                 self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing:

@@ -31,6 +31,7 @@ class Dataserver:
     rack: str
     pod: str
     draining: bool = False
+    removed: bool = False       # by an operator: its number stays taken
 
 
 @dataclass(slots=True)
@@ -86,6 +87,16 @@ class Registry:
         self._write(server)
         self._servers[number] = server
 
+    def remove(self, number: int) -> None:
+        """Forget a dataserver that never comes back; if it does, it is a new one."""
+        server = replace(self._servers[number], draining=False, removed=True)
+        self._write(server)
+        self._servers[number] = server
+
+    def is_removed(self, number: int) -> bool:
+        server = self._servers.get(number)
+        return server is not None and server.removed
+
     def _write(self, server: Dataserver) -> None:
         batch = Batch()
         batch.put(dataserver_key(server.number), json.dumps(asdict(server)).encode())
@@ -115,8 +126,8 @@ class Registry:
         return float("inf") if status is None else now_seconds - status.last_heartbeat_seconds
 
     def numbers(self) -> list[int]:
-        """All dataservers ever seen."""
-        return list(self._servers)
+        """All dataservers ever seen and not removed."""
+        return [number for number, server in self._servers.items() if not server.removed]
 
     def used_parts(self, now_seconds: float) -> dict[int, float]:
         """The used part of each live dataserver's disk, from 0 to 1."""
@@ -132,7 +143,8 @@ class Registry:
                 sum(status.available_bytes or 0 for status in disks.values()))
 
     def number_of(self, dataserver_id: str) -> int | None:
-        return self._numbers.get(dataserver_id)
+        number = self._numbers.get(dataserver_id)
+        return None if number is None or self._servers[number].removed else number
 
     def with_state(self, numbers: Iterable[int], now_seconds: float) -> list[tuple[Dataserver, bool]]:
         """The dataservers with whether each is alive, in the order given."""
@@ -153,7 +165,7 @@ class Registry:
         """
         numbers = []
         for index, dataserver_id in enumerate(wanted):
-            number = self._numbers.get(dataserver_id)
+            number = self.number_of(dataserver_id)
             if number is None:
                 raise InvalidArgument(f"replicas[{index}]: no dataserver is called {dataserver_id!r}")
             if not self.is_alive(number, now_seconds):
@@ -167,6 +179,6 @@ class Registry:
         return sum(self.is_alive(number, now_seconds) for number in self._servers)
 
     def statuses(self) -> list[tuple[Dataserver, Status]]:
-        """All dataservers ever seen, by id."""
-        return sorted(((server, self._status[number]) for number, server in self._servers.items()),
+        """All dataservers ever seen and not removed, by id."""
+        return sorted(((self._servers[number], self._status[number]) for number in self.numbers()),
                       key=lambda pair: pair[0].dataserver_id)

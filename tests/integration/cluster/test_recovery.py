@@ -145,6 +145,35 @@ def test_draining_moves_every_replica_and_undraining_lets_the_server_be_used_aga
     read_all(client, contents)
 
 
+def test_a_dataserver_that_never_comes_back_is_removed_and_what_only_it_had_is_named(cluster: LocalCluster) -> None:
+    client = cluster.client()
+    contents = fill(client)
+    alive = speedwell(cluster, "node", "remove", "d1")
+    assert alive.returncode == 1 and "d1 is alive" in alive.stderr
+    cluster.dataserver("d1").kill()
+    cluster.wait_alive({"d0", "d2", "d3"})
+    removed = speedwell(cluster, "node", "remove", "d1")
+    assert (removed.returncode, removed.stderr) == (0, "")
+    wait_until(lambda: all_on(cluster, client, contents, {"d0", "d2", "d3"}), 60, "replicas are missing")
+    listed = json.loads(speedwell(cluster, "node", "list", "--json").stdout)
+    assert [row["name"] for row in listed] == ["d0", "d2", "d3"]
+    wait_until(lambda: check(client.metadata).clean, 60, "fsck still finds something")
+
+    client.create("/only here", replicas=("d2",))
+    client.append("/only here", b"x" * 1000)
+    cluster.dataserver("d2").kill()
+    cluster.wait_alive({"d0", "d3"})
+    refused = speedwell(cluster, "node", "remove", "d2")
+    assert refused.returncode == 1 and "1 file(s) with 1000 bytes have no live replica without d2" in refused.stderr
+    forced = speedwell(cluster, "node", "remove", "d2", "--force")
+    assert forced.returncode == 0 and "  /only here\n" in forced.stdout
+    assert ("missing", "/only here") in {(problem.kind, problem.path) for problem in check(client.metadata).problems}
+    cluster.dataserver("d2").start()
+    cluster.wait_alive({"d0", "d2", "d3"})
+    with client.open_read("/only here") as reader:      # nothing was deleted
+        assert reader.read(0, 1000) == b"x" * 1000
+
+
 def test_after_a_drain_fsck_calls_what_waits_for_its_deletion_normal_also_of_files_that_are_removed(
         tmp_path: Path) -> None:
     with LocalCluster(tmp_path, dataservers=4, deletion_grace_seconds=3600) as cluster:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fs.errors import DataserverInUse, InvalidArgument
 from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, LEAST_BYTES
 from fs.proto import speedwell_pb2 as pb
 from tests.unit.fs.test_nameserver_service import Bench, ids
@@ -104,6 +105,68 @@ def test_orders_of_a_target_that_dies_go_to_another_one(bench: Bench) -> None:
     other = 5 - target
     found = [file_id for _ in range(8) for number in (1, other) for file_id in beat(bench, number, 0.5)]
     assert found
+
+
+# ---------------------------------------------------------------------- removing a dataserver for good
+
+
+def remove(bench: Bench, name: str, force: bool = False) -> pb.RemoveDataserverReply:
+    return bench.service.administration.remove_dataserver(pb.RemoveDataserverRequest(dataserver_id=name, force=force))
+
+
+def listed(bench: Bench) -> list[str]:
+    return [status.server.dataserver_id for status in bench.service.statistics(pb.StatisticsRequest()).dataservers]
+
+
+def test_a_dataserver_that_is_alive_is_not_removed(bench: Bench) -> None:
+    for force in (False, True):
+        with pytest.raises(DataserverInUse, match="d0 is alive"):
+            remove(bench, "d0", force)
+    with pytest.raises(InvalidArgument, match="no dataserver 'x'"):
+        remove(bench, "x")
+
+
+def test_a_removed_dataserver_leaves_every_set_and_no_list_has_it_also_after_a_restart(bench: Bench) -> None:
+    fill(bench, 1, 4096)
+    lose_d0(bench)
+    reply = remove(bench, "d0")
+    assert (reply.replicas, reply.lost) == (1, 0)
+    for restarted in (False, True):
+        if restarted:
+            bench.restart()
+        for number in (1, 2, 3):
+            beat(bench, number)
+        assert listed(bench) == ["d1", "d2", "d3"]
+        assert not bench.service.statistics(pb.StatisticsRequest()).awaited_inventories
+        assert ids(bench.lookup(b"/f0")) == ["d1"]
+        with pytest.raises(InvalidArgument):
+            remove(bench, "d0")
+
+
+def test_what_has_its_last_replica_there_is_told_and_kept_unless_forced(bench: Bench) -> None:
+    (file,) = fill(bench, 1, 4096, replication=1)
+    lose_d0(bench)
+    with pytest.raises(DataserverInUse, match=rf"1 file\(s\) with 4096 bytes .* \(inode {file.inode}\)"):
+        remove(bench, "d0")
+    assert "d0" in listed(bench)
+    reply = remove(bench, "d0", force=True)
+    assert (reply.lost, reply.lost_bytes, list(reply.lost_inodes)) == (1, 4096, [file.inode])
+    for number in (1, 2, 3):
+        beat(bench, number)
+    assert bench.lookup(b"/f0").size == 4096      # its name is there: what it lost is said by fsck and by reads
+
+
+def test_a_removed_dataserver_that_comes_back_is_a_new_one_with_its_number(bench: Bench) -> None:
+    fill(bench, 1, 4096, replication=1)
+    lose_d0(bench)
+    remove(bench, "d0", force=True)
+    beat(bench, 0)
+    assert [replica.alive for replica in bench.lookup(b"/f0").replicas] == [True]
+    bench.beat(4)
+    assert listed(bench) == ["d0", "d1", "d2", "d3", "d4"]
+
+
+# ---------------------------------------------------------------------- reports
 
 
 def test_dataservers_share_what_they_may_report_of_their_contents(bench: Bench) -> None:
