@@ -37,9 +37,19 @@ def _datapath_id(entry: str) -> str:
     return f"{dpid}@{ip_address(address)}" if at else dpid
 
 
+def _switch_ports(entry: str) -> str:
+    """An entry of `host_ports` as it is compared. Raises ValueError."""
+    found = re.fullmatch("([0-9a-f]{16}):([0-9]{1,10})(?:-([0-9]{1,10}))?", entry.lower())
+    first, last = (int(found[2]), int(found[3] or found[2])) if found else (0, 0)
+    if not found or not 1 <= first <= last:
+        raise ValueError(f"{entry!r} is neither DPID:PORT nor DPID:FIRST-LAST, the datapath id in 16 hex digits")
+    return f"{found[1]}:{first}-{last}"
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 DatapathId = Annotated[str, AfterValidator(_datapath_id)]
+SwitchPorts = Annotated[str, AfterValidator(_switch_ports)]
 
 
 @dataclass(frozen=True)
@@ -149,6 +159,9 @@ class Settings(BaseModel):
     datapath_ids: tuple[DatapathId, ...] = ()
     """The switches that may connect: 16 hex digits, or `DPID@ADDRESS` for one that must come from this address.
     Empty: any switch may, and the first connection with a datapath id keeps it for as long as it answers."""
+    host_ports: tuple[SwitchPorts, ...] = ()
+    """Ports that lead to hosts, whatever comes in there: `DPID:PORT` or `DPID:FIRST-LAST`, the datapath id in 16 hex
+    digits. They are not probed and never get a link."""
     switch_expiry_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600.0
     """How long a switch that left is waited for; until then `/v1/health` says `degraded`. Those of `datapath_ids` are
     waited for without end."""

@@ -101,6 +101,7 @@ class NetworkApi:
         peer = self._state.links.get(key)
         neighbour = peer[0] if peer else hosts.get(key)
         return models.SwitchPort(port=port.port_no, name=port.name, mac=port.hw_addr, up=port.up,
+                                 kind=port.kind.value,
                                  capacity_bps=port.capacity_bps, neighbour=neighbour,
                                  neighbour_name=self._state.name_of(neighbour) if neighbour else None)
 

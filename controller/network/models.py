@@ -12,6 +12,9 @@ class SwitchPort(OutputModel):
     name: str
     mac: str
     up: bool
+    kind: Literal["undetermined", "edge", "fabric"] = Field(
+        description="Whether hosts (edge) or another switch (fabric) may be behind it: as probes showed, or as the "
+                    "setting host_ports says.")
     capacity_bps: float | None = Field(description="null if the switch does not say.")
     neighbour: Node | None = Field(description="What is at the other end, as far as is known.")
     neighbour_name: NodeName | None

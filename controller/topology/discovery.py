@@ -28,6 +28,7 @@ from controller.switches.transactions import asked, confirmed
 from controller.topology import lldp, packet_in_limits, packet_in_meters
 from controller.topology.absent_switches import AbsentSwitches
 from controller.topology.admission import Admission, listed
+from controller.topology.declared_ports import DeclaredPorts
 from controller.topology.events import EventLinkChanged, EventPortChanged, EventSwitchChanged, EventSwitchForgotten
 from controller.topology.hosts import Hosts
 from controller.topology.port_capacities import PortCapacities
@@ -50,6 +51,7 @@ SILENCE_CHECK_SECONDS = 5.0
 WHY_REFUSED = {
     "forged": "it claims to be a probe and is not signed by this controller",
     "replayed": "it is an old probe",
+    "declared": "the setting host_ports names the port",
     "host": "a host is at one of the two ports; it is asked whether it is still there",
     "former-host": "a host has spoken at one of the two ports since it came up; if a cable joins them now, take both "
                    "down and up again",
@@ -79,6 +81,7 @@ class Discovery(Application):
         self._listening_since: dict[str, float] = {}
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
         self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
+        self._host_ports = DeclaredPorts(settings.host_ports)
         self._being_checked: set[PortKey] = set()
         self._capacities_due: dict[str, float] = {}
 
@@ -197,6 +200,8 @@ class Discovery(Application):
             self._capacities.described(key, description.curr_speed * 1000.0),
             known.kind if known and up else PortKind.UNDETERMINED,
         )
+        if up and key in self._host_ports:
+            port = replace(port, kind=PortKind.EDGE)
         if port == known:
             return
         lost = self.state.set_port(dpid, port)
@@ -215,7 +220,7 @@ class Discovery(Application):
         self.send_event_to_observers(EventPortChanged(*key))
 
     def _start_probing(self, key: PortKey) -> None:
-        if self._listening.get(key[0]) is self.state.datapaths.get(key[0]):
+        if key not in self._host_ports and self._listening.get(key[0]) is self.state.datapaths.get(key[0]):
             self._probes[key] = self._packet_out(key, self.state.ports[key].hw_addr)
             self.probing.add_port(key, time.monotonic())
 
@@ -275,6 +280,9 @@ class Discovery(Application):
             return
         except lldp.ForgedProbe:
             self._refuse(destination, "forged", now)
+            return
+        if destination in self._host_ports:
+            self._refuse(destination, "declared", now)
             return
         # Until a moment ago, hosts behind a switch that is new may have spoken through this cable.
         is_new = self._is_new(probe.source[0], now) or self._is_new(destination[0], now)

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ryu.controller.handler import MAIN_DISPATCHER
 
+from controller.errors import InvalidSettings
+from controller.settings import Settings, load_settings
 from controller.switches.entries import dpid_hex
 from controller.switches.layout import Table
 from controller.switches.packet_ins import PacketIn
 from controller.topology import lldp
+from controller.topology.declared_ports import DeclaredPorts
 from controller.topology.discovery import NEW_SWITCH_SECONDS
 from controller.topology.probing import FRESH_PROBES, Probing
 from controller.topology.state import HostLocation, PortKey, PortKind
@@ -29,8 +32,8 @@ LINK = (dpid_hex(1), 1), (dpid_hex(2), 2)
 class Fabric(World):
     """Two switches, joined once; what leaves by the two edge ports is recorded as a host there could."""
 
-    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(hub, patch, switches=2, ports=2)
+    def __init__(self, hub: SimulatedHub, patch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
+        super().__init__(hub, patch, switches=2, ports=2, settings=settings)
         self.wires = {LINK[0]: LINK[1], LINK[1]: LINK[0]}
         self.recorded: dict[PortKey, list[bytes]] = {EDGE: [], OTHER_EDGE: []}
         eventlet.sleep(30)
@@ -172,6 +175,41 @@ def test_a_port_by_which_a_host_spoke_gets_no_link_until_it_goes_down(run: Any, 
         assert fabric.state.links[EDGE] == OTHER_EDGE
 
     run(scenario)
+
+
+@pytest.mark.parametrize("declared", [EDGE, OTHER_EDGE])
+def test_silent_hosts_that_relay_probes_make_no_link_where_one_port_is_declared_to_lead_to_hosts(
+        monkeypatch: pytest.MonkeyPatch, declared: PortKey) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        fabric = Fabric(hub, monkeypatch, Settings(host_ports=(f"{declared[0]}:{declared[1]}",)))
+        fabric.relay(EDGE, OTHER_EDGE)
+        fabric.relay(OTHER_EDGE, EDGE)
+        eventlet.sleep(60)
+        fabric.port_status(declared, DOWN)
+        fabric.port_status(declared, 0)
+        assert fabric.state.is_edge_port(*declared), "at once"
+        eventlet.sleep(60)
+        assert fabric.recorded[declared] == [], "it is not even probed"
+        assert fabric.refused("declared") > 5
+        assert set(fabric.state.links) == set(LINK) and fabric.lost_links == []
+
+    run_simulated(scenario)
+
+
+@pytest.mark.parametrize(("entry", "named", "others"), [
+    ("000000000000000A:3", [3], [2, 4]), ("000000000000000a:3-5", [3, 4, 5], [2, 6])])
+def test_declared_ports_are_those_that_the_setting_names(entry: str, named: list[int], others: list[int]) -> None:
+    ports = DeclaredPorts(Settings(host_ports=(entry,)).host_ports)
+    assert all((dpid_hex(10), port_no) in ports for port_no in named)
+    assert not any((dpid_hex(10), port_no) in ports for port_no in others)
+    assert (dpid_hex(11), 3) not in ports
+
+
+@pytest.mark.parametrize("entry", ["", ":", "leaf0:3", "0000000000000001", "0000000000000001:", "0000000000000001:0",
+                                   "0000000000000001:5-3", "0000000000000001:a", "0000000000000001:1-", "1:1"])
+def test_a_declared_port_that_cannot_be_is_refused_by_name(entry: str) -> None:
+    with pytest.raises(InvalidSettings, match="host_ports"):
+        load_settings(host_ports=[entry])
 
 
 def test_hosts_that_spoke_through_a_switch_before_it_connected_do_not_keep_its_link_away(run: Any) -> None:
