@@ -12,12 +12,12 @@ from controller.loops import Turns
 from controller.policy.coflows.coflow import Assignment
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.traffic_classes import PRIORITY_QUEUES, class_of_priority
+from controller.rest.pages import LIMIT, Limit, Offset, page_of
 from controller.rest.routes import route
 from controller.tables.flow_records import Claimant
 from controller.topology.state import NetworkState
 
 CLAIMANT = Claimant("coflows", precedence=200)
-LIMIT = 200
 _PRIORITY_NAMES = {queue.number: queue.name for queue in PRIORITY_QUEUES}
 
 
@@ -40,30 +40,31 @@ class CoflowsApi:
 
     @route("GET", "/v1/coflows", summary="The live coflows, in the order in which they are served", tag="coflows",
            response=models.CoflowList, query=("offset", "limit"))
-    def list_coflows(self, offset: models.Offset = 0, limit: models.Limit = LIMIT) -> models.CoflowList:
+    def list_coflows(self, offset: Offset = 0, limit: Limit = LIMIT) -> models.CoflowList:
         """The order changes with every schedule: a coflow may stand in two pages, or in none, while it does."""
         places, turns = self._places(), Turns()
-        coflows = sorted(self._service.book, key=lambda each: places.get(each.id, len(places)))
+        coflows, page = page_of(sorted(self._service.book, key=lambda each: places.get(each.id, len(places))),
+                                offset, limit)
         rows = []
-        for each in coflows[offset:offset + limit]:
+        for each in coflows:
             rows.append(models.CoflowSummary(**self._summary(each, places)))
             turns.others()
-        return models.CoflowList(coflows=rows, total=len(coflows), next_offset=_next(offset, limit, len(coflows)))
+        return models.CoflowList(coflows=rows, **page)
 
     @route("GET", "/v1/coflows/{id}", summary="A coflow with its flows", tag="coflows", response=models.CoflowDetails,
            problems=[UnknownCoflow], query=("offset", "limit"))
-    def get_coflow(self, id: models.CoflowId, offset: models.Offset = 0,  # noqa: A002
-                   limit: models.Limit = LIMIT) -> models.CoflowDetails:
+    def get_coflow(self, id: models.CoflowId, offset: Offset = 0,  # noqa: A002
+                   limit: Limit = LIMIT) -> models.CoflowDetails:
         """`offset` and `limit` are of its flows, in the order in which they were announced."""
         coflow = self._service.book.get(bytes.fromhex(id))
         if coflow is None:
             raise UnknownCoflow(id)
         summary, turns, members = self._summary(coflow, self._places()), Turns(), []
-        flows = list(coflow.flows.values())
-        for flow in flows[offset:offset + limit]:
+        flows, page = page_of(list(coflow.flows.values()), offset, limit)
+        for flow in flows:
             members.append(self._flow(flow, self._service.book.schedule, coflow.distrusted is not None))
             turns.others()
-        return models.CoflowDetails(**summary, members=members, next_offset=_next(offset, limit, len(flows)))
+        return models.CoflowDetails(**summary, members=members, next_offset=page["next_offset"])
 
     @route("DELETE", "/v1/coflows/{id}", summary="Take a coflow's schedule away", tag="coflows", status=204,
            problems=[UnknownCoflow])
@@ -119,10 +120,6 @@ class CoflowsApi:
             rate_bps=assignment.rate_bps if assignment else None,
             meter=placed.meter.meter_id if placed and placed.meter else None,
             path=nodes, path_names=[self._state.name_of(node) for node in nodes], state=state, problem=problem)
-
-
-def _next(offset: int, limit: int, total: int) -> int | None:
-    return offset + limit if offset + limit < total else None
 
 
 def _ends(five_tuple: FiveTuple) -> dict[str, Any]:

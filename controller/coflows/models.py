@@ -7,14 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from controller.rest.fields import Dpid, Ipv4, Node, NodeName, OutputModel, Port
+from controller.rest.pages import Page
 
 CoflowId = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="A coflow's id, 32 hex digits.")]
 FlowState = Literal["placed", "default", "failed", "waiting"]
-
-
-Offset = Annotated[int, Field(ge=0, le=1 << 20, description="How many to leave out, from the first on.")]
-Limit = Annotated[int, Field(ge=1, le=500, description="How many to tell at most.")]
-_NEXT = Field(default=None, description="The `offset` of what comes next; null with the last.")
 
 
 class CoflowMember(OutputModel):
@@ -58,13 +54,11 @@ class CoflowDetails(CoflowSummary):
     """A coflow with its flows."""
 
     members: list[CoflowMember]
-    next_offset: int | None = _NEXT
+    next_offset: int | None = Field(description="The `offset` of the members that come next; null with the last.")
 
 
-class CoflowList(OutputModel):
+class CoflowList(Page):
     coflows: list[CoflowSummary]
-    total: int = Field(ge=0, description="All that are live.")
-    next_offset: int | None = _NEXT
 
 
 class FlowMeter(OutputModel):

@@ -14,6 +14,7 @@ from controller.placements.book import Expected, TooManyPlacements, UnknownPlace
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.network.tiers import Tiers
 from controller.policy.placements.request import Candidate, PlacementRequest
+from controller.rest.pages import LIMIT, Limit, Offset, page_of
 from controller.rest.routes import route
 from controller.topology.state import NetworkState
 
@@ -50,15 +51,16 @@ class PlacementsApi:
         return models.Placements(placements=list(map(_placement, self._service.place(requests))))
 
     @route("GET", "/v1/placements", summary="The placements whose transfers are expected to run", tag="placements",
-           response=models.ExpectedTransfers)
-    def list_placements(self) -> models.ExpectedTransfers:
+           response=models.ExpectedTransfers, query=("offset", "limit"))
+    def list_placements(self, offset: Offset = 0, limit: Limit = LIMIT) -> models.ExpectedTransfers:
         now = time.monotonic()
+        found, page = page_of(self._service.expected(), offset, limit)
         return models.ExpectedTransfers(placements=[models.ExpectedTransfer(
             id=expected.id, writer=expected.request.writer, size_bytes=expected.size_bytes,
             destinations=[destination.host for destination in expected.placement.destinations],
             rate_bps=_finite(expected.placement.rate_bps), age_seconds=now - expected.placed_at,
             expected_seconds=expected.placement.duration_seconds, flows=len(expected.flows))
-            for expected in self._service.expected()])
+            for expected in found], **page)
 
     @route("DELETE", "/v1/placements/{id}", summary="A placement's transfer is over", tag="placements", status=204,
            problems=[UnknownPlacement])

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from controller.rest.fields import InputModel, Ipv4, OutputModel
+from controller.rest.pages import Page
 
 MAX_FILE_BYTES = 1 << 50
 MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS = 64, 4096, 64
@@ -116,5 +117,5 @@ class ExpectedTransfer(OutputModel):
     flows: int = Field(ge=0, description="The reported flows that carry its bytes now: GET /v1/flows has them.")
 
 
-class ExpectedTransfers(OutputModel):
+class ExpectedTransfers(Page):
     placements: list[ExpectedTransfer]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut, UnknownHost
+from controller.loops import Turns
 from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.selection import MAYFLOWER, PLUS
 from controller.policy.reads.selection_request import Replica
@@ -24,6 +25,7 @@ from controller.reads.book import (
     UnknownPart,
     UnknownRead,
 )
+from controller.rest.pages import LIMIT, Limit, Offset, page_of
 from controller.rest.problems import FieldError, invalid
 from controller.rest.routes import route
 from controller.topology.state import NetworkState
@@ -99,10 +101,16 @@ class ReadsApi:
         ends."""
         self._service.end_part(id, number)
 
-    @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.ReadList)
-    def list_reads(self) -> models.ReadList:
-        flows, now = self._service.model(), time.monotonic()
-        return models.ReadList(reads=[self._read_state(read, flows, now) for read in self._service.reads])
+    @route("GET", "/v1/reads", summary="The reads in flight", tag="reads", response=models.ReadList,
+           query=("offset", "limit"))
+    def list_reads(self, offset: Offset = 0, limit: Limit = LIMIT) -> models.ReadList:
+        """In the order in which they came. A read that ends between two pages moves those after it forward."""
+        flows, now, turns, states = self._service.model(), time.monotonic(), Turns(), []
+        reads, page = page_of(list(self._service.reads), offset, limit)
+        for read in reads:
+            states.append(self._read_state(read, flows, now))
+            turns.others()
+        return models.ReadList(reads=states, **page)
 
     @route("GET", "/v1/reads/{id}", summary="A read in flight", tag="reads", response=models.ReadState,
            problems=[UnknownRead, TooManyWaiting], query=("after", "wait_seconds"))
@@ -118,11 +126,12 @@ class ReadsApi:
         return self._read_state(read, self._service.model(), time.monotonic())
 
     @route("GET", "/v1/flows", summary="The flows that the controller placed", tag="network",
-           response=models.PlacedFlowList)
-    def list_flows(self) -> models.PlacedFlowList:
+           response=models.PlacedFlowList, query=("offset", "limit"))
+    def list_flows(self, offset: Offset = 0, limit: Limit = LIMIT) -> models.PlacedFlowList:
         """Parts of reads that have an entry of their own, with the rates that the switches measured."""
         flows, now = self._service.model(), time.monotonic()
-        return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in self._service.reads.flows()])
+        parts, page = page_of(list(self._service.reads.flows()), offset, limit)
+        return models.PlacedFlowList(flows=[self._flow(part, flows, now) for part in parts], **page)
 
     def _part(self, part: ReadPart) -> dict[str, Any]:
         connection = part.five_tuple

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from controller.policy.reads.selection import MAYFLOWER, PLUS
 from controller.rest.fields import InputModel, Ipv4, Node, NodeName, OutputModel, Port
+from controller.rest.pages import Page
 from controller.settings import PathPolicy, ReplicaPolicy
 
 PLUS_CHOOSES_PATHS = "mayflower-plus chooses paths itself: path_policy is mayflower, or left out"
@@ -110,7 +111,7 @@ class ReadState(OutputModel):
     parts: list[ReadPartState] = Field(description="In the order in which they were opened.")
 
 
-class ReadList(OutputModel):
+class ReadList(Page):
     reads: list[ReadState]
 
 
@@ -133,5 +134,5 @@ class PlacedFlow(OutputModel):
     frozen: bool
 
 
-class PlacedFlowList(OutputModel):
+class PlacedFlowList(Page):
     flows: list[PlacedFlow]

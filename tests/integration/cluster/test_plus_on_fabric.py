@@ -76,7 +76,7 @@ def ask(path: str) -> Any:
 
 def rest(cluster: FabricCluster) -> None:
     """Wait until nothing of a read is left, in the controller and in the switches."""
-    wait_until(lambda: ask("/v1/reads") == {"reads": []} and entries(cluster) == [], 10, "something is left")
+    wait_until(lambda: ask("/v1/reads")["reads"] == [] and entries(cluster) == [], 10, "something is left")
     wait_until(lambda: all((link["rate_bps"] or 0) < HOST_BPS / 100 for link in ask("/v1/links")["links"]), 20,
                "the network does not come to rest")
 

@@ -158,6 +158,13 @@ def test_what_makes_no_sense_is_refused_by_its_field_and_changes_nothing(
     assert expected(controller) == []
 
 
+def test_placements_come_in_pages(controller: Controller) -> None:
+    placed = [each["id"] for each in place(controller, file(), file(), file())]
+    first, second = (controller.ask("GET", f"/v1/placements?limit=2&offset={offset}").json for offset in (0, 2))
+    assert [each["id"] for page in (first, second) for each in page["placements"]] == placed
+    assert (first["next_offset"], second["next_offset"], first["total"]) == (2, None, 3)
+
+
 def test_ten_thousand_placements_leave_nothing_when_their_time_is_over(
         controller: Controller, clock: list[float]) -> None:
     hosts = sorted(HOSTS)

@@ -132,6 +132,24 @@ def test_flows_are_the_parts_that_cross_the_network(controller: Controller) -> N
     assert len(get(controller, "/v1/reads")["reads"]) == 2
 
 
+@pytest.mark.parametrize("what", ["reads", "flows"])
+def test_reads_and_their_flows_come_in_pages_in_the_order_in_which_they_came(controller: Controller,
+                                                                             what: str) -> None:
+    for port in range(40000, 40205):
+        assert controller.ask("POST", "/v1/reads", read_of(client_ports=[port])).status_code == 201
+    whole, offset = [], 0
+    while offset is not None:
+        page = get(controller, f"/v1/{what}?offset={offset}&limit=100")
+        assert page["total"] == 205 and len(page[what]) <= 100
+        whole += [each["id"] for each in page[what]]
+        offset = page["next_offset"]
+    assert len(set(whole)) == 205
+    assert [each["id"] for each in get(controller, f"/v1/{what}")[what]] == whole[:200], "200, if nobody asks for more"
+    assert get(controller, f"/v1/{what}?offset=205") == {what: [], "total": 205, "next_offset": None}
+    for wrong in ("limit=0", "limit=501", "offset=-1", "after=x"):
+        assert controller.ask("GET", f"/v1/{what}?{wrong}").status_code == 422
+
+
 def test_health_of_a_controller_without_switches_is_empty() -> None:
     controller = Controller()
     for dpid in (*EDGES, *AGGREGATIONS):
