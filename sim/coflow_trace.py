@@ -8,12 +8,14 @@ bytes). A reducer takes an equal part of its data from every mapper.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sim import kernel
 from sim.errors import InvalidWorkload
-from sim.state import EVENTS, new_state
+from sim.state import EVENTS, State, new_state
 
 BITS_PER_MEGABYTE = 8e6
 
@@ -83,17 +85,62 @@ class FairRun:
 
 def run_fair(trace: CoflowTrace, port_bps: float) -> FairRun:
     """All flows of all coflows at max-min fair rates; only the racks' ports limit them."""
-    racks = trace.racks
-    flows = [(coflow.arrival_seconds, mapper * racks + reducer, bits / len(coflow.mapper_racks), coflow.number)
+    flows = _flows(trace)
+    state = _state(trace.racks, port_bps, len(flows.starts))
+    kernel.run_trace(state, flows.starts, flows.routes, flows.sizes_bits)
+    completion: dict[int, float] = {}
+    took = (state.flows["finished"] - flows.starts).tolist()
+    for number, seconds in zip(flows.coflows.tolist(), took, strict=True):
+        completion[number] = max(completion.get(number, 0.0), seconds)
+    return FairRun(completion, len(flows.starts), int(state.counters[EVENTS]))
+
+
+@dataclass(frozen=True)
+class FairRates:
+    """`rates_bps[second, port]`: what each rack's port sends (first half) and receives (second half) on average.
+
+    `finished_seconds` says when the reducers of a coflow, by its number and their rack, have all of their data; those
+    that have not by the end are left out.
+    """
+
+    rates_bps: npt.NDArray[np.float64]
+    finished_seconds: dict[tuple[int, int], float]
+
+
+def fair_rates(trace: CoflowTrace, port_bps: float, seconds: int) -> FairRates:
+    """The first `seconds` of what `run_fair` runs, second by second."""
+    flows = _flows(trace)
+    state = _state(trace.racks, port_bps, len(flows.starts))
+    carried_bits = np.zeros((seconds, 2 * trace.racks))
+    kernel.sample_trace(state, flows.starts, flows.routes, flows.sizes_bits, 1.0, carried_bits)
+    finished: dict[tuple[int, int], float] = {}
+    for number, route, end in zip(flows.coflows.tolist(), flows.routes.tolist(), state.flows["finished"].tolist(),
+                                  strict=True):
+        key = (number, route % trace.racks)
+        finished[key] = max(finished.get(key, 0.0), math.inf if math.isnan(end) else end)
+    return FairRates(np.diff(carried_bits, axis=0, prepend=0.0),
+                     {key: end for key, end in finished.items() if end < math.inf})
+
+
+class _Flows(NamedTuple):
+    """In order of arrival; a route is its mapper's rack times the number of racks, and its reducer's rack."""
+
+    starts: npt.NDArray[np.float64]
+    routes: npt.NDArray[np.int64]
+    sizes_bits: npt.NDArray[np.float64]
+    coflows: npt.NDArray[np.int64]
+
+
+def _flows(trace: CoflowTrace) -> _Flows:
+    flows = [(coflow.arrival_seconds, mapper * trace.racks + reducer, bits / len(coflow.mapper_racks), coflow.number)
              for coflow in trace.coflows for reducer, bits in coflow.reducers for mapper in coflow.mapper_racks]
     flows.sort(key=lambda flow: flow[0])
-    state = new_state([port_bps] * (2 * racks), racks * racks, 2, len(flows))
+    return _Flows(*map(np.array, zip(*flows, strict=True)))
+
+
+def _state(racks: int, port_bps: float, flows: int) -> State:
+    state = new_state([port_bps] * (2 * racks), racks * racks, 2, flows)
     state.routes["length"] = 2
     state.route_links[:, 0] = np.repeat(np.arange(racks), racks)
     state.route_links[:, 1] = racks + np.tile(np.arange(racks), racks)
-    starts, routes, sizes, numbers = map(np.array, zip(*flows, strict=True))
-    kernel.run_trace(state, starts, routes, sizes)
-    completion: dict[int, float] = {}
-    for number, seconds in zip(numbers.tolist(), (state.flows["finished"] - starts).tolist(), strict=True):
-        completion[number] = max(completion.get(number, 0.0), seconds)
-    return FairRun(completion, len(flows), int(state.counters[EVENTS]))
+    return state

@@ -225,3 +225,29 @@ def count_flows(s: State, flows: Integers, bits: Reals) -> None:
     """Write what each of the flows has still to be sent into `bits`; 0 for one that has ended."""
     for i in range(len(flows)):
         bits[i] = bits_left(s, flows[i]) if np.isnan(s.flows[flows[i]].finished) else 0.0
+
+
+@compiled
+def sample_trace(s: State, starts: Reals, routes: Integers, sizes_bits: Reals, interval: float,
+                 samples: Reals) -> None:
+    """As `run_trace`, but only as long as there are rows in `samples`: each gets what every link has carried until
+    its moment, one `interval` of seconds after the row before."""
+    arrived, flows = 0, len(starts)
+    for number in range(len(samples)):
+        until = interval * (number + 1)
+        while True:
+            start = starts[arrived] if arrived < flows else np.inf
+            due = next_completion(s)
+            if min(start, due) > until:
+                break
+            if due <= start:
+                s.counters[ENDED] = 0
+                _complete_at(s, due)
+                continue
+            s.clock[0] = start
+            while arrived < flows and starts[arrived] <= start:
+                _join(s, arrived, routes[arrived], sizes_bits[arrived])
+                arrived += 1
+            settle(s)
+        s.clock[0] = until
+        count_links(s, samples[number])

@@ -1,8 +1,8 @@
-"""Rack-aware placement that looks at no load: what a file gets where no controller answers.
+"""Rack-aware placement that looks at no load: what a file gets where no controller answers, and HDFS's rule.
 
-The filesystem's own rule (`fs/nameserver/placement.py`; Rizvi et al., "Mayflower", section 5, after HDFS): the first
-replica on the writer's machine, the second in the same rack, each further one in another rack. The bytes cross the
-core as often as by HDFS's rule (own, another rack, the same other rack).
+The filesystem's own (`fs/nameserver/placement.py`; Rizvi et al., "Mayflower", section 5): the first replica on the
+writer's machine, the second in the same rack, each further one in another rack. HDFS's
+(BlockPlacementPolicyDefault): the second in another rack, the third in that same rack, each further one anywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.policy.placements.request import (
 
 
 class RackAware:
-    """At random within the rule. See `PlacementPolicy`; nothing is expected of what was placed."""
+    """At random within the filesystem's rule. See `PlacementPolicy`; nothing is expected of what was placed."""
 
     def __init__(self, network: Network, generator: Random) -> None:
         self._network = network
@@ -44,7 +44,7 @@ class RackAware:
         able = fitting(request, self._network)
         chosen: list[Candidate] = []
         while len(chosen) < request.replicas:
-            chosen.append(self._generator.choice(_preferred(request, allowed(request, able, chosen), chosen)))
+            chosen.append(self._generator.choice(self._preferred(request, allowed(request, able, chosen), chosen)))
         slowest_bps = min(candidate.disk_bps for candidate in chosen)
         destinations = tuple(Destination(candidate.host, candidate.disk_bps) for candidate in chosen)
         taken = {candidate.host for candidate in chosen}
@@ -52,11 +52,27 @@ class RackAware:
             candidate.host: unfit(candidate, request, self._network) or "not drawn"
             for candidate in request.candidates if candidate.host not in taken}, request.writer)
 
+    def _preferred(self, request: PlacementRequest, free: list[Candidate],
+                   chosen: list[Candidate]) -> list[Candidate]:
+        if not chosen:
+            return [candidate for candidate in free if candidate.host == request.writer] or free
+        racks = {(candidate.pod, candidate.rack) for candidate in chosen}
+        inside = [candidate for candidate in free if (candidate.pod, candidate.rack) in racks]
+        outside = [candidate for candidate in free if (candidate.pod, candidate.rack) not in racks]
+        return self._next(len(chosen), inside, outside, chosen) or free
 
-def _preferred(request: PlacementRequest, free: list[Candidate], chosen: list[Candidate]) -> list[Candidate]:
-    if not chosen:
-        return [candidate for candidate in free if candidate.host == request.writer] or free
-    racks = {(candidate.pod, candidate.rack) for candidate in chosen}
-    if len(chosen) == 1:
-        return [candidate for candidate in free if (candidate.pod, candidate.rack) in racks] or free
-    return [candidate for candidate in free if (candidate.pod, candidate.rack) not in racks] or free
+    def _next(self, number: int, inside: list[Candidate], outside: list[Candidate],
+              chosen: list[Candidate]) -> list[Candidate]:
+        """Of those in the racks of the chosen and those elsewhere, the ones that replica `number` prefers."""
+        return inside if number == 1 else outside
+
+
+class HdfsPlacement(RackAware):
+    """At random within HDFS's rule."""
+
+    def _next(self, number: int, inside: list[Candidate], outside: list[Candidate],
+              chosen: list[Candidate]) -> list[Candidate]:
+        if number == 1:
+            return outside
+        rack = (chosen[1].pod, chosen[1].rack)
+        return [candidate for candidate in inside if (candidate.pod, candidate.rack) == rack] if number == 2 else []

@@ -1,11 +1,11 @@
-"""Rack-aware placement: the filesystem's own rule, at random within it."""
+"""Rack-aware placement: the filesystem's own rule and HDFS's, at random within them."""
 
 from random import Random
 
 import pytest
 
 from controller.policy.errors import ImpossiblePlacement
-from controller.policy.placements.rack_aware import RackAware
+from controller.policy.placements.rack_aware import HdfsPlacement, RackAware
 from controller.policy.placements.request import Candidate, PlacementRequest
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
@@ -33,3 +33,12 @@ def test_constraints_hold_and_impossible_ones_are_refused() -> None:
     with pytest.raises(ImpossiblePlacement, match="pods"):
         policy.place(2, PlacementRequest("p0r1h0", 8e6, CANDIDATES[:6], least_pods=2), 0.0)
     assert policy.reserved(0.0) == 0
+
+
+def test_by_hdfs_the_second_is_in_another_rack_and_the_third_beside_it() -> None:
+    policy = HdfsPlacement(network_of(FABRIC), Random(1))
+    for number in range(50):
+        first, second, third, fourth = (FABRIC.host(one.host) for one in policy.place(
+            number, PlacementRequest("p0r1h0", 8e6, CANDIDATES, replicas=4), 0.0).destinations)
+        assert first.name == "p0r1h0" and second.rack == third.rack != "p0r1"
+        assert fourth not in (first, second, third)

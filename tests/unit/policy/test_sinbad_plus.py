@@ -1,0 +1,165 @@
+"""sinbad-plus: whole chains at exact shares, told apart by what they cost all writes; its expectations end."""
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement
+from controller.policy.network.graph import Network
+from controller.policy.placements.chain_shares import ChainShares
+from controller.policy.placements.request import Candidate, PlacementRequest
+from controller.policy.placements.sinbad_plus import SinbadPlus
+from sim.fabric_network import network_of
+from topo.fabric import Fabric, three_tier
+
+RATE_BPS = 10e6
+SIZE_BITS = 8e6
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    """2 pods of 2 racks of 4 hosts at 10 Mbit/s; a rack's links have 20, a pod's 10 Mbit/s in all."""
+    return three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=RATE_BPS)
+
+
+@pytest.fixture
+def network(fabric: Fabric) -> Network:
+    return network_of(fabric)
+
+
+def candidates_of(fabric: Fabric, disk_bps: float = math.inf) -> tuple[Candidate, ...]:
+    return tuple(Candidate(host.name, host.rack, host.pod or "", disk_bps=disk_bps) for host in fabric.hosts)
+
+
+def hosts_of(policy: SinbadPlus, name: object, request: PlacementRequest, now: float = 0.0) -> list[str]:
+    return [destination.host for destination in policy.place(name, request, now).destinations]
+
+
+def test_two_writes_share_a_link_equally_until_one_is_through(network: Network) -> None:
+    shares = ChainShares(network)
+    shares.carry_until(0.0)
+    for name, size_bits in (("short", 5e6), ("long", 10e6)):
+        shares.added(name, shares.places(["p0r0h0", "p0r0h1"], [math.inf]), size_bits)
+    shares.carry_until(1.1)
+    assert len(shares) == 1
+    assert shares.spare_bps(shares.places(["p0r0h0", "p0r0h2"], [math.inf])) == pytest.approx(5e6)
+    shares.carry_until(1.6)
+    assert len(shares) == 0
+
+
+def test_what_writes_carry_is_not_counted_as_other_traffic(network: Network) -> None:
+    shares = ChainShares(network)
+    link = ("edge-p0r0", "p0r0h1")
+    shares.link_measured(link, 0.0, 0.0)
+    shares.added("write", shares.places(["p0r0h0", "p0r0h1"], [math.inf]), 100e6)
+    for second in range(1, 4):
+        shares.link_measured(link, RATE_BPS, float(second))
+    shares.ended("write")
+    assert shares.spare_bps(shares.way_down("p0r0h1", math.inf)) == pytest.approx(RATE_BPS)
+
+
+def test_the_cost_counts_what_is_taken_from_others(network: Network) -> None:
+    shares = ChainShares(network)
+    shares.carry_until(0.0)
+    shares.added("running", shares.places(["p0r0h0", "p0r0h1"], [math.inf]), 20e6)
+    alone = shares.added_seconds(shares.places(["p0r1h0", "p0r1h1"], [math.inf]), 10e6)
+    beside = shares.added_seconds(shares.places(["p0r0h2", "p0r0h1"], [math.inf]), 10e6)
+    assert alone == pytest.approx(1.0)
+    assert beside == pytest.approx(2.0 + 2.0)
+
+
+def test_a_chain_avoids_busy_links_and_the_disks_that_writes_use(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    for switch in ("aggregation-p0-0", "aggregation-p0-1"):
+        policy.link_measured((switch, "edge-p0r1"), RATE_BPS, 0.0)
+    request = PlacementRequest("p0r0h0", SIZE_BITS, candidates_of(fabric, 2.5e6), replicas=2)
+    taken = [hosts_of(policy, number, request) for number in range(3)]
+    assert len({host for hosts in taken for host in hosts}) == 6, "a disk is used twice"
+    assert not any(fabric.host(host).rack == "p0r1" for hosts in taken for host in hosts)
+
+
+def test_the_first_replica_is_the_writers_own_where_its_disk_is_free(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    request = PlacementRequest("p1r0h2", SIZE_BITS, candidates_of(fabric, 2e6))
+    assert hosts_of(policy, "file", request)[0] == "p1r0h2"
+
+
+def test_of_several_hosts_that_could_send_the_one_with_a_free_way_up_does(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    policy.link_measured(("p0r0h0", "edge-p0r0"), RATE_BPS, 0.0)
+    elsewhere = tuple(candidate for candidate in candidates_of(fabric) if candidate.host not in ("p0r0h0", "p0r0h1"))
+    request = PlacementRequest("p0r0h0", SIZE_BITS, elsewhere, 1, 1, sources=("p0r0h0", "p0r0h1"))
+    assert policy.place("copy", request, 0.0).source == "p0r0h1"
+
+
+def test_a_file_that_will_be_read_goes_where_the_way_up_is_free(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    for host in fabric.hosts:
+        if host.name != "p1r1h3":
+            policy.link_measured((host.name, f"edge-{host.rack}"), 0.8 * RATE_BPS, 0.0)
+    one = candidates_of(fabric)[8:]
+    request = PlacementRequest("p0r0h0", SIZE_BITS, one, 1, 1, expected_reads=10)
+    assert hosts_of(policy, "read", request) == ["p1r1h3"]
+    unread = {tuple(hosts_of(SinbadPlus(network, Random(seed)), "unread", replace(request, expected_reads=0.0)))
+              for seed in range(12)}
+    assert len(unread) > 1
+
+
+def test_measurements_from_the_past_or_of_no_link_change_nothing(network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    link = ("edge-p0r0", "p0r0h1")
+    assert policy.link_measured(link, 1e6, 5.0)
+    assert not policy.link_measured(link, 9e6, 4.0)
+    assert not policy.link_measured(("p0r0h0", "p0r0h1"), 1e6, 5.0)
+    for absurd in (-1.0, math.inf, math.nan):
+        with pytest.raises(InvalidMeasurement):
+            policy.link_measured(link, absurd, 6.0)
+
+
+def test_impossible_constraints_are_refused_and_nothing_is_expected(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    with pytest.raises(ImpossiblePlacement, match="racks"):
+        policy.place("file", PlacementRequest("p0r0h0", SIZE_BITS, candidates_of(fabric)[:4]), 0.0)
+    assert policy.reserved(0.0) == 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_whatever_is_measured_and_placed_constraints_hold_and_expectations_end(data: st.DataObject) -> None:
+    fabric = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=2, host_bps=RATE_BPS)
+    network = network_of(fabric)
+    policy = SinbadPlus(network, Random(data.draw(st.integers(0, 2**32))))
+    links = sorted(network.links)
+    now = 0.0
+    for number in range(data.draw(st.integers(1, 12))):
+        now += data.draw(st.floats(0, 5))
+        for link in data.draw(st.lists(st.sampled_from(links), max_size=4)):
+            policy.link_measured(link, data.draw(st.floats(0, 2 * RATE_BPS)), now)
+        replicas = data.draw(st.integers(1, 4))
+        least_racks = data.draw(st.integers(1, replicas))
+        request = PlacementRequest(
+            data.draw(st.sampled_from(fabric.hosts)).name, data.draw(st.floats(0, 1e9)),
+            candidates_of(fabric, data.draw(st.sampled_from([4e6, math.inf]))), replicas, least_racks,
+            data.draw(st.integers(1, min(2, least_racks))), expected_reads=data.draw(st.sampled_from([0.0, 3.0])))
+        placement = policy.place(number, request, now)
+        hosts = [one.host for one in placement.destinations]
+        assert len(set(hosts)) == replicas
+        assert len({fabric.host(host).rack for host in hosts}) >= request.least_racks
+        assert len({fabric.host(host).pod for host in hosts}) >= request.least_pods
+        assert placement.rate_bps > 0
+        assert set(placement.passed_over) == {host.name for host in fabric.hosts} - set(hosts)
+    assert policy.reserved(now + 1e9) == 0
+
+
+def test_a_fabric_that_changes_leaves_nothing_behind(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1))
+    request = PlacementRequest("p0r0h0", SIZE_BITS, candidates_of(fabric))
+    hosts = hosts_of(policy, "first", request)
+    network.remove_node(hosts[-1])
+    placement = policy.place("second", request, 0.1)
+    assert placement.passed_over[hosts[-1]] == "not attached to the network"
+    assert policy.reserved(1e6) == 0
