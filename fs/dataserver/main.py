@@ -53,6 +53,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pod", default="pod0", help="group of racks, for placement (default: %(default)s)")
     parser.add_argument("--nameserver", required=True, metavar="HOST:PORT,...", help="all, where there are several")
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
+    parser.add_argument("--reserve", type=int, metavar="BYTES", help="of the disk are kept for files that "
+                        "grow: new ones go elsewhere (default: 1 GiB, or a fiftieth of a smaller disk)")
     parser.add_argument("--controller", metavar="URL",
                         help="SDN controller that chooses where the copies of lost replicas are read from")
     parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
@@ -87,6 +89,8 @@ def run(flags: argparse.Namespace) -> int:
         raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
     if not 0 <= flags.quarantine <= MAX_KEEP_SECONDS:
         raise InvalidArgument(f"--quarantine: {flags.quarantine:g} s is not between 0 and ten years")
+    if flags.reserve is not None and not 0 <= flags.reserve < 1 << 62:
+        raise InvalidArgument(f"--reserve: {flags.reserve} is not in 0..2^62-1")
     if not flags.recovery_rate > 0:
         raise InvalidArgument(f"--recovery-rate: {flags.recovery_rate:g} is not positive")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
@@ -98,7 +102,7 @@ def run(flags: argparse.Namespace) -> int:
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
-    store = FileStore(flags.directory, flags.id)
+    store = FileStore(flags.directory, flags.id, flags.reserve)
     quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
     port = listener.getsockname()[1]

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 MAX_OFFSET = 1 << 62
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAX_CHUNKS_PER_APPEND = 65536
+RESERVED_BYTES = 1 << 30
 KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
 
@@ -54,8 +55,10 @@ class FileStore:
     Raises StorageFailed if the directory cannot be used or belongs to another dataserver.
     """
 
-    def __init__(self, directory: Path, dataserver_id: str) -> None:
+    def __init__(self, directory: Path, dataserver_id: str, reserved_bytes: int | None = None) -> None:
+        """`reserved_bytes` of the disk are kept for files that grow: a GiB, or a fiftieth of a small one."""
         self.directory = directory
+        self._reserved_bytes = reserved_bytes
         self._root = str(directory)  # plain strings: Path objects would be a third of a small append's time
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._grown: dict[str, FileLength] = {}
@@ -198,12 +201,14 @@ class FileStore:
         return {name for name in names if _FILE_ID.fullmatch(name)}
 
     def capacity(self) -> tuple[int, int]:
-        """(size of the disk, bytes that can still be written). Raises StorageFailed."""
+        """(size of the disk, bytes that new files may take). Raises StorageFailed."""
         try:
             disk = os.statvfs(self.directory)
         except OSError as error:
             raise StorageFailed(f"{self.directory}: {error.strerror}") from None
-        return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        size_bytes = disk.f_blocks * disk.f_frsize
+        reserved = min(RESERVED_BYTES, size_bytes // 50) if self._reserved_bytes is None else self._reserved_bytes
+        return size_bytes, max(0, disk.f_bavail * disk.f_frsize - reserved)
 
     @property
     def disk(self) -> str:

@@ -10,6 +10,9 @@ from fs.proto import speedwell_pb2 as pb
 BYTES_IN_FLIGHT = 64 << 20
 """To each dataserver: a second's work. A larger file is copied alone."""
 
+SLOW_BYTES_IN_FLIGHT = 8 << 20
+"""As long as no replica is missing: so much a second is moved to even out the disks by itself."""
+
 LEAST_BYTES = 1 << 18
 """What a copy counts for at least: small ones cost requests, not bytes."""
 
@@ -43,10 +46,10 @@ class CopyOrders:
         """(file id, number of the dataserver that makes the replica)."""
         return ((file_id, order.target) for file_id, order in self._orders.items())
 
-    def has_room(self, target: int, size_bytes: int) -> bool:
+    def has_room(self, target: int, size_bytes: int, bytes_in_flight: int = BYTES_IN_FLIGHT) -> bool:
         """Whether a dataserver may be told to copy so many bytes."""
         before = self._in_flight[target]
-        return not before or before + max(size_bytes, LEAST_BYTES) <= BYTES_IN_FLIGHT
+        return not before or before + max(size_bytes, LEAST_BYTES) <= bytes_in_flight
 
     def add(self, copy: pb.Copy, target: int, size_bytes: int, now_seconds: float) -> None:
         order = _Order(copy, target, max(size_bytes, LEAST_BYTES), now_seconds)

@@ -15,6 +15,26 @@ class Candidate:
     free_bytes: int | None = None
 
 
+EQUALLY_FREE = 0.9
+"""Of another's free bytes: heartbeats of servers on one disk differ by less."""
+
+
+def emptier(candidates: Sequence[Candidate], generator: random.Random) -> Candidate:
+    """One of `candidates`: of two drawn at random that with more free bytes, so that disks fill evenly and a new one
+    is not flooded (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001)."""
+    if len(candidates) == 1:
+        return candidates[0]
+    first, second = generator.sample(candidates, 2)
+    return second if (first.free_bytes or 0) < EQUALLY_FREE * (second.free_bytes or 0) else first
+
+
+def with_room(candidates: Sequence[Candidate], size_bytes: int, replication: int) -> Sequence[Candidate]:
+    """Those that have more than `size_bytes` free, if they are enough for all replicas; otherwise all."""
+    roomy = [candidate for candidate in candidates if candidate.free_bytes is None
+             or candidate.free_bytes > size_bytes]
+    return roomy if len(roomy) >= min(replication, len(candidates)) else candidates
+
+
 def place(candidates: Sequence[Candidate], replication: int, writer_host: str,
           generator: random.Random) -> list[Candidate]:
     """Up to `replication` different candidates, the primary first.
@@ -22,11 +42,12 @@ def place(candidates: Sequence[Candidate], replication: int, writer_host: str,
     The primary is on the writer's own host if a candidate lives there, else anywhere; the second replica
     in the primary's rack; each further one in another rack, drawn at random among the racks that have
     none yet. Where racks run out, the rest goes to any candidate. Fewer candidates give fewer replicas.
+    Among equals those with more free bytes get more (`emptier`).
     """
     if not candidates or replication < 1:
         return []
     local = [candidate for candidate in candidates if candidate.host == writer_host]
-    primary = generator.choice(local or candidates)
+    primary = emptier(local or candidates, generator)
     chosen = [primary]
     while len(chosen) < min(replication, len(candidates)):
         chosen.append(_next_replica(candidates, chosen, generator))
@@ -39,12 +60,12 @@ def _next_replica(candidates: Sequence[Candidate], chosen: Sequence[Candidate],
     free = [candidate for candidate in candidates if candidate.number not in taken]
     if len(chosen) == 1:
         neighbours = [candidate for candidate in free if candidate.rack == chosen[0].rack]
-        return generator.choice(neighbours or free)
+        return emptier(neighbours or free, generator)
     used_racks = {candidate.rack for candidate in chosen}
     by_rack: dict[str, list[Candidate]] = {}
     for candidate in free:
         if candidate.rack not in used_racks:
             by_rack.setdefault(candidate.rack, []).append(candidate)
     if not by_rack:
-        return generator.choice(free)
-    return generator.choice(by_rack[generator.choice(sorted(by_rack))])
+        return emptier(free, generator)
+    return emptier(by_rack[generator.choice(sorted(by_rack))], generator)

@@ -16,11 +16,11 @@ from functools import partial
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.nameserver import requests
 from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, overtaken, succession, without
-from fs.nameserver.copy_orders import CopyOrders
+from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, SLOW_BYTES_IN_FLIGHT, CopyOrders
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import Content
-from fs.nameserver.recovery_plan import BALANCED_WITHIN, State, overfull, plan, target
+from fs.nameserver.recovery_plan import BALANCED_WITHIN, UNEVEN_BEYOND, State, overfull, plan, target
 from fs.nameserver.registry import Dataserver, Registry
 from fs.proto import speedwell_pb2 as pb
 
@@ -70,6 +70,8 @@ class Recovery:
         self._looked_seconds = 0.0
         self._hurry = False
         self._balancing = False
+        self._missing = False   # a replica, as the look under way or the last one found
+        self._counting_missing = False
         self._moved = 0
         self._counting: Counter[int] = Counter()
         self.replica_counts: Counter[int] = Counter()
@@ -227,7 +229,7 @@ class Recovery:
             not self._looked_at_all or self.replica_counts[number] > 0)
 
     def _in_need(self, now_seconds: float) -> bool:
-        return self._hurry or self._balancing or bool(self._orders) or any(
+        return self._hurry or self._balancing or self._missing or any(
             self.state(number, now_seconds) is not State.ALIVE for number in self._registry.numbers())
 
     def _look(self, now_seconds: float) -> None:
@@ -240,9 +242,10 @@ class Recovery:
             self._after = 0
             self._counting = Counter()
             self._counting_unwritable = 0
+            self._counting_missing = False
             self._moved = 0
         used = self._registry.used_parts(now_seconds)
-        givers, takers = overfull(used, BALANCED_WITHIN) if self._balancing else (set(), set())
+        givers, takers = overfull(used, BALANCED_WITHIN if self._balancing else UNEVEN_BEYOND)
         rate = FILES_PER_SECOND_IN_NEED if in_need else FILES_PER_SECOND
         limit = int(min(FILES_AT_ONCE, (now_seconds - self._looked_seconds) * rate))
         if limit < 1:
@@ -251,12 +254,13 @@ class Recovery:
         files, self._after = self._namespace.files_after(self._after, limit)
         for inode, content in files:
             self._examine(inode, content, now_seconds)
-            if givers:
+            if givers and (self._balancing or not in_need):
                 self._move(inode, content, givers, takers, now_seconds)
         if self._after is None:
             self._end_of_look()
 
     def _end_of_look(self) -> None:
+        self._missing = self._counting_missing
         self.replica_counts, self.unwritable = self._counting, self._counting_unwritable
         self._looked_at_all = True
         if not self._orders:
@@ -277,6 +281,8 @@ class Recovery:
                 self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing:
             self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
+            if requests.file_id_text(content.file_id) in self._orders:
+                self._missing = self._counting_missing = True
 
     def _with_primary(self, inode: int, content: Content, now_seconds: float) -> Content:
         if not content.replicas or self._registry.is_alive(content.replicas[0], now_seconds):
@@ -301,8 +307,10 @@ class Recovery:
         file_id = requests.file_id_text(content.file_id)
         if file_id in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
             return False
+        bytes_in_flight = BYTES_IN_FLIGHT if targets is None or self._balancing else SLOW_BYTES_IN_FLIGHT
         candidates = [candidate for candidate in self._registry.candidates(now_seconds)
-                      if self._orders.has_room(candidate.number, content.size_bytes)
+                      if (candidate.free_bytes is None or candidate.free_bytes > content.size_bytes)
+                      and self._orders.has_room(candidate.number, content.size_bytes, bytes_in_flight)
                       and (targets is None or candidate.number in targets)]
         holders = [Candidate(server.number, server.host, server.rack)
                    for server, _ in self._registry.with_state(content.replicas, now_seconds)
@@ -319,8 +327,14 @@ class Recovery:
 
     def _move(self, inode: int, content: Content, givers: set[int], takers: set[int],
               now_seconds: float) -> None:
-        """Give a replica of a file on a full dataserver to an emptier one."""
-        givers_here = [number for number in content.replicas if number in givers]
-        if givers_here and content.size_bytes and self._order_copy(inode, content, givers_here[-1:], now_seconds,
-                                                                   takers):
+        """Give a replica of a file on a full dataserver to an emptier one, in as many racks as before."""
+        leaving = [number for number in content.replicas if number in givers][-1:]
+        if not leaving or not content.size_bytes:
+            return
+        servers = [server for server, _ in self._registry.with_state([*content.replicas, *takers], now_seconds)]
+        racks = {server.number: server.rack for server in servers}
+        kept = {racks[number] for number in content.replicas if number not in leaving}
+        before = len(kept | {racks[number] for number in leaving})
+        takers = {number for number in takers if len(kept | {racks[number]}) >= before}
+        if self._order_copy(inode, content, leaving, now_seconds, takers):
             self._moved += 1

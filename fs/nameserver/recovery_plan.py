@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fs.nameserver.placement import Candidate
+from fs.nameserver.placement import Candidate, emptier
 
 BALANCED_WITHIN = 0.05
 """Of their disks: dataservers that are nearer to the mean are equally full."""
+
+UNEVEN_BEYOND = 0.1
+"""Farther from the mean replicas move without being asked to, slowly."""
 
 
 class State(Enum):
@@ -52,7 +55,7 @@ def target(candidates: Sequence[Candidate], holders: Sequence[Candidate], withou
         return None
     taken = Counter(holder.rack for holder in holders)
     fewest = min(taken[candidate.rack] for candidate in free)
-    return generator.choice([candidate for candidate in free if taken[candidate.rack] == fewest])
+    return emptier([candidate for candidate in free if taken[candidate.rack] == fewest], generator)
 
 
 def overfull(used: dict[int, float], tolerance: float) -> tuple[set[int], set[int]]:

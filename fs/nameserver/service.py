@@ -22,7 +22,7 @@ from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.outcomes import Outcomes
-from fs.nameserver.placement import place
+from fs.nameserver.placement import place, with_room
 from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.provenance import Provenance
@@ -126,7 +126,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             inode, created = self._namespace.create(
                 request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
                 new_content=lambda: (self._content_on(wanted, chunk_size_bytes) if wanted else
-                                     self._new_content(replication, chunk_size_bytes, writer_host, advised)),
+                                     self._new_content(replication, chunk_size_bytes, writer_host, advised,
+                                                       request.expected_size)),
                 now_ns=self._clock_ns())
             return pb.CreateReply(attributes=self._attributes(inode), created=created)
 
@@ -345,15 +346,16 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     # -------------------------------------------------------------- helpers
 
     def _new_content(self, replication: int, chunk_size_bytes: int, writer_host: str,
-                     advised: Sequence[int] = ()) -> Content:
+                     advised: Sequence[int] = (), size_bytes: int = 0) -> Content:
         now = self._clock_seconds()
         candidates = self._registry.candidates(now)
         if not candidates:
             if self._registry.alive_count(now):
                 raise NoSpace("every live dataserver is full")
             raise NoReplicaAvailable("no dataserver is alive to hold the file")
-        if not advised or not set(advised) <= {candidate.number for candidate in candidates}:
-            advised = [candidate.number for candidate in place(candidates, replication, writer_host, self._generator)]
+        roomy = with_room(candidates, size_bytes, replication)
+        if not advised or not set(advised) <= {candidate.number for candidate in roomy}:
+            advised = [candidate.number for candidate in place(roomy, replication, writer_host, self._generator)]
         return Content(uuid.uuid4().bytes, chunk_size_bytes, replication, tuple(advised))
 
     def _content_on(self, wanted: Sequence[str], chunk_size_bytes: int) -> Content:

@@ -241,3 +241,16 @@ def test_all_files_on_disk_are_listed(store: FileStore) -> None:
     for file_id in ids:
         append(store, b"abc", file_id=file_id)
     assert set(store.ids()) == ids
+
+
+def test_new_files_are_offered_less_than_the_disk_has_free(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    free = disk.f_bavail * disk.f_frsize
+    for reserved, expected in ((0, free), (free // 2, free // 2), (2 * free, 0), (None, free - (1 << 30))):
+        store = FileStore(tmp_path / f"{reserved}", "d0", reserved)
+        if reserved is None and disk.f_blocks * disk.f_frsize < 50 << 30:
+            expected = free - disk.f_blocks * disk.f_frsize // 50
+        size, available = store.capacity()
+        assert size == disk.f_blocks * disk.f_frsize
+        assert abs(available - max(0, expected)) < max(64 << 20, free // 20)    # others write meanwhile
+        store.close()

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.nameserver.placement import Candidate, place
+from fs.nameserver.placement import Candidate, place, with_room
 
 racks = st.lists(st.integers(0, 4), max_size=20)
 
@@ -52,6 +52,29 @@ def test_every_dataserver_gets_its_share_of_primaries_and_racks_of_further_repli
     third_racks = Counter((placement[0].rack, placement[2].rack) for placement in placements)
     assert len(third_racks) == 6
     assert min(third_racks.values()) > 350  # 500 expected of each
+
+
+def test_a_server_with_more_room_gets_more_files_but_not_all() -> None:
+    candidates = [Candidate(number, f"10.0.0.{number}", "r", 1000 if number == 4 else 100) for number in range(5)]
+    generator = random.Random(1)
+    primaries = Counter(place(candidates, 1, "", generator)[0].number for _ in range(2000))
+    assert 1.6 * 400 < primaries[4] < 2.4 * 400
+    assert min(primaries.values()) > 200
+
+
+def test_servers_that_are_about_equally_free_get_equal_parts() -> None:
+    candidates = [Candidate(number, f"10.0.0.{number}", "r", 1000 + number) for number in range(5)]
+    generator = random.Random(1)
+    primaries = Counter(place(candidates, 1, "", generator)[0].number for _ in range(2000))
+    assert max(primaries.values()) < 500
+
+
+def test_a_file_goes_where_it_fits_as_long_as_that_is_enough_for_its_replicas() -> None:
+    small, unknown, large = (Candidate(number, "10.0.0.1", "r", free) for number, free in enumerate((10, None, 1000)))
+    candidates = [small, unknown, large]
+    assert with_room(candidates, 100, 2) == [unknown, large]
+    assert with_room(candidates, 100, 3) == candidates
+    assert with_room([large], 100, 3) == [large]
 
 
 def test_without_a_candidate_there_is_no_replica() -> None:
