@@ -156,6 +156,14 @@ class Client:
         """Give the file a new, empty content; readers that have the old one open keep it."""
         return self._metadata.truncate(path, self._local_host)
 
+    def preallocate(self, path: str | bytes, expected_bytes: int) -> Attributes:
+        """Place an empty file anew, as one that is about to get so many bytes. One that has any, and one that is to
+        stay small, is left as it is."""
+        if expected_bytes < LEAST_ADVISED_BYTES:
+            return self.lookup(path)
+        return self._metadata.truncate(path, self._context.address_on_fabric(), expected_bytes=expected_bytes,
+                                       if_empty=True)
+
     def statistics(self) -> StatisticsReply:
         """Files, directories, capacity and the state of every dataserver."""
         return self._metadata.statistics()

@@ -273,14 +273,14 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             self._changed(path, attributes)
         return attributes
 
-    def truncate(self, path: str | bytes, client_host: str = "") -> Attributes:
-        """Give a file a new, empty content: a new file id on newly placed replicas.
-
-        Raises NoSuchFile, NotADirectory, IsADirectory, NoReplicaAvailable, NoSpace.
-        """
+    def truncate(self, path: str | bytes, client_host: str = "", *, expected_bytes: int = 0,
+                 if_empty: bool = False) -> Attributes:
+        """Give a file (`if_empty`: that has no bytes) a new, empty content on newly placed replicas. `expected_bytes`
+        is as of `create`; 0: as many as it has. Raises NoSuchFile, IsADirectory, NoReplicaAvailable, NoSpace."""
         path = paths.normalise(path)
-        request = message(pb.TruncateRequest, path=path, client_host=client_host)
-        attributes: Attributes = self._change("Truncate", request, path).attributes
+        attributes: Attributes = self._change("Truncate", message(
+            pb.TruncateRequest, path=path, client_host=client_host, expected_size=expected_bytes, if_empty=if_empty),
+            path).attributes
         self._changed(path, attributes)
         return attributes
 

@@ -1,7 +1,7 @@
 """The requests of a nameserver by name, as serialised messages, whichever way they came."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -123,14 +123,18 @@ def _methods(service: NameserverService) -> Methods:
     }
     doors: Methods = {name: (request_type, _door(service, name, method))
                       for name, (request_type, method) in methods.items()}
-    return doors | {"Create": (pb.CreateRequest, _create(service))}
+    questions = service.questions
+    return doors | {"Create": (pb.CreateRequest, _advised(service, "Create", questions.create, service.create)),
+                    "Truncate": (pb.TruncateRequest, _advised(service, "Truncate", questions.truncate,
+                                                              service.truncate))}
 
 
-def _create(service: NameserverService) -> Callable[[Any], Message | bytes]:
+def _advised(service: NameserverService, name: str, ask: Callable[[Any], Sequence[int]],
+             method: Callable[[Any, Sequence[int]], Message]) -> Callable[[Any], Message | bytes]:
     """Waits for the controller's advice before it takes the guard."""
     def answer(request: Any) -> Message | bytes:
-        advised = service.advised(request)
-        return _door(service, "Create", lambda request: service.create(request, advised))(request)
+        advised = ask(request)
+        return _door(service, name, lambda request: method(request, advised))(request)
     return answer
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
-from fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
+from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
@@ -24,6 +24,7 @@ from fs.nameserver.namespace import Namespace
 from fs.nameserver.outcomes import Outcomes
 from fs.nameserver.placement import place, with_room
 from fs.nameserver.placement_advice import PlacementAdvice
+from fs.nameserver.placement_questions import PlacementQuestions
 from fs.nameserver.posix_requests import PosixRequests
 from fs.nameserver.provenance import Provenance
 from fs.nameserver.quota_requests import QuotaRequests
@@ -53,7 +54,6 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._settings = settings
         self._disk = store
         self._generator = generator
-        self._advice = advice
         self._frame_port = frame_port
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
@@ -78,6 +78,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self.provenance = Provenance(store, self._namespace, self._registry, self._recovery.counts)
         self.administration = Administration(self.guard, store, self._namespace, self._registry, self._recovery,
                                              self.provenance, clock_seconds, clock_ns)
+        self.questions = PlacementQuestions(advice, self.guard, self._namespace, self._registry, settings,
+                                            clock_seconds)
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names
@@ -100,19 +102,6 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             fitting, cut = requests.page(pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
                                          for name, inode in entries)
             return pb.ListReply(entries=fitting, more=more or cut, directory=self._attributes(directory))
-
-    def advised(self, request: pb.CreateRequest) -> Sequence[int]:
-        """The numbers of the dataservers that the controller would take for a new file; none if it is not asked, or
-        has no advice. Not to be called with the guard: this waits for the controller."""
-        advice = self._advice
-        if advice is None or request.replicas or request.expected_size < LEAST_ADVISED_BYTES:
-            return ()
-        with self.guard:
-            candidates = self._registry.candidates(self._clock_seconds())
-        replication = requests.replication(request.replication, self._settings.replication)
-        chosen = advice.destinations(candidates, replication, request.client_host,
-                                     min(request.expected_size, MAX_FILE_BYTES))
-        return [candidate.number for candidate in chosen or ()]
 
     def create(self, request: pb.CreateRequest, advised: Sequence[int] = ()) -> pb.CreateReply:
         """A new file is placed as `advised`, if all of these dataservers can still take it."""
@@ -179,12 +168,17 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 mtime_ns=now_ns if request.mtime_now else request.mtime_ns if has("mtime_ns") else None)
             return pb.SetAttributesReply(attributes=self._attributes(inode))
 
-    def truncate(self, request: pb.TruncateRequest) -> pb.TruncateReply:
+    def truncate(self, request: pb.TruncateRequest, advised: Sequence[int] = ()) -> pb.TruncateReply:
+        """The new content is placed as `advised`, if all of these dataservers can still take it."""
         writer_host = requests.text(request.client_host, "client_host")
         with self.guard:
+            if request.if_empty and (inode := self._namespace.lookup(request.path)).content is not None and (
+                    inode.content.size_bytes):
+                return pb.TruncateReply(attributes=self._attributes(inode))
             inode = self._namespace.truncate(
                 request.path,
-                new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host),
+                new_content=lambda old: self._new_content(old.replication, old.chunk_size_bytes, writer_host,
+                                                          advised),
                 now_ns=self._clock_ns())
             return pb.TruncateReply(attributes=self._attributes(inode))
 
@@ -331,7 +325,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
                 min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
                 unwritable=self._recovery.unwritable,
-                placed_by_controller=self._advice.counts if self._advice else {},
+                placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)

@@ -19,6 +19,7 @@ from fs.errors import (
 )
 from fs.limits import LEAST_ADVISED_BYTES
 from fs.nameserver.dispatch import Requests
+from fs.nameserver.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
 from fs.nameserver.registry import LEASE_SECONDS
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -106,7 +107,7 @@ class Advisor:
 
 def advised_bench(*numbers: int) -> tuple[Bench, Advisor, Requests]:
     bench, advisor = Bench(), Advisor(*numbers)
-    bench.service._advice = advisor
+    bench.service.questions.advice = advisor
     advisor.guard = bench.service.guard
     return bench, advisor, Requests(bench.service)
 
@@ -135,6 +136,78 @@ def test_small_files_and_files_with_a_place_of_their_own_never_ask(fields: dict[
     _, advisor, requests = advised_bench(3, 2, 1)
     create_through(requests, b"/file", **fields)
     assert advisor.asked == []
+
+
+def fill(bench: Bench, path: bytes, size_bytes: int) -> None:
+    bench.commit(bench.create(path), size_bytes)
+
+
+def test_a_file_of_unknown_size_is_expected_to_be_as_long_as_its_neighbours() -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    for number, size_bytes in enumerate((LEAST_ADVISED_BYTES, 3 * LEAST_ADVISED_BYTES, 0)):
+        fill(bench, b"/old%d" % number, size_bytes)
+    made = create_through(requests, b"/new", client_host="10.0.0.1")
+    assert numbers_of(bench, made) == [3, 2, 1]
+    assert advisor.asked == [(3, "10.0.0.1", 2 * LEAST_ADVISED_BYTES)]
+    assert advisor.guard_was_free
+
+
+def test_neighbours_are_looked_at_now_and_then_and_small_ones_never_ask() -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    fill(bench, b"/small", LEAST_ADVISED_BYTES - 1)
+    create_through(requests, b"/a")
+    fill(bench, b"/large", 10 * LEAST_ADVISED_BYTES)
+    create_through(requests, b"/b")
+    assert advisor.asked == []
+    bench.now_seconds += SAMPLED_SECONDS
+    for number in range(4):
+        bench.beat(number)
+    create_through(requests, b"/c")
+    assert len(advisor.asked) == 1
+
+
+@pytest.mark.parametrize(("said", "asked"), [
+    (b"16777216", [16777216]), (b"1000", []), (b"much", []), (b"9" * 30, []), (b"", [])])
+def test_a_directory_may_say_how_long_its_files_will_be(said: bytes, asked: list[int]) -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
+    bench.service.set_extended_attribute(pb.SetExtendedAttributeRequest(
+        path=b"/d", extended_attribute=pb.ExtendedAttribute(name=EXPECTED_SIZE, value=said)))
+    create_through(requests, b"/d/file")
+    assert [size_bytes for _, _, size_bytes in advisor.asked] == asked
+
+
+def test_a_directory_that_is_not_there_asks_nobody() -> None:
+    _, advisor, requests = advised_bench(3, 2, 1)
+    with pytest.raises(NoSuchFile):
+        create_through(requests, b"/nowhere/file")
+    assert advisor.asked == []
+
+
+def truncate_through(requests: Requests, **fields: Any) -> pb.Attributes:
+    sent = pb.TruncateRequest(path=b"/f", client_host="10.0.0.1", **fields).SerializeToString()
+    return pb.TruncateReply.FromString(requests.answer("Truncate", sent)).attributes
+
+
+def test_a_file_that_is_written_anew_is_expected_to_be_as_long_as_it_was() -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    bench.commit(bench.create(replication=2), LEAST_ADVISED_BYTES)
+    advisor.numbers = (3, 1)
+    assert numbers_of(bench, truncate_through(requests)) == [3, 1]
+    assert advisor.asked == [(2, "10.0.0.1", LEAST_ADVISED_BYTES)]
+    truncate_through(requests)
+    assert len(advisor.asked) == 1
+
+
+def test_an_empty_file_can_be_placed_anew_for_what_it_is_about_to_get() -> None:
+    bench, advisor, requests = advised_bench(3, 2, 1)
+    before = bench.create()
+    after = truncate_through(requests, expected_size=LEAST_ADVISED_BYTES, if_empty=True)
+    assert numbers_of(bench, after) == [3, 2, 1] and after.file_id != before.file_id
+    bench.commit(after, 1)
+    kept = truncate_through(requests, expected_size=LEAST_ADVISED_BYTES, if_empty=True)
+    assert (kept.file_id, kept.size) == (after.file_id, 1)
+    assert len(advisor.asked) == 1
 
 
 def test_advice_that_is_out_of_date_when_it_comes_is_not_followed() -> None:
