@@ -28,14 +28,27 @@ WAIT_SECONDS = 0.05
 PAUSE_AFTER_FAILURE_SECONDS = 1.5
 """A controller that did not answer is not asked again for so long: else each create would wait for it."""
 MAX_FILES = 64
-"""In one request; so many creates wait at most."""
+"""In one request; so many wait at most."""
+MAX_BACKGROUND_FILES = 16
+"""Of them those that nobody waits for."""
 
 
 @dataclass(slots=True)
-class _Question:
+class Question:
+    """Where the replicas of a file go. `answered` is set with an answer, and without one."""
+
     body: dict[str, Any]
+    by_host: dict[str, Candidate]
     answered: threading.Event = field(default_factory=threading.Event)
     hosts: list[str] | None = None
+
+    @property
+    def chosen(self) -> list[Candidate] | None:
+        """The candidates to take, the primary first; None if there is no advice, or none that makes sense."""
+        hosts = self.hosts
+        if hosts is None or not set(hosts) <= self.by_host.keys() or len(set(hosts)) != self.body["replicas"]:
+            return None
+        return [self.by_host[host] for host in hosts]
 
 
 class PlacementAdvice:
@@ -46,7 +59,7 @@ class PlacementAdvice:
         """A create waits for `wait_seconds` at most. Raises InvalidArgument for what is not an http URL."""
         self._wait_seconds = wait_seconds
         self._address = _address(controller_url)
-        self._waiting: deque[_Question] = deque()
+        self._waiting: deque[Question] = deque()
         self._changed = threading.Condition()
         self._paused_until = 0.0
         self._connection: http.client.HTTPConnection | None = None
@@ -64,6 +77,18 @@ class PlacementAdvice:
     def destinations(self, candidates: Sequence[Candidate], replication: int, writer_host: str,
                      size_bytes: int) -> list[Candidate] | None:
         """The candidates to take for a file, the primary first; None if there is no advice."""
+        question = self.ask(candidates, replication, writer_host, size_bytes)
+        if question is None:
+            return None
+        if not question.answered.wait(self._wait_seconds):
+            self._failed("late", "it took too long")
+            return None
+        return question.chosen
+
+    def ask(self, candidates: Sequence[Candidate], replication: int, writer_host: str, size_bytes: int,
+            in_background: bool = False) -> Question | None:
+        """A question that will be answered; None if there will be no advice. What asks `in_background` leaves room
+        for those that wait."""
         by_host: dict[str, Candidate] = {}
         for candidate in candidates:
             known = by_host.get(candidate.host)
@@ -71,23 +96,17 @@ class PlacementAdvice:
                 by_host[candidate.host] = candidate
         if not _is_ipv4(writer_host) or replication > len(by_host) or not all(map(_is_ipv4, by_host)):
             return None
-        question = _Question(_file(list(by_host.values()), replication, writer_host, size_bytes))
+        question = Question(_file(list(by_host.values()), replication, writer_host, size_bytes), by_host)
         with self._changed:
             if time.monotonic() < self._paused_until:
                 self.counts["pause"] += 1
                 return None
-            if len(self._waiting) >= MAX_FILES:
+            if len(self._waiting) >= (MAX_BACKGROUND_FILES if in_background else MAX_FILES):
                 self.counts["busy"] += 1
                 return None
             self._waiting.append(question)
             self._changed.notify()
-        if not question.answered.wait(self._wait_seconds):
-            self._failed("late", "it took too long")
-            return None
-        hosts = question.hosts
-        if hosts is None or not set(hosts) <= by_host.keys() or len(set(hosts)) != replication:
-            return None
-        return [by_host[host] for host in hosts]
+        return question
 
     # ------------------------------------------------------------------ private
 
@@ -107,7 +126,7 @@ class PlacementAdvice:
             for question in questions:
                 question.answered.set()
 
-    def _answer(self, questions: Sequence[_Question]) -> None:
+    def _answer(self, questions: Sequence[Question]) -> None:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(*self._address, timeout=self._wait_seconds)
         body = json.dumps({"files": [question.body for question in questions]})

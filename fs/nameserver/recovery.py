@@ -15,12 +15,14 @@ from functools import partial
 
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.nameserver import requests
+from fs.nameserver.advised_targets import AdvisedTargets
 from fs.nameserver.configuration import LOST_EPOCHS, MAX_EPOCH, Configuration, overtaken, succession, without
 from fs.nameserver.copy_orders import BYTES_IN_FLIGHT, SLOW_BYTES_IN_FLIGHT, CopyOrders
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.placement import Candidate
+from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.records import Content
-from fs.nameserver.recovery_plan import BALANCED_WITHIN, UNEVEN_BEYOND, State, overfull, plan, target
+from fs.nameserver.recovery_plan import BALANCED_WITHIN, UNEVEN_BEYOND, State, overfull, plan, targets
 from fs.nameserver.registry import Dataserver, Registry
 from fs.proto import speedwell_pb2 as pb
 
@@ -47,15 +49,15 @@ Replicas = Callable[[Sequence[int]], Sequence[pb.Replica]]
 class Recovery:
     """`grace_seconds` is how long a silent dataserver may be away before its replicas are made elsewhere,
     `orphan_grace_seconds` how long a dataserver keeps what no file has, `least` how many live replicas a file needs
-    to be changed, by how many it is to have."""
+    to be changed, by how many it is to have; `advice` is asked where large files' further replicas go."""
 
     def __init__(self, namespace: Namespace, registry: Registry, replicas: Replicas, generator: random.Random, *,
                  grace_seconds: float, orphan_grace_seconds: float, may_delete: Callable[[], bool],
-                 least: Callable[[int], int]) -> None:
+                 least: Callable[[int], int], advice: PlacementAdvice | None) -> None:
         self._namespace = namespace
         self._registry = registry
         self._replicas = replicas
-        self._generator = generator
+        self._targets = AdvisedTargets(advice, generator)
         self._grace_seconds = grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
         self._orders = CopyOrders()
@@ -142,6 +144,9 @@ class Recovery:
             self._each(lambda report=report: self._reported(server, report, reply, now_seconds))  # type: ignore[misc]
         self._orders.heard(server.number, request.copying, [*request.copied, *request.failed_copies], now_seconds)
         self._orders.forget_dead(lambda number: self._registry.is_alive(number, now_seconds))
+        self._targets.forget(now_seconds)
+        for go_on in self._targets.answered():
+            go_on(now_seconds)
         self._look(now_seconds)
         reply.copies.extend(self._orders.to_send(server.number, request.copying))
         reply.expected.extend(self._expected.pop(server.number, ()))
@@ -263,7 +268,7 @@ class Recovery:
         self._missing = self._counting_missing
         self.replica_counts, self.unwritable = self._counting, self._counting_unwritable
         self._looked_at_all = True
-        if not self._orders:
+        if not self._orders and not self._targets:
             self._hurry = False
             if not self._moved:
                 self._balancing = False
@@ -280,8 +285,8 @@ class Recovery:
                 after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
                 self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
         if wanted.missing:
-            self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
-            if requests.file_id_text(content.file_id) in self._orders:
+            ordered = self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
+            if ordered or requests.file_id_text(content.file_id) in self._orders:
                 self._missing = self._counting_missing = True
 
     def _with_primary(self, inode: int, content: Content, now_seconds: float) -> Content:
@@ -303,27 +308,47 @@ class Recovery:
     # ------------------------------------------------------------------ copies
 
     def _order_copy(self, inode: int, content: Content, replaces: Sequence[int], now_seconds: float,
-                    targets: set[int] | None = None) -> bool:
+                    takers: set[int] | None = None) -> bool:
+        """Whether a copy is made now, or will be when it is known where."""
         file_id = requests.file_id_text(content.file_id)
         if file_id in self._orders or not self._registry.is_alive(content.replicas[0], now_seconds):
             return False
-        bytes_in_flight = BYTES_IN_FLIGHT if targets is None or self._balancing else SLOW_BYTES_IN_FLIGHT
+        bytes_in_flight = BYTES_IN_FLIGHT if takers is None or self._balancing else SLOW_BYTES_IN_FLIGHT
         candidates = [candidate for candidate in self._registry.candidates(now_seconds)
                       if (candidate.free_bytes is None or candidate.free_bytes > content.size_bytes)
                       and self._orders.has_room(candidate.number, content.size_bytes, bytes_in_flight)
-                      and (targets is None or candidate.number in targets)]
+                      and (takers is None or candidate.number in takers)]
         holders = [Candidate(server.number, server.host, server.rack)
                    for server, _ in self._registry.with_state(content.replicas, now_seconds)
                    if server.number not in replaces]
-        chosen = target(candidates, holders, content.replicas, self._generator)
-        if chosen is None:
+        allowed = targets(candidates, holders, content.replicas)
+        if not allowed:
             return False
+        [(source, _)] = self._registry.with_state(content.replicas[:1], now_seconds)
+        chosen = self._targets.choose(file_id, source.host, allowed, content.size_bytes, now_seconds,
+                                      partial(self._order_later, inode, file_id, replaces, takers))
+        if chosen is None:
+            return True
         names = [server.dataserver_id for server, _ in self._registry.with_state(replaces, now_seconds)]
         copy = pb.Copy(file_id=file_id, inode=inode, chunk_size=content.chunk_size_bytes,
                        epoch=content.epoch, replicas=self._replicas(content.replicas), replaces=names)
         self._orders.add(copy, chosen.number, content.size_bytes, now_seconds)
         log.info("inode %d: another replica on the dataserver with number %d", inode, chosen.number)
         return True
+
+    def _order_later(self, inode: int, file_id: str, replaces: Sequence[int], takers: set[int] | None,
+                     now_seconds: float) -> None:
+        """It is known where a copy goes: order it, if it is still wanted."""
+        content = self._content(inode)
+        if content is None or requests.file_id_text(content.file_id) != file_id:
+            return
+        if takers is not None:
+            if set(replaces) <= set(content.replicas):
+                self._order_copy(inode, content, replaces, now_seconds, takers)
+            return
+        wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
+        if wanted.missing:
+            self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
 
     def _move(self, inode: int, content: Content, givers: set[int], takers: set[int],
               now_seconds: float) -> None:

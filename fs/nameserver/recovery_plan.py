@@ -1,12 +1,11 @@
 """Which replicas a content needs, given the state of its dataservers. Pure: no clock, no store, no network."""
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fs.nameserver.placement import Candidate, emptier
+from fs.nameserver.placement import Candidate
 
 BALANCED_WITHIN = 0.05
 """Of their disks: dataservers that are nearer to the mean are equally full."""
@@ -46,16 +45,16 @@ def plan(replicas: Sequence[int], replication: int, state: Callable[[int], State
     return Plan(missing, leaving[:missing], leaving[missing:] if len(staying) >= 1 else ())
 
 
-def target(candidates: Sequence[Candidate], holders: Sequence[Candidate], without: Sequence[int],
-           generator: random.Random) -> Candidate | None:
-    """Who gets another replica beside `holders`: a candidate in a rack with the fewest of them, so that the
+def targets(candidates: Sequence[Candidate], holders: Sequence[Candidate],
+            without: Sequence[int]) -> list[Candidate]:
+    """Who may get another replica beside `holders`: candidates in the racks with the fewest of them, so that the
     content outlives a rack. `without` have or get one already."""
     free = [candidate for candidate in candidates if candidate.number not in without]
     if not free:
-        return None
+        return []
     taken = Counter(holder.rack for holder in holders)
     fewest = min(taken[candidate.rack] for candidate in free)
-    return emptier([candidate for candidate in free if taken[candidate.rack] == fewest], generator)
+    return [candidate for candidate in free if taken[candidate.rack] == fewest]
 
 
 def overfull(used: dict[int, float], tolerance: float) -> tuple[set[int], set[int]]:

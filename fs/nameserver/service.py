@@ -74,6 +74,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._recovery = Recovery(self._namespace, self._registry, self._replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
                                   orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
+                                  advice=advice,
                                   may_delete=lambda: self.provenance.may_delete(clock_seconds()))
         self.provenance = Provenance(store, self._namespace, self._registry, self._recovery.counts)
         self.administration = Administration(self.guard, store, self._namespace, self._registry, self._recovery,
