@@ -132,6 +132,16 @@ class Settings(BaseModel):
                              f"not {queues!r}")
         return coflow_policy
 
+    placement_measurements: Literal["switches", "heartbeats"] = "switches"
+    """Who tells placements what links carry: the switches' counters, or the hosts, of their own links alone."""
+
+    @field_validator("placement_measurements")
+    @classmethod
+    def _heartbeats_are_signed(cls, measurements: str, info: ValidationInfo) -> str:
+        if measurements == "heartbeats" and info.data.get("coflow_key_file") is None:
+            raise ValueError("hosts sign their heartbeats: set coflow_key_file")
+        return measurements
+
     coflow_rates: Literal["meters", "hosts"] = "meters"
     """Who holds flows to their rates. `hosts`: no meters; the hosts do, and learn them from `/v1/coflows`."""
     max_meters: Annotated[int, Field(ge=0, le=1 << 24)] = 1 << 16

@@ -8,6 +8,7 @@ more. The package `coflow` is imported where a scheduler is named only: most pro
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import socket
@@ -19,7 +20,10 @@ from typing import TYPE_CHECKING
 from fs.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from coflow.host_heartbeat import HostHeartbeats
     from coflow.reporter import FlowProgress, Reporter
+
+log = logging.getLogger(__name__)
 
 ADDRESS_VARIABLE = "SPEEDWELL_COFLOW_ADDRESS"
 KEY_FILE_VARIABLE = "SPEEDWELL_COFLOW_KEY_FILE"
@@ -81,6 +85,26 @@ class Coflows:
         [account] = self.flows(number, [(*ends, size_bytes)])
         account.follow(connection)
         return account
+
+
+def host_heartbeats(address: str) -> HostHeartbeats | None:
+    """Sends what this host's interface with that address carries to the scheduler that the environment names; None if
+    it names none, or the address is of no interface here. Raises InvalidArgument."""
+    if not os.environ.get(ADDRESS_VARIABLE):
+        return None
+    from coflow.errors import InvalidSetting
+    from coflow.host_heartbeat import HostHeartbeats
+    from coflow.settings import from_environment
+
+    try:
+        scheduler = from_environment()
+    except InvalidSetting as error:
+        raise InvalidArgument(str(error)) from None
+    try:
+        return None if scheduler is None else HostHeartbeats(scheduler, address)
+    except InvalidSetting as error:
+        log.info("no heartbeats are sent to the controller: %s", error)
+        return None
 
 
 def new_id() -> bytes:

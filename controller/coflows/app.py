@@ -18,8 +18,10 @@ from eventlet.green import socket
 from ryu.controller.handler import set_ev_cls
 from ryu.lib import hub
 
+from coflow import host_heartbeat
 from coflow.acceptance import Acceptance
 from coflow.errors import InvalidReport, InvalidSetting
+from coflow.host_heartbeat import HostHeartbeat
 from coflow.report import MAX_DATAGRAM_BYTES, decode
 from coflow.settings import read_key
 from controller.application import Application
@@ -29,6 +31,7 @@ from controller.coflows.metrics import CoflowMetrics
 from controller.coflows.minimum_rates import with_minimum_rates
 from controller.coflows.planning import Assignments, CoflowPlan, CoflowPlanner, CoflowUpdates
 from controller.coflows.policies import compile_policy, make_scheduler
+from controller.counters.host_heartbeats import EventHostCounted, HostCounted
 from controller.counters.poller import EventMeasured
 from controller.errors import ControllerError, InvalidSettings, UnknownCoflow
 from controller.loops import TURN_SECONDS, Turns
@@ -70,9 +73,10 @@ LOOP_PATIENCE_SECONDS = 30.0
 
 
 class Coflows(Application):
-    """Listens to reports, keeps the schedule and puts it into the switches. Sends EventFlowsReported."""
+    """Listens to reports, keeps the schedule and puts it into the switches. Sends EventFlowsReported and
+    EventHostCounted."""
 
-    _EVENTS = [EventFlowsReported]
+    _EVENTS = [EventFlowsReported, EventHostCounted]
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -144,8 +148,11 @@ class Coflows(Application):
             self.receive(listening.recvfrom(MAX_DATAGRAM_BYTES + 1)[0])
 
     def receive(self, datagram: bytes) -> None:
-        """Take one datagram in; what is wrong with it is counted."""
+        """Take one datagram in, a report or a host's heartbeat; what is wrong with it is counted."""
         try:
+            if host_heartbeat.is_heartbeat(datagram):
+                self._tell_heartbeat(host_heartbeat.decode(datagram, self._key))
+                return
             report = decode(datagram, self._key)
             updates = self._acceptance.accept(report, time.time())
         except InvalidReport as error:
@@ -164,6 +171,11 @@ class Coflows(Application):
                     self._searching.add(host)
                     self.loops.spawn(self._search, host)
         self._tell_news()
+
+    def _tell_heartbeat(self, beat: HostHeartbeat) -> None:
+        self.send_event_to_observers(EventHostCounted(HostCounted(
+            beat.host, beat.sender, beat.sent_at_microseconds / 1e6, beat.uptime_microseconds / 1e6,
+            beat.received_bytes, beat.sent_bytes)))
 
     def _tell_news(self) -> None:
         """The scheduler, and whoever knows what the flows are for."""

@@ -1,4 +1,4 @@
-"""Chooses where the replicas of new files go: a policy, by what the switches measure. `/v1/placements` is in `api`.
+"""Chooses where the replicas of new files go: a policy, by what is measured. `/v1/placements` is in `api`.
 
 A placement is expected for its duration. When an application reports flows along its chain, they are told to whoever
 models flows, and the placement is over with the last of them; what never comes expires.
@@ -14,6 +14,7 @@ from random import Random
 from ryu.controller.handler import set_ev_cls
 
 from controller.application import Application
+from controller.counters.host_heartbeats import EventHostCounted, HostRates, RefusedHeartbeat
 from controller.counters.measurements import Measurements, fresh_rate
 from controller.counters.poller import EventMeasured
 from controller.loops import in_turns
@@ -23,6 +24,7 @@ from controller.placements.metrics import PlacementMetrics
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_batch
+from controller.policy.placements.sinbad import MeasuredBy
 from controller.policy.registry import POLICIES, Kind
 from controller.rest import RestApplication
 from controller.services import Services
@@ -41,8 +43,11 @@ class Placements(Application):
         rest = services.get(RestApplication)
         self._metrics = PlacementMetrics(rest.metrics)
         self._metrics.expected.set_function(lambda: len(self.expected()))
+        self._by_hosts = self._state.settings.placement_measurements == "heartbeats"
         self._policy: PlacementPolicy = POLICIES.make(
-            Kind.PLACEMENT, self._state.settings.placement_policy, self._state.network, Random())
+            Kind.PLACEMENT, self._state.settings.placement_policy, self._state.network, Random(),
+            MeasuredBy.HOSTS if self._by_hosts else MeasuredBy.SWITCHES)
+        self._host_rates = HostRates(self._state)
         self._book = PlacementBook()
         rest.register(PlacementsApi(self, self._state))
 
@@ -118,8 +123,24 @@ class Placements(Application):
     def measured(self, event: EventMeasured) -> None:
         for flow in self._book.rested(time.monotonic()):
             self._flow_ended(flow)
+        if self._by_hosts:
+            return
         for links in in_turns(list(self._state.network.links)):
             for link in links:
                 measured = fresh_rate(self._state, self._measurements, link, event.began_at)
                 if measured is not None:
                     self._policy.link_measured(link, *measured)
+
+    @set_ev_cls(EventHostCounted)
+    def host_counted(self, event: EventHostCounted) -> None:
+        """A host's heartbeat came, which is of use where hosts measure."""
+        if not self._by_hosts:
+            return
+        try:
+            rates = self._host_rates.take(event.counted, time.time())
+        except RefusedHeartbeat as error:
+            self._metrics.heartbeats.labels(error.reason).inc()
+            return
+        self._metrics.heartbeats.labels("taken").inc()
+        for link, rate_bps in rates.items():
+            self._policy.link_measured(link, rate_bps, time.monotonic())

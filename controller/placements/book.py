@@ -62,8 +62,8 @@ class Expected:
 
     @property
     def hops(self) -> set[Hop]:
-        """The ways between hosts that the chain goes, from the writer on."""
-        chain = [self.request.writer, *(destination.host for destination in self.placement.destinations)]
+        """The ways between hosts that the chain goes, from its source on."""
+        chain = [self.placement.source, *(destination.host for destination in self.placement.destinations)]
         return {hop for hop in pairwise(chain) if hop[0] != hop[1]}
 
     def owed_bytes(self, hop: Hop) -> int:

@@ -12,6 +12,8 @@ class PlacementMetrics:
                                "constraint that fails.", ["constraint"], registry=registry)
         self.expected = Gauge("speedwell_placements_expected", "Placements whose transfer is expected to run.",
                               registry=registry)
+        self.heartbeats = Counter("speedwell_host_heartbeats", "Heartbeats of hosts, by what came of them: taken, or "
+                                  "why not.", ["outcome"], registry=registry)
         self.flows = Counter("speedwell_placement_flows", "Reported flows that carry a placement's bytes.",
                              registry=registry)
         self.decision_seconds = Histogram("speedwell_placement_decision_seconds", "Time to place the files of one "

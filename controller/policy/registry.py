@@ -19,17 +19,20 @@ __all__ = ["POLICIES", "Kind", "Policy", "PolicyRegistry"]
 
 
 def _of(*used: int, place: str) -> Callable[..., Any]:
-    """Made of the arguments with these numbers, by the `module.name` below controller.policy."""
+    """Made of the arguments with these numbers, as far as they are given, by the `module.name` below
+    controller.policy."""
 
     def make(*arguments: Any) -> Any:
         module, name = place.rsplit(".", 1)
-        return getattr(import_module(f"controller.policy.{module}"), name)(*(arguments[each] for each in used))
+        given = (arguments[each] for each in used if each < len(arguments))
+        return getattr(import_module(f"controller.policy.{module}"), name)(*given)
 
     return make
 
 
 _NETWORK, _FLOWS, _GENERATOR = 0, 1, 2
 _THRESHOLD = _CHANCE = 1
+_MEASURED_BY = 2
 
 
 def _offered() -> Iterator[Policy]:
@@ -84,7 +87,7 @@ def _offered() -> Iterator[Policy]:
     yield coflow("fair", "nobody schedules: TCP's fair share, ECMP", "baseline", comparator("FairSharing"))
     yield placement("sinbad", "one by one the machine whose tightest link has most to spare",
                     "Chowdhury et al., Sinbad, SIGCOMM 2013",
-                    _of(_NETWORK, _CHANCE, place="placements.sinbad.Sinbad"))
+                    _of(_NETWORK, _CHANCE, _MEASURED_BY, place="placements.sinbad.Sinbad"))
     yield placement("sinbad-plus", "the chain after which it, and all writes that run, are through soonest", "own",
                     _of(_NETWORK, _CHANCE, place="placements.sinbad_plus.SinbadPlus"))
     yield placement("rack-aware", "the writer's own, its rack, then another rack, at random; no load counts",

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from fs import local
 from fs.addresses import parse_address
-from fs.coflows import configured
+from fs.coflows import configured, host_heartbeats
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.heartbeat import Heartbeats
@@ -124,13 +124,18 @@ def run(flags: argparse.Namespace) -> int:
                     bytes_per_second=flags.recovery_rate)
     mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy)
+    host_beats = host_heartbeats(advertised)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
     mirroring.start()
     scrubber.start()
+    if host_beats is not None:
+        host_beats.start()
     print(f"ready {advertised}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
+    if host_beats is not None:
+        host_beats.stop()
     scrubber.stop()
     heartbeats.stop()
     mirroring.stop()
