@@ -83,7 +83,7 @@ class Destination(OutputModel):
 class Refusal(OutputModel):
     """Why a file has no destinations."""
 
-    constraint: str = Field(description="What cannot be fulfilled: hosts, racks or pods.")
+    constraint: str = Field(description="What cannot be fulfilled: hosts, racks, pods or space.")
     detail: str
 
 

@@ -76,10 +76,11 @@ class LabelsExhausted(PolicyError):
 class ImpossiblePlacement(PolicyError):
     """A placement whose constraints no choice of candidates fulfils. `constraint` is the first that fails."""
 
-    def __init__(self, constraint: str, wanted: int, there: int) -> None:
-        super().__init__(f"{wanted} different {constraint} are wanted; the candidates that have the space and are "
-                         f"attached to the network offer {there}")
-        self.constraint = constraint
+    def __init__(self, constraint: str, wanted: int, there: int, what: str | None = None) -> None:
+        """`what` of which so many different ones are wanted, where the constraint's name does not say it."""
+        super().__init__(f"{wanted} different {what or constraint} are wanted; the candidates that are attached to "
+                         f"the network offer {there}")
+        self.constraint, self.wanted, self.there = constraint, wanted, there
 
 
 class InvalidArrays(PolicyError):

@@ -13,6 +13,29 @@ class Candidate:
     host: str
     rack: str
     free_bytes: int | None = None
+    used_part: float = 0.0
+    """Of its disk, from 0 to 1."""
+
+
+EVEN_WITHIN = 0.05
+"""A disk that is fuller than the mean of all by more than this part of it gets no new files while others can."""
+
+
+def evenly_filled(candidates: Sequence[Candidate], replication: int) -> Sequence[Candidate]:
+    """The candidates without those whose disks are fuller than others'; all where the rest would be too few hosts, or
+    in fewer racks than two where there are two.
+
+    So a part of the cluster whose links are always busy does not leave its disks empty and the others full: the paper
+    relies on load that moves about (Sinbad, SIGCOMM 2013, section 7.4).
+    """
+    if not candidates:
+        return candidates
+    mean = sum(candidate.used_part for candidate in candidates) / len(candidates)
+    even = [candidate for candidate in candidates if candidate.used_part <= mean + EVEN_WITHIN]
+    wanted = min(2, replication, len({candidate.rack for candidate in candidates}))
+    enough = (len({candidate.host for candidate in even}) >= min(replication, len({each.host for each in candidates}))
+              and len({candidate.rack for candidate in even}) >= wanted)
+    return even if enough else candidates
 
 
 EQUALLY_FREE = 0.9

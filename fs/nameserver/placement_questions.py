@@ -14,6 +14,7 @@ from fs.errors import SpeedwellError
 from fs.limits import LEAST_ADVISED_BYTES, MAX_FILE_BYTES
 from fs.nameserver import requests
 from fs.nameserver.namespace import Namespace
+from fs.nameserver.placement import evenly_filled
 from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.records import Inode
 from fs.nameserver.registry import Registry
@@ -71,7 +72,7 @@ class PlacementQuestions:
         if self.advice is None or size_bytes < LEAST_ADVISED_BYTES:
             return ()
         with self._guard:
-            candidates = self._registry.candidates(self._clock_seconds())
+            candidates = evenly_filled(self._registry.candidates(self._clock_seconds()), replication)
         chosen = self.advice.destinations(candidates, replication, writer_host, min(size_bytes, MAX_FILE_BYTES))
         return [candidate.number for candidate in chosen or ()]
 

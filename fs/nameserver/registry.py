@@ -153,7 +153,9 @@ class Registry:
 
     def candidates(self, now_seconds: float) -> list[Candidate]:
         """Live dataservers that have space left, for placement."""
-        return [Candidate(server.number, server.host, server.rack, self._status[number].available_bytes)
+        used = self.used_parts(now_seconds)
+        return [Candidate(server.number, server.host, server.rack, self._status[number].available_bytes,
+                          used.get(number, 0.0))
                 for number, server in self._servers.items()
                 if self._status[number].available_bytes != 0 and not server.draining
                 and self.is_alive(number, now_seconds)]

@@ -114,10 +114,16 @@ def place_batch(policy: PlacementPolicy, requests: Sequence[tuple[object, Placem
 
 
 def fitting(request: PlacementRequest, network: Network) -> list[Candidate]:
-    """The candidates that are attached and have the space. Raises ImpossiblePlacement if they are too few."""
-    able = [candidate for candidate in request.candidates
-            if 8 * candidate.free_bytes >= request.size_bits and candidate.host in network]
-    _require_possible(request, able)
+    """The candidates that are attached and have the space. Raises ImpossiblePlacement if they are too few: where they
+    would be enough with more space, for want of that."""
+    attached = [candidate for candidate in request.candidates if candidate.host in network]
+    able = [candidate for candidate in attached if 8 * candidate.free_bytes >= request.size_bits]
+    _require_possible(request, attached)
+    try:
+        _require_possible(request, able)
+    except ImpossiblePlacement as error:
+        raise ImpossiblePlacement("space", error.wanted, error.there, f"{error.constraint} with "
+                                  f"{request.size_bits / 8:.0f} bytes free") from None
     return able
 
 

@@ -158,7 +158,7 @@ def test_a_batch_says_why_a_request_of_it_cannot_be_placed(fabric: Fabric, netwo
                  for free_bytes in (math.inf, 0.0))
     outcomes = place_batch(Sinbad(network, Random(1)), [("good", good), ("bad", bad)], 0.0)
     assert isinstance(outcomes["good"], Placement)
-    assert isinstance(outcomes["bad"], ImpossiblePlacement) and outcomes["bad"].constraint == "hosts"
+    assert isinstance(outcomes["bad"], ImpossiblePlacement) and outcomes["bad"].constraint == "space"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -187,7 +187,8 @@ def test_impossible_constraints_are_refused_by_the_one_that_fails(fabric: Fabric
     one_rack = tuple(candidate for candidate in candidates_of(fabric) if candidate.rack == "p0r0")
     one_pod = tuple(candidate for candidate in candidates_of(fabric) if candidate.pod == "p0")
     for constraint, request in (
-            ("hosts", PlacementRequest("p0r0h0", BLOCK_BITS, candidates_of(fabric, free_bytes=BLOCK_BITS / 8 - 1))),
+            ("space", PlacementRequest("p0r0h0", BLOCK_BITS, candidates_of(fabric, free_bytes=BLOCK_BITS / 8 - 1))),
+            ("space", PlacementRequest("p0r0h0", BLOCK_BITS, (*one_rack, Candidate("p0r1h0", "p0r1", "p0", 7.0)))),
             ("hosts", PlacementRequest("p0r0h0", BLOCK_BITS, one_rack[:2])),
             ("hosts", PlacementRequest("p0r0h0", BLOCK_BITS, (Candidate("nowhere", "p0r0"),), 1, 1)),
             ("racks", PlacementRequest("p0r0h0", BLOCK_BITS, one_rack)),

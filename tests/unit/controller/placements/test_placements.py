@@ -115,7 +115,8 @@ def test_a_transfer_that_is_over_is_expected_no_more(controller: Controller) -> 
 
 @pytest.mark.parametrize(("changes", "constraint"), [
     ({"replicas": 5}, "hosts"), ({"replicas": 4, "least_racks": 3}, "racks"),
-    ({"least_racks": 2, "least_pods": 2}, "pods")])
+    ({"least_racks": 2, "least_pods": 2}, "pods"),
+    ({"candidates": [{"host": host, "free_bytes": SIZE_BYTES - 1} for host in HOSTS]}, "space")])
 def test_a_constraint_that_nothing_fulfils_is_named_and_the_other_files_are_placed(
         controller: Controller, changes: dict[str, Any], constraint: str) -> None:
     refused, placed = place(controller, file(**changes), file())
