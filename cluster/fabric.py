@@ -31,7 +31,8 @@ from cluster.nameservers import (
 )
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
-from controller.policy.registry import POLICIES, Kind
+from controller.own_policies import POLICIES
+from controller.policy.registry import Kind
 from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation

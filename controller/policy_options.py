@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from controller.policy import own_policies
+from controller.own_policies import POLICIES, add_file
 from controller.policy.errors import InvalidPolicy
-from controller.policy.registry import POLICIES, Kind
+from controller.policy.registry import Kind
 
 
 class PolicyOption(click.Option):
@@ -30,7 +30,7 @@ def _load(paths: tuple[Path, ...]) -> None:
     try:
         POLICIES.complete()
         for path in paths:
-            own_policies.add_file(POLICIES, path)
+            add_file(POLICIES, path)
     except InvalidPolicy as error:
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
 

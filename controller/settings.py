@@ -24,8 +24,9 @@ from pydantic import (
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from controller.errors import InvalidSettings
+from controller.own_policies import POLICIES
 from controller.policy.errors import UnknownPolicy
-from controller.policy.registry import POLICIES, Kind
+from controller.policy.registry import Kind
 from controller.validation import reason
 
 

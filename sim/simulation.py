@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+import controller.own_policies  # noqa: F401  (a worker process has to know of users' policies)
 from controller.policy.errors import NoPath
 from controller.policy.network.graph import Path
 from controller.policy.reads.mayflower_plus import PATIENCE

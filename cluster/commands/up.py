@@ -11,7 +11,8 @@ import click
 from cluster import current
 from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
-from controller.policy.registry import POLICIES, Kind
+from controller.own_policies import POLICIES
+from controller.policy.registry import Kind
 from controller.policy_options import PolicyOption, policy_path_option
 
 if TYPE_CHECKING:

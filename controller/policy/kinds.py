@@ -44,9 +44,9 @@ class Policy:
 class PolicyRegistry:
     """What is registered, and `more`, which is asked for once somebody wants to know what there is."""
 
-    def __init__(self, more: Callable[[], Iterable[Policy]] = tuple) -> None:
+    def __init__(self) -> None:
         self._policies: dict[Kind, dict[str, Policy]] = {kind: {} for kind in Kind}
-        self._more: Callable[[], Iterable[Policy]] | None = more
+        self.more: Callable[[], Iterable[Policy]] | None = None
 
     def register(self, policy: Policy) -> None:
         """Raises InvalidPolicy for a name that its kind has already."""
@@ -56,9 +56,9 @@ class PolicyRegistry:
 
     def complete(self) -> None:
         """Take in what `more` has. Raises InvalidPolicy, as all that follow, if one of these cannot be offered."""
-        if self._more is not None:
-            policies = list(self._more())
-            self._more = None
+        if self.more is not None:
+            policies = list(self.more())
+            self.more = None
             for policy in policies:
                 self.register(policy)
 

@@ -2,7 +2,7 @@
 
 The controller's settings, its options and its REST document, the simulator and the commands take names and help
 from here; the first of a kind is the default. A new policy is one file outside of this project
-(`controller/policy/own_policies.py`, docs/extending.md); one that comes with it is a file and an entry in `_offered`.
+(`controller/own_policies.py`, docs/extending.md); one that comes with it is a file and an entry in `_offered`.
 Policies are imported when they are first made, so that a command that only names them starts at once.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from controller.policy import own_policies
 from controller.policy.kinds import Kind, Policy, PolicyRegistry
 
 __all__ = ["POLICIES", "Kind", "Policy", "PolicyRegistry"]
@@ -97,6 +96,6 @@ def _offered() -> Iterator[Policy]:
                     _of(_NETWORK, _CHANCE, place="placements.rack_aware.HdfsPlacement"))
 
 
-POLICIES = PolicyRegistry(own_policies.found)
+POLICIES = PolicyRegistry()
 for _policy in _offered():
     POLICIES.register(_policy)

@@ -5,7 +5,8 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from controller.policy.registry import POLICIES, Kind
+from controller.own_policies import POLICIES
+from controller.policy.registry import Kind
 from sim.errors import InvalidSetting
 from sim.experiments.mayflower import Method
 from sim.experiments.sweep import simulate

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from controller.own_policies import POLICIES
 from controller.policy.coflows.coflow import CoflowScheduler
 from controller.policy.coflows.mincof import THRESHOLD_BYTES
 from controller.policy.network.graph import Network
-from controller.policy.registry import POLICIES, Kind
+from controller.policy.registry import Kind
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
 from sim.coflow_workload import CoflowWorkload, generate

@@ -3,6 +3,9 @@
 A package names its policies as entry points of the group `speedwell.policies`; each leads to a `Policy` or to a
 module that has some. A file is a Python module that has at least one `Policy` at its top level. The environment
 variable SPEEDWELL_POLICY_PATH names the files, so that processes that are started from here offer the same policies.
+
+Whoever takes `POLICIES` from here has all of them; who takes it from `controller.policy.registry`, what this process
+has.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.policy.errors import InvalidPolicy
-from controller.policy.kinds import Policy, PolicyRegistry
+from controller.policy.registry import POLICIES, Policy, PolicyRegistry
+
+__all__ = ["POLICIES", "add_file", "found"]
 
 GROUP = "speedwell.policies"
 VARIABLE = "SPEEDWELL_POLICY_PATH"
@@ -77,3 +82,6 @@ def _policies_of(loaded: Any, where: str) -> list[Policy]:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+POLICIES.more = found
