@@ -20,11 +20,11 @@ from eventlet.event import Event
 from greenlet import GreenletExit
 
 from controller.loops import LAST_PAUSE_SECONDS, MEMORY_SECONDS, Loops, Trouble
+from tests.unit.controller.coflows.test_coflows_app import KEY, MB, Site
 from tests.unit.controller.controller_process import controller_process, until
 from tests.unit.controller.in_process import Controller
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 from tests.unit.controller.tables.test_forwarding_app import World
-from tests.unit.controller.test_coflows_app import KEY, MB, Site
 from tests.unit.controller.topology.test_discovery_simulated import World as DiscoveredWorld
 
 

@@ -8,7 +8,7 @@ from controller.policy.reads.selection_request import Replica
 from controller.reads.book import Read, ReadRequest, UnknownPart, UnknownRead
 from controller.reads.byte_ranges import ALIGNMENT_BYTES
 from tests.unit.controller.in_process import CAPACITY_BPS, EDGES, Controller, clocked
-from tests.unit.controller.test_flowserver import agree, idled_out, measured
+from tests.unit.controller.reads.test_flowserver import agree, idled_out, measured
 
 SERVERS = ("10.0.0.1", "10.0.0.2")
 CLIENT, OTHER = "10.0.1.1", "10.0.1.2"

@@ -12,7 +12,7 @@ from controller.reads import read_divisions
 from controller.reads.book import Read, ReadRequest, TooManyWaiting, UnknownRead
 from controller.settings import load_settings
 from tests.unit.controller.in_process import EDGES, HOSTS, Controller, clocked, read_of
-from tests.unit.controller.test_flowserver import agree, idled_out, measured
+from tests.unit.controller.reads.test_flowserver import agree, idled_out, measured
 
 A, B, C, D = HOSTS                      # A and B are servers in one rack, C and D clients in the other
 SIZE_BYTES = 10 ** 8
