@@ -41,6 +41,7 @@ class Told:
     def take(self, coflow: int, flows: dict[int, int], now: float) -> None:
         self.book.report(coflow.to_bytes(16, "big"),
                          [FlowReport(flow_of(number), left) for number, left in flows.items()], now)
+        self.book.news()        # as the application does, to tell those who placed the transfers
 
     def plan(self, now: float) -> None:
         while self.book.has_updates:
@@ -50,6 +51,7 @@ class Told:
     def expire(self, now: float) -> None:
         for coflow in self.book:
             self.book.expire(coflow, now)
+        self.book.news()
 
     def sizes(self) -> dict[str, int]:
         """Of everything that the book and the planner keep."""
