@@ -56,11 +56,12 @@ class Block:
 
 @dataclass
 class Written:
-    """What became of a run. `cv_up`, `cv_down`: each second's coefficient of variation of the racks' links."""
+    """What became of a run. Each second's imbalance of the racks' links: coefficients of variation, busiest."""
 
     blocks: list[Block] = field(default_factory=list)
     cv_up: list[float] = field(default_factory=list)
     cv_down: list[float] = field(default_factory=list)
+    busiest_over_mean: list[float] = field(default_factory=list)
 
 
 class WriteSimulation:
@@ -205,6 +206,8 @@ class WriteSimulation:
         for values, links in ((self._written.cv_up, self._up), (self._written.cv_down, self._down)):
             loads = np.array([rates[numbers[link]] for link in links.values()])
             values.append(float(loads.std() / loads.mean()) if loads.any() else 0.0)
+        loads = np.array([rates[numbers[link]] for link in racks])
+        self._written.busiest_over_mean.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
         self._at(self.fluid.now + self._settings.poll_seconds, self._poll)
 
 

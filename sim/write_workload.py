@@ -1,8 +1,8 @@
 """Writes of a cluster that runs the jobs of a coflow trace (Chowdhury et al., "Sinbad", SIGCOMM 2013, section 7).
 
 The shuffle is the background: its rates are computed beforehand and do not change with what is written, as in the
-paper. A reducer writes what it puts out once it has all of its data, in blocks, one after the other. The public trace
-says nothing of outputs and knows racks only; what is taken instead stands in `sim.experiments.sinbad.CHOSEN`.
+paper. A task writes what it puts out once it has its data, in blocks, one after the other. The public trace says
+nothing of outputs and knows racks only; what is taken instead stands in `sim.experiments.sinbad.CHOSEN`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Writes:
 
 
 def writes_of(trace: CoflowTrace, workload: WriteWorkload, generator: Random) -> Writes:
-    """The writers whose data is complete within the window, on hosts drawn by `generator`."""
+    """The writers that begin within the window. The reducers of a rack end one by one, at moments that `generator`
+    draws between the coflow's arrival and when the rack has all of its data."""
     begin, end = workload.begin_seconds, workload.begin_seconds + workload.window_seconds
     faster = CoflowTrace(trace.racks, tuple(
         replace(coflow, arrival_seconds=coflow.arrival_seconds / workload.speedup) for coflow in trace.coflows
@@ -73,10 +74,13 @@ def writes_of(trace: CoflowTrace, workload: WriteWorkload, generator: Random) ->
     writers = []
     for coflow in faster.coflows:
         for rack, bits in coflow.reducers:
-            start = rates.finished_seconds.get((coflow.number, rack), math.inf)
-            if begin <= start < end:
-                writers += [Writer(coflow.number, start - begin, rack, host, blocks) for host, blocks in enumerate(
-                    _shared(workload, bits * workload.output_share, generator)) if blocks]
+            whole = rates.finished_seconds.get((coflow.number, rack))
+            if whole is None or whole < begin or coflow.arrival_seconds >= end:
+                continue
+            for host, blocks in enumerate(_shared(workload, bits * workload.output_share, generator)):
+                start = generator.uniform(coflow.arrival_seconds, whole)
+                if blocks and begin <= start < end:
+                    writers.append(Writer(coflow.number, start - begin, rack, host, blocks))
     jobs = {coflow.number: workload.output_share * sum(bits for _, bits in coflow.reducers)
             for coflow in faster.coflows}
     return Writes(tuple(sorted(writers, key=lambda writer: writer.start)),

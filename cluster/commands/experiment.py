@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands import mincof_experiment
+from cluster.commands import mincof_experiment, sinbad_experiment
 from cluster.commands.sweeping import Output, existing_options
 from controller.policy_options import PolicyOption, policy_path_option
 from fs.command_line import Number
@@ -34,13 +34,16 @@ Say = Callable[[str], None]
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, *mincof_experiment.NAMES]), metavar="EXPERIMENT")
+@click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, *mincof_experiment.NAMES, *sinbad_experiment.NAMES]),
+                metavar="EXPERIMENT")
 @click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
 @click.option("--policy", "policies", cls=PolicyOption, multiple=True, metavar="POLICY",
               help="Compare with this policy as well: REPLICA+PATH such as nearest+ecmp, for coflows one of "
-              "{coflow}. May be repeated; in the simulator only.")
+              "{coflow}, for writes one of {placement}. May be repeated; in the simulator only.")
+@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="For sinbad experiments in the simulator: the coflow-benchmark trace whose jobs write.")
 @policy_path_option
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")
 @click.option("--runs", type=click.IntRange(1, 10), help="With --emulate: runs of each method at each point.  "
@@ -55,14 +58,15 @@ Say = Callable[[str], None]
               help="Where results go; default: results/EXPERIMENT, with --emulate results/EXPERIMENT-emulated.")
 @existing_options
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the workers of this Dask scheduler, not on all cores.")
-def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], seed: int,
+def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...], trace: Path | None, seed: int,
                runs: int | None, reads: int | None, host_mbps: float | None, slowdown: float | None,
                output: Path | None, resume: bool, force: bool, scheduler: str | None) -> None:
     """Re-run an evaluation of the papers.
 
     EXPERIMENT is one of mayflower-fig4 to mayflower-fig8, mayflower-readings (what the text leaves open of figure
     7), mayflower-plus (what goes beyond the paper), or of MinCOF's figures 6 to 9: mincof-width, mincof-size,
-    mincof-blocking and mincof-background. Prints a table with 95 % confidence intervals (of ratios by Fieller's
+    mincof-blocking and mincof-background, or Sinbad's: sinbad-write, -imbalance, -storage, -load and -memory, and
+    sinbad-busiest (10,000 files on 64 hosts). Prints a table with 95 % confidence intervals (of ratios by Fieller's
     theorem), and leaves results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep keeps what
     has finished.
 
@@ -74,6 +78,10 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     is_coflows = name in mincof_experiment.NAMES
     if is_coflows and not simulate and reads:
         raise click.UsageError("--reads is of no use to coflows", click.get_current_context())
+    if trace is not None and name not in sinbad_experiment.NAMES:
+        raise click.UsageError("--trace goes with sinbad experiments", click.get_current_context())
+    if not simulate and name in sinbad_experiment.NAMES:
+        raise click.UsageError(f"{name} runs in the simulator only", click.get_current_context())
     emulate = not simulate or name == AGREEMENT
     if quick and slowdown is not None and not is_coflows:
         raise click.UsageError("--slowdown does not go with --quick, which makes files smaller",
@@ -93,6 +101,9 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
         if is_coflows and not simulate:
             mincof_experiment.emulate(name, quick, seed, runs or 1, host_mbps or mincof_experiment.HOST_MBPS,
                                       slowdown or 1.0, results)
+            return
+        if name in sinbad_experiment.NAMES:
+            sinbad_experiment.run(name, policies, quick, seed, results, scheduler, trace)
             return
         if is_coflows:
             mincof_experiment.run(name, policies, quick, seed, results, scheduler)

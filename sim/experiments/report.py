@@ -142,7 +142,7 @@ def _cells(measure: Measure, row: Row) -> tuple[str, ...]:
     estimates = (of.get(measure.name) for of in (row.values, row.ratios, row.growth))
     bound = row.bounds.get(measure.name)
     of_bound = ("", "") if not bound else (f"{bound:.2f}", f"{row.values[measure.name].value / bound:.2f}")
-    return row.panel, row.point, row.method, *map(_text, estimates), *of_bound
+    return row.panel, row.point, row.method, *map(text_of, estimates), *of_bound
 
 
 def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
@@ -162,7 +162,8 @@ def write_csv(rows: Sequence[Row], path: Path, layout: Layout) -> None:
                              *[row.bounds.get(measure, "") for measure in layout.bounds]])
 
 
-def _text(estimate: Estimate | None) -> str:
+def text_of(estimate: Estimate | None) -> str:
+    """A value with its interval, as tables have it."""
     if estimate is None:
         return ""
     if not estimate.has_interval:

@@ -1,0 +1,92 @@
+"""Sinbad's experiments in the simulator, as a user runs them, on a small trace."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.commands.experiment import experiment
+from sim.experiments import sinbad
+from sim.experiments.sinbad_paper import beside_the_paper
+
+RACKS, SECONDS = 8, 1400
+
+
+@pytest.fixture(name="trace", scope="module")
+def _trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A coflow every 5 s from one or two racks to two or three others, a gigabyte and more each."""
+    draw = Random(1)
+    lines = [f"{RACKS} {SECONDS // 5}"]
+    for number in range(SECONDS // 5):
+        mappers = draw.sample(range(RACKS), draw.choice((1, 2)))
+        reducers = draw.sample(range(RACKS), draw.choice((2, 3)))
+        lines.append(" ".join(map(str, (number + 1, 5000 * number, len(mappers), *mappers, len(reducers),
+                                        *(f"{rack}:{draw.randrange(1000, 8000)}" for rack in reducers)))))
+    path = tmp_path_factory.mktemp("trace") / "small.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def results_of(name: str, trace: Path | None, runs: int = 2, **changes: Any) -> dict[str, list[dict[str, Any]]]:
+    figure = sinbad.FIGURES[name]
+    figure = replace(figure, points=tuple(replace(point, **changes) for point in figure.points), runs=runs)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for task in sinbad.tasks(figure, False, 1, trace):
+        results.setdefault(task.method.name, []).append(sinbad.run_task(task))
+    return results
+
+
+def test_a_quick_experiment_leaves_its_results_and_the_papers_figures(tmp_path: Path, trace: Path) -> None:
+    arguments = ["sinbad-imbalance", "--quick", "--trace", str(trace), "--output", str(tmp_path)]
+    result = CliRunner().invoke(experiment, arguments)
+
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert [row["method"] for row in rows] == ["HDFS", "Sinbad", "sinbad-plus"]
+    assert "median Cv lower by, rack to core" in result.output and "0.35" in result.output
+    assert "expected to run a minute after the last write: 0" in result.output
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "manifest.json").read_text())["chosen_where_the_paper_is_silent"] == sinbad.CHOSEN
+
+
+@pytest.mark.parametrize(("arguments", "reason"), [
+    (["sinbad-write"], "trace: name the file"), (["mayflower-fig4", "--trace", __file__], "--trace goes with"),
+    (["sinbad-write", "--trace", __file__], "line 1: not a line of a coflow-benchmark trace"),
+    (["sinbad-write", "--reads", "20"], "go with --emulate"), (["sinbad-load", "--emulate"], "in the simulator only")])
+def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, arguments: list[str], reason: str) -> None:
+    result = CliRunner().invoke(experiment, [*arguments, "--output", str(tmp_path / "out")])
+    assert result.exit_code in (1, 2) and reason in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_method_is_asked_for_the_same_blocks_and_equal_tasks_give_equal_results(trace: Path) -> None:
+    results = results_of("sinbad-memory", trace, runs=1, window_seconds=10.0)
+    assert len({tuple(run["job_megabytes"]) for runs in results.values() for run in runs}) == 1
+    task = sinbad.tasks(sinbad.FIGURES["sinbad-memory"], True, 1, trace)[2]
+    assert sinbad.run_task(task) == sinbad.run_task(task)
+
+
+def test_sinbad_writes_faster_than_hdfs_and_a_quantum_costs_time(trace: Path) -> None:
+    results = results_of("sinbad-write", trace, window_seconds=60.0)
+    means = {name: fmean(run["mean_seconds"] for run in runs) for name, runs in results.items()}
+    assert means["Sinbad"] < 0.95 * means["HDFS"]
+    assert means["sinbad-plus"] < means["Sinbad"] < means["Sinbad, q = 1 s"]
+    table = beside_the_paper("sinbad-write", [run for runs in results.values() for run in runs])
+    assert table is not None
+    improved, same, slower = (float(row[2].split()[0]) for row in table.rows[1:4])
+    assert improved + same + slower == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_busiest_link_is_less_busy_and_nothing_stays_reserved() -> None:
+    results = results_of("sinbad-busiest", None, runs=1, files=1000)
+    assert {run["reserved_after_a_minute"] for runs in results.values() for run in runs} == {0}
+    busiest = {name: runs[0]["busiest_over_mean"] for name, runs in results.items()}
+    assert max(busiest["Sinbad"], busiest["sinbad-plus"]) < busiest["Rack-aware"]
