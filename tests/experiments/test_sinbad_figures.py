@@ -60,7 +60,8 @@ def test_a_quick_experiment_leaves_its_results_and_the_papers_figures(tmp_path: 
 @pytest.mark.parametrize(("arguments", "reason"), [
     (["sinbad-write"], "trace: name the file"), (["mayflower-fig4", "--trace", __file__], "--trace goes with"),
     (["sinbad-write", "--trace", __file__], "line 1: not a line of a coflow-benchmark trace"),
-    (["sinbad-write", "--reads", "20"], "go with --emulate"), (["sinbad-load", "--emulate"], "in the simulator only")])
+    (["sinbad-write", "--reads", "20"], "go with --emulate"),
+    (["sinbad-load", "--emulate"], "in the simulator only")])
 def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, arguments: list[str], reason: str) -> None:
     result = CliRunner().invoke(experiment, [*arguments, "--output", str(tmp_path / "out")])
     assert result.exit_code in (1, 2) and reason in " ".join(result.output.split())
