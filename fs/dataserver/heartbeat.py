@@ -8,6 +8,7 @@ import grpc
 from fs import rpc
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
+from fs.dataserver.disk_rate import DiskRate
 from fs.dataserver.durability import Policy
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
@@ -29,12 +30,13 @@ class Heartbeats:
 
     def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
                  copies: Copies, mirroring: Mirroring, identity: Identity, quarantine: Quarantine,
-                 policy: Policy) -> None:
+                 policy: Policy, disk_rate: DiskRate) -> None:
         self._identity = identity
         self._quarantine = quarantine
         self._term = 0
         self._copies = copies
         self._policy = policy
+        self._disk_rate = disk_rate
         self._mirroring = mirroring
         self._rebuilding = False
         self._contents = Contents(store, quarantine)
@@ -90,7 +92,8 @@ class Heartbeats:
         made, failed = self._copies.take_ended()
         request = HeartbeatRequest(
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
-            disk=self._store.disk, deleted=deleted, reports=self._contents.reports, lost=self._contents.lost,
+            disk=self._store.disk, disk_left=self._disk_rate.left_bytes(), deleted=deleted,
+            reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode)
         self._mirroring.report(request)

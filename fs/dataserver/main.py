@@ -14,6 +14,7 @@ from fs.addresses import parse_address
 from fs.coflows import configured, host_heartbeats
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
+from fs.dataserver.disk_rate import DiskRate
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
@@ -55,6 +56,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
     parser.add_argument("--reserve", type=int, metavar="BYTES", help="of the disk are kept for files that "
                         "grow: new ones go elsewhere (default: 1 GiB, or a fiftieth of a smaller disk)")
+    parser.add_argument("--disk-rate", type=float, default=0.0, metavar="BYTES",
+                        help="that the disk writes a second: large files go where links and disks have most to "
+                        "spare (default: not known, only links count)")
     parser.add_argument("--controller", metavar="URL",
                         help="SDN controller that chooses where the copies of lost replicas are read from")
     parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
@@ -91,6 +95,8 @@ def run(flags: argparse.Namespace) -> int:
         raise InvalidArgument(f"--quarantine: {flags.quarantine:g} s is not between 0 and ten years")
     if flags.reserve is not None and not 0 <= flags.reserve < 1 << 62:
         raise InvalidArgument(f"--reserve: {flags.reserve} is not in 0..2^62-1")
+    if not 0 <= flags.disk_rate < 1 << 62:
+        raise InvalidArgument(f"--disk-rate: {flags.disk_rate:g} is not in 0..2^62-1")
     if not flags.recovery_rate > 0:
         raise InvalidArgument(f"--recovery-rate: {flags.recovery_rate:g} is not positive")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
@@ -123,7 +129,8 @@ def run(flags: argparse.Namespace) -> int:
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate)
     mirroring = Mirroring(mirror, link, flags.id)
-    heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy)
+    heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
+                            DiskRate(flags.disk_rate))
     host_beats = host_heartbeats(advertised)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()

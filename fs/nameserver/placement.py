@@ -15,6 +15,8 @@ class Candidate:
     free_bytes: int | None = None
     used_part: float = 0.0
     """Of its disk, from 0 to 1."""
+    disk_left_bytes: int = 0
+    """A second that its disk could write besides; 0: not known."""
 
 
 EVEN_WITHIN = 0.05

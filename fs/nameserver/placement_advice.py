@@ -162,7 +162,8 @@ def _file(candidates: Sequence[Candidate], replication: int, writer_host: str, s
     racks = len({candidate.rack for candidate in candidates})
     return {"writer": writer_host, "size_bytes": size_bytes, "replicas": replication,
             "least_racks": min(2, replication, racks),
-            "candidates": [{"host": candidate.host, "rack": candidate.rack, "free_bytes": candidate.free_bytes}
+            "candidates": [{"host": candidate.host, "rack": candidate.rack, "free_bytes": candidate.free_bytes,
+                            "disk_bps": 8.0 * candidate.disk_left_bytes or None}
                            for candidate in candidates]}
 
 

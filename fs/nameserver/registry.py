@@ -42,6 +42,8 @@ class Status:
     capacity_bytes: int | None = None
     available_bytes: int | None = None
     disk: str = ""
+    disk_left_bytes: int = 0
+    """A second that its disk could write besides; 0: not known."""
 
 
 class Registry:
@@ -62,7 +64,8 @@ class Registry:
             self._remember(server, Status(now_seconds))
 
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
-                  capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "") -> Dataserver:
+                  capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "",
+                  disk_left_bytes: int = 0) -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -78,7 +81,8 @@ class Registry:
                                 f"at {known.host}:{known.port}")
         if server != known:
             self._write(server)
-        self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk))
+        self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk,
+                                      disk_left_bytes))
         return server
 
     def set_draining(self, number: int, draining: bool) -> None:
@@ -155,7 +159,7 @@ class Registry:
         """Live dataservers that have space left, for placement."""
         used = self.used_parts(now_seconds)
         return [Candidate(server.number, server.host, server.rack, self._status[number].available_bytes,
-                          used.get(number, 0.0))
+                          used.get(number, 0.0), self._status[number].disk_left_bytes)
                 for number, server in self._servers.items()
                 if self._status[number].available_bytes != 0 and not server.draining
                 and self.is_alive(number, now_seconds)]

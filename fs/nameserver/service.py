@@ -221,6 +221,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
         available = requests.number(request.available_bytes, "available_bytes", capacity)
         disk = requests.text(request.disk, "disk")
+        disk_left = requests.number(request.disk_left, "disk_left", requests.MAX_SIZE_BYTES)
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
         with self.guard:
@@ -232,7 +233,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
-                disk=disk, now_seconds=self._clock_seconds())
+                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds())
             self.provenance.heard(dataserver, request)
             if self.provenance.is_rolled_back:
                 return identity   # without a lease nobody orders appends

@@ -197,7 +197,8 @@ class TestLife:
     @pytest.mark.parametrize(("option", "value", "message"), [
         ("--listen", "127.0.0.1", "--listen"), ("--listen", "127.0.0.1:99999", "--listen"),
         ("--listen", "192.0.2.1:0", "cannot listen"), ("--nameserver", "somewhere", "--nameserver"),
-        ("--id", "", "--id"), ("--reserve", "-1", "--reserve"), ("--listen", "0.0.0.0:0", "--advertise"), ("--directory", "/proc/no", "cannot use")])
+        ("--id", "", "--id"), ("--reserve", "-1", "--reserve"), ("--disk-rate", "-1", "--disk-rate"),
+        ("--listen", "0.0.0.0:0", "--advertise"), ("--directory", "/proc/no", "cannot use")])
     def test_a_bad_flag_gets_one_line(self, tmp_path: Path, option: str, value: str, message: str) -> None:
         flags = {"--id": "d0", "--listen": "127.0.0.1:0", "--nameserver": "127.0.0.1:1",
                  "--directory": str(tmp_path / "data"), option: value}

@@ -57,10 +57,18 @@ def test_the_controller_hears_who_writes_how_much_and_who_has_space_where(
     post, = controller.posts
     assert post["path"] == "/v1/placements"
     file, = post["files"]
-    assert file["candidates"][0] == {"host": "10.0.0.1", "rack": "rack0", "free_bytes": 1000}
+    assert file["candidates"][0] == {"host": "10.0.0.1", "rack": "rack0", "free_bytes": 1000, "disk_bps": None}
     del file["candidates"]
     assert file == {"writer": WRITER, "size_bytes": 10 ** 8, "replicas": 2, "least_racks": 2}
     assert advice.counts == {"controller": 1}
+
+
+def test_the_controller_hears_what_a_disk_could_write_besides(
+        controller: ScriptedController, advice: PlacementAdvice) -> None:
+    slow = [Candidate(1, "10.0.0.1", "a", disk_left_bytes=1000), Candidate(2, "10.0.0.2", "b")]
+    ask(advice, slow)
+    post, = controller.posts
+    assert [candidate["disk_bps"] for candidate in post["files"][0]["candidates"]] == [8000.0, None]
 
 
 def test_of_several_dataservers_on_a_host_the_emptiest_is_offered(advice: PlacementAdvice) -> None:
