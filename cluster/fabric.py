@@ -79,6 +79,8 @@ class FabricSettings(BaseModel):
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
     coflows: CoflowPolicy | None = None
     """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
+    placement_measurements: Literal["switches", "heartbeats"] = "switches"
+    """Who measures links for placements; heartbeats go with coflows only, as they are signed with their key."""
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
 
     @field_validator("directory")
@@ -203,6 +205,7 @@ class FabricCluster:
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
             "--replica-policy", self.settings.replica_policy, "--path-policy", self.settings.path_policy,
             "--placement-policy", self.settings.placement_policy,
+            "--placement-measurements", self.settings.placement_measurements,
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
             *self._coflow_options(),
         ])

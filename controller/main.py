@@ -38,6 +38,8 @@ STOP_SECONDS = 1.0
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")
 @click.option("--coflow-port", type=int, help="UDP port of coflow reports.  [default: 6655]")
+@click.option("--placement-measurements", metavar="SOURCE",
+              help="Who measures links for placements: switches (default) or heartbeats of the hosts.")
 @click.option("--coflow-policy", cls=PolicyOption, metavar="POLICY", help="{coflow}.")
 @click.option("--queues", metavar="SLICES",
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
