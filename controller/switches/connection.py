@@ -77,6 +77,10 @@ class SwitchConnection(Datapath):
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
         """Hand bytes over. False if the connection has ended. Raises SwitchTimedOut if there is no room in time."""
+        if not close_socket and self._is_nothing_unsent:
+            buf = buf[self._sent_at_once(buf):]
+            if not buf:
+                return True
         if self._send_q_sem.balance > 0:
             return bool(super().send(buf, close_socket))
         timeout = eventlet.Timeout(SEND_SECONDS)
@@ -88,6 +92,18 @@ class SwitchConnection(Datapath):
             raise SwitchTimedOut(self.label, SEND_SECONDS) from None
         finally:
             timeout.cancel()
+
+    @property
+    def _is_nothing_unsent(self) -> bool:
+        """Whether Ryu's loop that sends has nothing to send, and sends nothing."""
+        return self.send_q is not None and bool(self.send_q.getting()) and self.send_q.empty()
+
+    def _sent_at_once(self, buf: bytes) -> int:
+        """How many bytes the system took, without another green thread's doing."""
+        try:
+            return int(self.socket.fd.send(buf))
+        except OSError:     # no room, or the connection is lost: the loop that sends will find out
+            return 0
 
     def send_msg(self, message: Any, close_socket: bool = False) -> bool:
         """Hand over a message, Ryu's or one of `wire`, with a transaction id if it has none. As `send`."""
@@ -150,7 +166,7 @@ class SwitchConnection(Datapath):
             event = event_of(self, message[1], ofproto_parser.header(message)[3], bytes(message)) if is_open else None
             if event is None:
                 event = ofp_event.ofp_msg_to_ev(self._parsed(message))
-            elif message[1] == shapes.FLOW_REMOVED:
+            elif message[1] == shapes.FLOW_REMOVED and not shapes.is_of_single_flow(message):
                 _ = event.msg.match     # parsed when it is asked for: what is wrong with it is to be found here
         except BadMessage as error:
             self._refuse(error)

@@ -27,6 +27,10 @@ SINGLE_BODIES = {0, 11}
 FLOW_STATS, GROUP_DESCRIPTIONS, METER_STATS, METER_CONFIGS = 1, 7, 9, 10
 FLOW_STATS_BYTES, MATCH_BYTES = 48, 8
 WRITE_ACTIONS, CLEAR_ACTIONS = 3, 5
+REMOVED_MATCH_AT = 48
+SINGLE_FLOW_FIELDS = frozenset(map(bytes.fromhex, (
+    "80000a02", "80001401", "80001604", "80001804", "80001a02", "80001c02", "80001e02", "80002002")))
+"""Headers of Ethernet's type, IP's protocol and addresses and the ports of TCP and UDP."""
 EXPERIMENTER, NICIRA, REG_MOVE, UNKNOWN_SUBTYPE = 0xFFFF, 0x2320, 6, 0xFFFF
 
 
@@ -66,6 +70,19 @@ def check(message: bytearray) -> None:
         _match(message, 48, len(message))
     elif kind == MULTIPART_REPLY:
         _multipart(message)
+
+
+def is_of_single_flow(removed: bytearray) -> bool:
+    """Whether the match of an entry that is said to be gone has such fields only as single flows have. Then it can be
+    parsed. The message is of 52 bytes or more."""
+    field = REMOVED_MATCH_AT + 4
+    stop: int = REMOVED_MATCH_AT + unpack_from("!H", removed, REMOVED_MATCH_AT + 2)[0]
+    while field < stop:
+        header = bytes(removed[field:field + 4])
+        if header not in SINGLE_FLOW_FIELDS:
+            return False
+        field += 4 + header[3]
+    return field == stop <= len(removed)
 
 
 def _multipart(message: bytearray) -> None:

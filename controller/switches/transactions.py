@@ -14,6 +14,7 @@ from ryu.controller.handler import MAIN_DISPATCHER, set_ev_handler
 from controller.errors import ControllerError, SwitchGone, SwitchRefused, SwitchTimedOut
 from controller.loops import Loops, Turns
 from controller.switches.entries import dpid_hex
+from controller.switches.wire import BARRIER_REQUEST, Packed
 
 MESSAGES_IN_A_ROW = 128
 """After so many that are put into bytes, others have their turn."""
@@ -193,9 +194,10 @@ class Confirmations:
         messages = [message for batch in batches for message in batch.messages]
         confirmed = [batch for batch in batches if not batch.is_question and not batch.is_over]
         if confirmed:
-            barrier = datapath.ofproto_parser.OFPBarrierRequest(datapath)
+            barrier = Packed(BARRIER_REQUEST, b"")
             datapath.set_xid(barrier)
             barrier.serialize()
+            assert barrier.xid is not None
             self._batches.setdefault(datapath, {})[barrier.xid] = _Group(barrier.xid, confirmed)
             messages.append(barrier)
         try:

@@ -33,7 +33,7 @@ from controller.switches.entries import (
     ToGroup,
 )
 
-VERSION, FLOW_MOD, GROUP_MOD = 4, 14, 15
+VERSION, FLOW_MOD, GROUP_MOD, BARRIER_REQUEST = 4, 14, 15, 20
 SELECT, FAST_FAILOVER = 1, 3
 GOTO_TABLE, APPLY_ACTIONS, METER = 1, 4, 6
 OUTPUT, PUSH_MPLS, POP_MPLS, SET_QUEUE, GROUP, SET_FIELD, EXPERIMENTER = 0, 19, 20, 21, 22, 25, 0xFFFF
@@ -83,11 +83,14 @@ _FIELDS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "mpls_label": (34, _integer(4)), "mpls_tc": (35, _integer(1)),
 }
 """Number and encoding of each field. Numbers go up such that a field comes after what it presupposes."""
+_SINGLE_FLOW, _SINGLE_FLOW_BYTES = struct.Struct("!HH4sH4sB4s4s4s4s4sH4sH5x"), 43
+_SINGLE_FLOWS: dict[tuple[str, ...], tuple[bytes, ...]] = {}
+"""By the names in the match of a single flow, of which most messages are about, the headers of its fields."""
 _ZEROS: dict[Callable[[Any], bytes], str] = {_mac: "00:00:00:00:00:00", _address: "0.0.0.0"}
 
 
 class Packed:
-    """A message about an entry or a group. It is used as one of Ryu's is."""
+    """A message about an entry or a group, or a barrier. It is used as one of Ryu's is."""
 
     __slots__ = ("_body", "_kind", "buf", "xid")
 
@@ -142,6 +145,14 @@ def _bucket(bucket: Bucket, weight: int) -> bytes:
 
 def match_bytes(match: Match) -> bytes:
     """An OXM match, padded."""
+    headers = _SINGLE_FLOWS.get(tuple([name for name, _ in match]))
+    if headers is not None:
+        (_, eth_type), (_, protocol), (_, destination), (_, source), (_, to_port), (_, from_port) = match
+        values = eth_type, protocol, destination, source, to_port, from_port
+        if tuple not in map(type, values):
+            return _SINGLE_FLOW.pack(
+                STANDARD_MATCH, _SINGLE_FLOW_BYTES, headers[0], eth_type, headers[1], protocol, headers[2],
+                _address(source), headers[3], _address(destination), headers[4], from_port, headers[5], to_port)
     fields = b"".join([field for _, field in sorted(_field(name, value) for name, value in match)])
     length = 4 + len(fields)
     return _TYPE_LENGTH.pack(STANDARD_MATCH, length) + fields + _PADDING[-length % 8]
@@ -218,3 +229,8 @@ def _set_field(name: str, value: Any) -> bytes:
 
 def _field_header(name: str) -> bytes:
     return _field(name, _ZEROS.get(_FIELDS[name][1], 0))[1][:_FIELD.size]
+
+
+for _kind in ("tcp", "udp"):
+    _SINGLE_FLOWS["eth_type", "ip_proto", "ipv4_dst", "ipv4_src", f"{_kind}_dst", f"{_kind}_src"] = tuple(map(
+        _field_header, ("eth_type", "ip_proto", "ipv4_src", "ipv4_dst", f"{_kind}_src", f"{_kind}_dst")))

@@ -233,6 +233,15 @@ def _wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     wire.switch.close()
 
 
+def test_messages_leave_in_their_order_when_the_switch_reads_slowly(wire: Wire) -> None:
+    pieces = [bytes([number]) * 200_000 for number in range(1, 60)]
+    sending = [eventlet.spawn(wire.connection.send, piece) for piece in pieces]
+    expected, received = b"".join(pieces), bytearray()
+    while len(received) < len(expected) + 8:        # behind Ryu's hello
+        received += wire.switch.recv(1 << 16)
+    assert all(each.wait() for each in sending) and received[8:] == expected
+
+
 def flow_removed() -> bytes:
     body = struct.pack("!QHBBIIHHQQHH4x", 0x5710 << 48, 300, 0, 3, 1, 0, 30, 0, 0, 0, 1, 4)
     return struct.pack("!BBHI", 4, ofproto_v1_3.OFPT_FLOW_REMOVED, 8 + len(body), 2) + body

@@ -13,7 +13,7 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches import wire
+from controller.switches import shapes, wire
 from controller.switches.connection import SwitchConnection
 from controller.switches.entries import FlowEntry, Output, match
 from controller.switches.openflow import decode_flow, key_of_removed
@@ -73,6 +73,17 @@ def test_any_bytes_are_a_message_or_an_error_that_ends_the_connection(noise: byt
             assert stats.byte_count >= 0
     except (struct.error, ValueError):
         pass
+
+
+@given(st.sets(st.sampled_from(["eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "eth_src"])),
+       st.integers(0, 12))
+def test_a_match_is_taken_for_a_single_flows_only_if_it_can_be_parsed(names: set[str], cut: int) -> None:
+    values = {"ipv4_src": "10.0.0.1", "ipv4_dst": "10.0.0.2", "eth_src": "02:00:00:00:00:01"}
+    whole = wire.match_bytes(match(**{name: values.get(name, 6) for name in names}))
+    assert shapes.is_of_single_flow(bytearray(REMOVED[:48] + whole)) == ("eth_src" not in names)
+    damaged = bytearray(REMOVED[:48] + whole[:len(whole) - cut])
+    if len(damaged) >= 52 and shapes.is_of_single_flow(damaged):
+        assert event_of(DATAPATH, REMOVED[1], 0, bytes(damaged)).msg.match is not None
 
 
 class OnePiece:

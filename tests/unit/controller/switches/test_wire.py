@@ -46,7 +46,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "mpls_tc": numbers(3),
 }
 MASKED = ADDRESSES | st.tuples(ADDRESSES, ADDRESSES)
-MATCHES = st.fixed_dictionaries({}, optional=VALUES | {"ipv4_dst": MASKED})
+SINGLE_FLOWS = st.sampled_from(["tcp", "udp"]).flatmap(lambda kind: st.fixed_dictionaries(
+    {name: VALUES[name] for name in ("eth_type", "ip_proto", "ipv4_src", f"{kind}_src", f"{kind}_dst")}
+    | {"ipv4_dst": MASKED}))
+MATCHES = st.fixed_dictionaries({}, optional=VALUES | {"ipv4_dst": MASKED}) | SINGLE_FLOWS
 COPIES = [CopyField("eth_src", "eth_dst", 48), CopyField("arp_sha", "arp_tha", 48),
           CopyField("arp_spa", "arp_tpa", 32)]
 ACTIONS = st.lists(st.one_of(
