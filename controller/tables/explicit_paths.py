@@ -27,8 +27,8 @@ class ExplicitPaths:
 
         Raises NoSuchPath if a link of the path is not live or the path has no label.
         """
-        dead = next((link for link in path.links if not self.state.network.has_link(link)), None)
-        if len(path.nodes) < 3 or dead is not None:
+        if len(path.nodes) < 3 or not self.state.network.has_path(path):
+            dead = next((link for link in path.links if not self.state.network.has_link(link)), None)
             where = f" from {self.state.name_of(dead[0])} to {self.state.name_of(dead[1])}" if dead else ""
             raise NoSuchPath(f"the path {self._names(path)} has no live link{where}")
         switches = path.nodes[1:-1]

@@ -8,12 +8,13 @@ replaced in one step, and its counts go on.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from eventlet.semaphore import Semaphore
+from eventlet.event import Event
 from ryu.lib import hub
 
 from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
@@ -92,7 +93,8 @@ class FlowInstaller:
         self._records = records
         self._begin = begin
         self._moved = moved
-        self._locks: dict[FiveTuple, _Lock] = {}
+        self._locks: dict[FiveTuple, deque[Event]] = {}
+        """The flows that are being changed, and who waits to change them too."""
         self.meters = SwitchMeters(state, records, loops)
         self.unmetered = 0
 
@@ -109,19 +111,22 @@ class FlowInstaller:
             changes.setdefault(claim.five_tuple, _Change()).claims.append(claim)
         for withdrawal in withdrawals:
             changes.setdefault(withdrawal.five_tuple, _Change()).withdrawals.append(withdrawal)
-        by_source: dict[str, dict[FiveTuple, _Change]] = {}
-        for five_tuple, change in changes.items():
-            host = self._state.hosts.get(five_tuple.source)
-            by_source.setdefault(host.dpid if host else "", {})[five_tuple] = change
         failures: Failures = {}
         plan = self._begin()
-        batches = [dict(some) for batch in by_source.values() for some in _pieces(list(batch.items()))]
+        batches = [changes] if len(changes) <= 1 else self._batches(changes)
         if len(batches) == 1:
             self._apply(changes, plan, failures)
         else:
             turns = Turns()
             hub.joinall([self._loops.spawn(self._apply_in_turn, batch, plan, failures, turns) for batch in batches])
         return failures
+
+    def _batches(self, changes: dict[FiveTuple, _Change]) -> list[dict[FiveTuple, _Change]]:
+        by_source: dict[str, dict[FiveTuple, _Change]] = {}
+        for five_tuple, change in changes.items():
+            host = self._state.hosts.get(five_tuple.source)
+            by_source.setdefault(host.dpid if host else "", {})[five_tuple] = change
+        return [dict(some) for batch in by_source.values() for some in _pieces(list(batch.items()))]
 
     def _apply_in_turn(self, changes: dict[FiveTuple, _Change], plan: PlanWhenReady, failures: Failures,
                        turns: Turns) -> None:
@@ -166,23 +171,38 @@ class FlowInstaller:
     @contextmanager
     def _holding(self, flows: Iterable[FiveTuple]) -> Iterator[None]:
         """One change of a flow at a time. In one order, so that nobody waits for whoever waits for him."""
-        with ExitStack() as held:
-            for flow in sorted(flows, key=lambda flow: (flow.source, flow.destination, flow.protocol,
-                                                        flow.source_port, flow.destination_port)):
-                held.enter_context(self._locked(flow))
-            yield
-
-    @contextmanager
-    def _locked(self, flow: FiveTuple) -> Iterator[None]:
-        lock = self._locks.setdefault(flow, _Lock())
-        lock.users += 1
+        held: list[FiveTuple] = []
         try:
-            with lock.semaphore:
-                yield
+            for flow in sorted(flows):
+                self._lock(flow)
+                held.append(flow)
+            yield
         finally:
-            lock.users -= 1
-            if not lock.users:
-                del self._locks[flow]
+            for flow in held:
+                self._unlock(flow)
+
+    def _lock(self, flow: FiveTuple) -> None:
+        waiting = self._locks.get(flow)
+        if waiting is None:
+            self._locks[flow] = deque()
+            return
+        turn = Event()
+        waiting.append(turn)
+        try:
+            turn.wait()
+        except BaseException:
+            if turn in waiting:
+                waiting.remove(turn)
+            else:
+                self._unlock(flow)      # its turn had come
+            raise
+
+    def _unlock(self, flow: FiveTuple) -> None:
+        """Whoever has waited longest is next."""
+        if waiting := self._locks[flow]:
+            waiting.popleft().send()
+        else:
+            del self._locks[flow]
 
     # --- putting flows into place ---
 
@@ -201,8 +221,8 @@ class FlowInstaller:
         if rate_bps is not None:
             meter = None if without_meter else self.meters.meter_for(planned.dpid, kept, rate_bps)
             self.unmetered += meter is None
-        entry = replace(planned.entry, meter_id=_id_of(meter), reset_counts=not goes_on)
-        return _Step(record, former_claims, former, replace(planned, entry=entry, meter=meter), kept)
+        entry = planned.entry.metered(_id_of(meter), reset_counts=not goes_on)
+        return _Step(record, former_claims, former, EntryPlacement(planned.dpid, entry, planned.path, meter), kept)
 
     def _put(self, dpid: str, batch: Sequence[_Step], plan: PlanWhenReady, failures: Failures,
              is_last_try: bool = False) -> None:
@@ -356,12 +376,6 @@ class FlowInstaller:
         else:
             self._records.drop(record)
         return ended
-
-
-@dataclass(slots=True)
-class _Lock:
-    semaphore: Any = field(default_factory=Semaphore)
-    users: int = 0
 
 
 def _pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -13,6 +13,7 @@ import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from controller.counters.measurements import FlowCounters
 from controller.errors import NoSuchPath
@@ -31,8 +32,7 @@ from controller.switches.openflow import (
 from controller.tables.explicit_paths import ExplicitPaths
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(NamedTuple):
     """A system that claims flows. What one of higher precedence claims holds."""
 
     name: str
@@ -92,6 +92,8 @@ class FlowRecord:
     @property
     def ranked(self) -> list[Claim]:
         """The claims, highest precedence first."""
+        if len(self.claims) == 1:
+            return list(self.claims.values())
         return sorted(self.claims.values(), key=lambda claim: -claim.claimant.precedence)
 
     @property
@@ -257,12 +259,12 @@ class FlowRecords:
         """What sends a flow the default way, at the switch that has its entry, or where its host is by now."""
         dpid = self._default_switch(record, may_move)
         entry = self._paths.default_entry(record.five_tuple, dpid, number, record.idle_timeout_seconds)
-        return EntryPlacement(dpid, replace(entry, hard_timeout_seconds=record.lifetime_seconds), None)
+        return EntryPlacement(dpid, _with_lifetime(entry, record), None)
 
     def _entry(self, record: FlowRecord, path: Path, number: int) -> FlowEntry:
         entry = self._paths.entry(record.five_tuple, path, number, record.idle_timeout_seconds,
-                                             record.traffic_class)
-        return replace(entry, hard_timeout_seconds=record.lifetime_seconds)
+                                  record.traffic_class)
+        return _with_lifetime(entry, record)
 
     def _default_switch(self, record: FlowRecord, may_move: bool) -> str:
         host = self._state.hosts.get(record.five_tuple.source)
@@ -333,6 +335,11 @@ class FlowRecords:
 
 def _goes_on(former: Claim | None, claim: Claim) -> bool:
     return former is not None and former.subject == claim.subject
+
+
+def _with_lifetime(entry: FlowEntry, record: FlowRecord) -> FlowEntry:
+    lifetime_seconds = record.lifetime_seconds
+    return replace(entry, hard_timeout_seconds=lifetime_seconds) if lifetime_seconds else entry
 
 
 def _five_tuple_of(entry: FlowEntry) -> FiveTuple:

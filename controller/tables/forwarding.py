@@ -16,13 +16,13 @@ from controller.counters.measurements import Measurements, StatsRequest, duratio
 from controller.errors import ControllerError, NoSuchPath
 from controller.loops import in_turns
 from controller.policy.network.five_tuple import FiveTuple
-from controller.policy.network.graph import Link, Path
+from controller.policy.network.graph import Link
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
-from controller.switches.openflow import flow_stats_request
+from controller.switches.openflow import LoadLabel, flow_stats_request
 from controller.switches.transactions import confirmed
 from controller.tables.entries import label_key
 from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
@@ -148,8 +148,7 @@ class Forwarding(Application):
                 first = placement.dpid
                 if is_metered and first in self.state.datapaths and not self._tables.installed.is_put_right(first):
                     problem = NoSuchPath(f"the tables of {self.state.name_of(first)} are not known yet")
-                elif self._tables.installed.holds_group(first, placement.entry) and (
-                        placement.path is None or self._labels_installed(placement.path)):
+                elif self._tables.installed.holds_group(first, placement.entry) and self._holds_label(placement):
                     return placement
                 else:
                     problem = NoSuchPath("the labels of the path are not installed yet")
@@ -161,12 +160,13 @@ class Forwarding(Application):
                     return self.records.on_default(record, number)
                 raise problem
 
-    def _labels_installed(self, path: Path) -> bool:
-        switches = Path(path.nodes[1:-1])
-        if len(switches.nodes) == 1:
+    def _holds_label(self, placement: EntryPlacement) -> bool:
+        """Whether every switch of a path but the first knows the label that the entry gives packets."""
+        if placement.path is None:
             return True
-        key = label_key(self._paths.label_of(switches))
-        return all(self._tables.installed.holds(dpid, key) for dpid in switches.nodes[1:])
+        holds = self._tables.installed.holds
+        return all(holds(dpid, label_key(action.label)) for action in placement.entry.actions
+                   if isinstance(action, LoadLabel) for dpid in placement.path.nodes[2:-1])
 
     # --- what switches count ---
 

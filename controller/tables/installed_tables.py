@@ -72,8 +72,8 @@ class InstalledTables:
 
     def holds_group(self, dpid: str, entry: FlowEntry) -> bool:
         """Whether a switch is known to hold the group that an entry uses, if it uses one."""
-        used = {action.group_id for action in entry.actions if isinstance(action, ToGroup)}
-        return not used or (dpid in self.tables and used <= self.tables[dpid].groups.keys())
+        return all(dpid in self.tables and action.group_id in self.tables[dpid].groups
+                   for action in entry.actions if isinstance(action, ToGroup))
 
     def is_put_right(self, dpid: str) -> bool:
         """Whether it is known what a switch holds, explicit entries and meters included."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TCP = 6
 
 
-@dataclass(frozen=True, slots=True)
-class FiveTuple:
+class FiveTuple(NamedTuple):
     """Addresses (dotted IPv4), IP protocol number and ports of one direction of a connection."""
 
     source: str

@@ -216,7 +216,8 @@ class Network:
 
     def has_path(self, path: Path) -> bool:
         """Whether all links of a path are live."""
-        return all(map(self.has_link, path.links))
+        following = self._next
+        return all(after in following.get(node, ()) for node, after in pairwise(path.nodes))
 
     def capacity_bps(self, link: Link) -> float:
         """A live link's capacity in bits per second. Raises UnknownLink."""

@@ -436,6 +436,20 @@ def test_changes_of_one_flow_at_once_come_one_after_the_other(run: Any) -> None:
     run(scenario)
 
 
+def test_whoever_is_killed_while_he_waits_to_change_a_flow_holds_up_nobody(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        first, second = world.paths()[:2]
+        changes = [eventlet.spawn_after(number / 1e6, world.install, path)
+                   for number, path in enumerate([first, second, first])]
+        eventlet.sleep(3e-6)
+        changes[1].kill()
+        changes[0].wait()
+        changes[2].wait()
+        assert single_flows(world) and world.app.flow_installer._locks == {}
+
+    run(scenario)
+
+
 def test_an_entry_that_no_record_has_is_removed_unless_it_goes_by_itself(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         world.install(world.paths()[0])
