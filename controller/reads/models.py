@@ -10,6 +10,7 @@ from controller.rest.pages import Page
 from controller.settings import PathPolicy, ReplicaPolicy
 
 PLUS_CHOOSES_PATHS = "mayflower-plus chooses paths itself: path_policy is mayflower, or left out"
+TWICE = "The same entry is given twice"
 MAX_READ_BYTES = 1 << 50
 MAX_REPLICAS = 64
 MAX_CLIENT_PORTS = 64
@@ -22,10 +23,16 @@ class ReplicaAddress(InputModel):
     port: Port
 
 
-def _distinct(values: list[int] | list[ReplicaAddress]) -> list[int] | list[ReplicaAddress]:
-    if len(set(values)) < len(values):
-        raise ValueError("The same entry is given twice")
-    return values
+def _distinct_ports(ports: list[int]) -> list[int]:
+    if len(set(ports)) < len(ports):
+        raise ValueError(TWICE)
+    return ports
+
+
+def _distinct_replicas(replicas: list[ReplicaAddress]) -> list[ReplicaAddress]:
+    if len({(replica.host, replica.port) for replica in replicas}) < len(replicas):
+        raise ValueError(TWICE)
+    return replicas
 
 
 class ReadBody(InputModel):
@@ -33,11 +40,11 @@ class ReadBody(InputModel):
 
     client: Ipv4
     client_ports: Annotated[
-        list[Port], AfterValidator(_distinct),
+        list[Port], AfterValidator(_distinct_ports),
         Field(min_length=1, max_length=MAX_CLIENT_PORTS, json_schema_extra={"uniqueItems": True},
               description="Local ports that the client has bound: one for each part it is ready to take.")]
     replicas: Annotated[
-        list[ReplicaAddress], AfterValidator(_distinct),
+        list[ReplicaAddress], AfterValidator(_distinct_replicas),
         Field(min_length=1, max_length=MAX_REPLICAS, json_schema_extra={"uniqueItems": True})]
     most_parts: int | None = Field(default=None, ge=1, le=MAX_CLIENT_PORTS,
                                    description="How many parts the read may have; null: one for each port.")

@@ -32,6 +32,9 @@ class ReplicaSearch:
         hosts.locate(wanted.client, LOCATE_SECONDS)
         # A policy knows hosts, not ports: of several dataservers on one host the first is meant.
         by_host = {replica.host: replica for replica in reversed(wanted.replicas)}
+        known = self._state.hosts
+        if all(host in known for host in by_host):
+            return [by_host[host] for host in reversed(by_host)]
         found = hub.Queue()
         for host in by_host:
             if host in self._state.hosts:

@@ -64,8 +64,11 @@ class ReadScheduler:
         path_policy = wanted.path_policy or (MAYFLOWER if replica_policy == PLUS else self._selector.path_policy)
         read = Read(uuid.uuid4().hex, wanted.client, wanted.size_bytes, wanted.file_id, replica_policy, path_policy,
                     now, requester=wanted.requester, placement_id=wanted.placement_id)
-        with self._metrics.decision_seconds.time(), _as_controller_errors():
-            selected = self._select(wanted, request, read)
+        try:
+            with _as_controller_errors():
+                selected = self._select(wanted, request, read)
+        finally:
+            self._metrics.decision_seconds.observe(time.monotonic() - now)
         pieces = byte_ranges(wanted.size_bytes, [part.size_bits for part in selected])
         for part, client_port, (offset_bytes, size_bytes) in zip(selected, wanted.client_ports, pieces, strict=False):
             if size_bytes:

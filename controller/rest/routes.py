@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -29,7 +29,7 @@ class PlainText:
     media_type: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
     """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
     `request` is declared. The query's may be left out. `takes_peer` says that it takes `peer` too, the address
@@ -44,9 +44,9 @@ class Route:
     response: Any
     status: int
     problems: tuple[type[ProblemClass], ...]
-    handler: Callable[..., Any] = field(compare=False)
-    parameters: Mapping[str, Any] = field(compare=False)
-    query: Mapping[str, Any] = field(compare=False)
+    handler: Callable[..., Any]
+    parameters: Mapping[str, Any]
+    query: Mapping[str, Any]
     takes_peer: bool = False
 
     @property
