@@ -42,7 +42,7 @@ class _SwitchPaths(NamedTuple):
     nodes: tuple[tuple[str, ...], ...]
     links: tuple[tuple[int, ...], ...]
     rows: NDArray[np.int64]
-    """The link indices once more, as an array."""
+    """The link indices once more, as an array with a column before and one behind for links to hosts."""
 
 
 class _Route(NamedTuple):
@@ -276,13 +276,15 @@ class Network:
         if source == destination:
             self._require(source)
             return np.zeros((1, 0), np.int64)
-        routes = self._routes(source, destination)
         pieces = []
-        for route in routes:
-            begin, between = len(route.head_links), route.between.rows
-            end = begin + between.shape[1]
-            piece = np.empty((len(between), _length(route)), np.int64)
-            piece[:, :begin], piece[:, begin:end], piece[:, end:] = route.head_links, between, route.tail_links
+        for route in self._routes(source, destination):
+            rows = route.between.rows
+            begin, end = 1 - len(route.head_links), rows.shape[1] - 1 + len(route.tail_links)
+            piece = rows[:, begin:end].copy()
+            if route.head_links:
+                piece[:, 0] = route.head_links[0]
+            if route.tail_links:
+                piece[:, -1] = route.tail_links[0]
             pieces.append(piece)
         if len(pieces) == 1:
             return pieces[0]
@@ -299,6 +301,13 @@ class Network:
     def _routes(self, source: str, destination: str) -> list[_Route]:
         self._require(source)
         self._require(destination)
+        if len(self._next[source]) == 1 and source in self._hosts and len(
+                self._previous[destination]) == 1 and destination in self._hosts:
+            [(first, head_link)] = self._next[source].items()
+            [(last, tail_link)] = self._previous[destination].items()
+            between = self._paths_between(first, last)
+            return [] if between is None else [
+                _Route((source,), (head_link,), between, (destination,), (tail_link,))]
         routes = []
         for head, first, head_links in self._attachments(source, self._next):
             for tail, last, tail_links in self._attachments(destination, self._previous):
@@ -324,7 +333,8 @@ class Network:
             nodes = sorted(_walk_back(self._search_from(first), first, last))
             links = tuple(tuple(self._next[a][b] for a, b in pairwise(path)) for path in nodes)
             self._switch_paths[first, last] = _SwitchPaths(
-                tuple(nodes), links, np.array(links, np.int64).reshape(len(links), -1)) if nodes else None
+                tuple(nodes), links, np.pad(np.array(links, np.int64).reshape(len(links), -1), ((0, 0), (1, 1)))
+            ) if nodes else None
         return self._switch_paths[first, last]
 
     def _search_from(self, first: str) -> dict[str, list[str]]:

@@ -102,7 +102,7 @@ class ShareTable:
             self.links = np.concatenate([self.links, np.zeros(1, kernels.LINK)])
             row = self.new_row((link,), 0.0, 0.0)
             self.flows["order"][row] = BACKGROUND_ORDER
-            self.links[link] = (capacity_bps, 0.0, capacity_bps, 0.0, math.nan, 0.0, 0, 0, 0, 0, row, True, -1)
+            self.links[link] = (capacity_bps, 0.0, capacity_bps, 0.0, math.nan, 0.0, 0, 0, 0, 0, row, True, True, -1)
             self._move(link, FIRST_ROOM)
         elif self.links["capacity"][link] != capacity_bps:
             self.links["capacity"][link] = capacity_bps

@@ -23,7 +23,7 @@ FLOW = np.dtype([("bandwidth", "f8"), ("remaining", "f8"), ("settled_at", "f8"),
                  ("mark", "i8"), ("tag", "i8"), ("place", "i8")])
 LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("departed", "f8"), ("measured_at", "f8"),
                  ("background_demand", "f8"), ("first", "i8"), ("room", "i8"), ("count", "i8"),
-                 ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("local", "i8")])
+                 ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("regrouped", "?"), ("local", "i8")])
 
 
 @compiled
@@ -97,30 +97,33 @@ def refresh(flows: Records, links: Records, members: Integers, ascending: Intege
     background = links[link].background
     has_background = flows[background].bandwidth > 0
     wanted = count + has_background
-    # The order of the last time, without those that left and with those that came.
-    for index in range(count):
-        flows[members[first + index]].tag = link
-    if has_background:
-        flows[background].tag = link
-    kept = 0
-    for index in range(first, first + links[link].sorted_count):
-        f = ascending[index]
-        if flows[f].tag == link:
-            flows[f].tag = -1
-            row[kept] = f
-            kept += 1
-    if kept < wanted:
+    if links[link].regrouped or links[link].sorted_count != wanted:
+        # The order of the last time, without those that left and with those that came.
         for index in range(count):
-            f = members[first + index]
+            flows[members[first + index]].tag = link
+        if has_background:
+            flows[background].tag = link
+        kept = 0
+        for index in range(first, first + links[link].sorted_count):
+            f = ascending[index]
             if flows[f].tag == link:
                 flows[f].tag = -1
                 row[kept] = f
                 kept += 1
-        if has_background and flows[background].tag == link:
-            flows[background].tag = -1
-            row[kept] = background
-            kept += 1
-    links[link].sorted_count = kept
+        if kept < wanted:
+            for index in range(count):
+                f = members[first + index]
+                if flows[f].tag == link:
+                    flows[f].tag = -1
+                    row[kept] = f
+                    kept += 1
+            if has_background and flows[background].tag == link:
+                flows[background].tag = -1
+                row[kept] = background
+                kept += 1
+        links[link].sorted_count = kept
+        links[link].regrouped = False
+    kept = links[link].sorted_count
     sort_flows(flows, row, kept)
     demand = 0.0
     for index in range(kept):
@@ -240,6 +243,7 @@ def share_with(flows: Records, links: Records, members: Integers, ascending: Int
             break
         members[links[link].first + links[link].count] = f
         links[link].count += 1
+        links[link].regrouped = True
     set_bandwidth(flows, links, routes, f, share, now)
 
 
@@ -256,7 +260,7 @@ def remove_flow(flows: Records, links: Records, members: Integers, routes: Integ
         for index in range(place, last):
             members[first + index] = members[first + index + 1]
         links[link].count = last
-        links[link].stale = True
+        links[link].stale = links[link].regrouped = True
 
 
 @compiled
@@ -337,9 +341,13 @@ def flows_with_room(flows: Records, links: Records, members: Integers, ascending
             flows[f].mark = stamp
             has_room = True
             for step in range(routes.shape[1]):
-                if routes[f, step] < 0:
+                crossed = routes[f, step]
+                if crossed < 0:
                     break
-                if not spare(flows, links, members, ascending, routes[f, step]) > 0:
+                if links[crossed].stale:
+                    refresh(flows, links, members, ascending, crossed)
+                # As `spare`, which takes ten times as long to call.
+                if links[crossed].capacity - links[crossed].demand <= RELATIVE_TOLERANCE * links[crossed].capacity:
                     has_room = False
                     break
             if has_room:
