@@ -8,13 +8,10 @@ replaced in one step, and its counts go on.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from eventlet.event import Event
 from ryu.lib import hub
 
 from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
@@ -23,6 +20,7 @@ from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
 from controller.switches.openflow import FlowKey, Meter
 from controller.switches.transactions import confirmed
+from controller.tables.flow_locks import FlowLocks
 from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, FlowRecords, Withdrawal
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology.state import NetworkState
@@ -93,8 +91,7 @@ class FlowInstaller:
         self._records = records
         self._begin = begin
         self._moved = moved
-        self._locks: dict[FiveTuple, deque[Event]] = {}
-        """The flows that are being changed, and who waits to change them too."""
+        self._locks = FlowLocks()
         self.meters = SwitchMeters(state, records, loops)
         self.unmetered = 0
 
@@ -134,9 +131,11 @@ class FlowInstaller:
         self._apply(changes, plan, failures)
 
     def _apply(self, changes: dict[FiveTuple, _Change], plan: PlanWhenReady, failures: Failures) -> None:
-        with self._holding(changes):
+        with self._locks.holding(changes):
             steps: dict[str, list[_Step]] = {}
             ended: list[FlowRecord] = []
+            renewed: dict[str, list[FlowRecord]] = {}
+            changed: list[tuple[FlowRecord, dict[Claimant, Claim]]] = []
             for five_tuple, change in changes.items():
                 record = self._records.open(five_tuple)
                 former_claims = dict(record.claims)
@@ -145,11 +144,19 @@ class FlowInstaller:
                     record.withdraw(withdrawal)
                 if not record.claims:
                     ended.append(record)
-                    continue
+                elif record.placement is None or record.claims != former_claims or not self._records.is_as_claimed(
+                        record):
+                    changed.append((record, former_claims))
+                elif record.lifetime_seconds:
+                    renewed.setdefault(record.placement.dpid, []).append(record)
+            for dpid, records in renewed.items():
+                changed += [(record, record.claims) for record in self._renew(dpid, records, failures)]
+            for record, former_claims in changed:
                 try:
-                    step = self._prepare(record, former_claims, plan, must_have_path=bool(change.claims))
+                    step = self._prepare(record, former_claims, plan,
+                                         must_have_path=bool(changes[record.five_tuple].claims))
                 except NoSuchPath as error:
-                    failures[five_tuple] = error
+                    failures[record.five_tuple] = error
                     self._restore_claims(record, former_claims)
                     continue
                 if step.planned != step.former or step.planned.entry.reset_counts or record.lifetime_seconds:
@@ -167,42 +174,6 @@ class FlowInstaller:
                  and any(claim == step.former_claims.get(claim.claimant) for claim in step.record.claims.values())]
         if moved:
             self._moved(moved)
-
-    @contextmanager
-    def _holding(self, flows: Iterable[FiveTuple]) -> Iterator[None]:
-        """One change of a flow at a time. In one order, so that nobody waits for whoever waits for him."""
-        held: list[FiveTuple] = []
-        try:
-            for flow in sorted(flows):
-                self._lock(flow)
-                held.append(flow)
-            yield
-        finally:
-            for flow in held:
-                self._unlock(flow)
-
-    def _lock(self, flow: FiveTuple) -> None:
-        waiting = self._locks.get(flow)
-        if waiting is None:
-            self._locks[flow] = deque()
-            return
-        turn = Event()
-        waiting.append(turn)
-        try:
-            turn.wait()
-        except BaseException:
-            if turn in waiting:
-                waiting.remove(turn)
-            else:
-                self._unlock(flow)      # its turn had come
-            raise
-
-    def _unlock(self, flow: FiveTuple) -> None:
-        """Whoever has waited longest is next."""
-        if waiting := self._locks[flow]:
-            waiting.popleft().send()
-        else:
-            del self._locks[flow]
 
     # --- putting flows into place ---
 
@@ -223,6 +194,22 @@ class FlowInstaller:
             self.unmetered += meter is None
         entry = planned.entry.metered(_id_of(meter), reset_counts=not goes_on)
         return _Step(record, former_claims, former, EntryPlacement(planned.dpid, entry, planned.path, meter), kept)
+
+    def _renew(self, dpid: str, records: Sequence[FlowRecord], failures: Failures) -> list[FlowRecord]:
+        """Send entries once more as they are, so that their lifetimes begin anew. Returns those that are refused."""
+        datapath = self._state.datapaths.get(dpid)
+        try:
+            if datapath is None:
+                raise SwitchGone(dpid)
+            messages = [openflow.flow_add(datapath, record.placement.entry.metered(_id_of(record.meter), False))
+                        for record in records if record.placement]
+            self._confirmed(datapath, messages)
+        except SwitchRefused as error:
+            return [record for record, message in zip(records, messages, strict=True)
+                    if message.xid in error.by_message]
+        except ControllerError as error:
+            failures.update((record.five_tuple, error) for record in records)
+        return []
 
     def _put(self, dpid: str, batch: Sequence[_Step], plan: PlanWhenReady, failures: Failures,
              is_last_try: bool = False) -> None:

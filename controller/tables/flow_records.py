@@ -244,6 +244,13 @@ class FlowRecords:
                     continue
         return self.on_default(record, number, must_have_path)
 
+    def is_as_claimed(self, record: FlowRecord) -> bool:
+        """Whether a record's entry leads over the path that is claimed first, and that lives. With no such claim that
+        is not known without planning."""
+        path = record.path
+        claimed = (claim.path for claim in record.ranked if claim.path is not None)
+        return path is not None and path == next(claimed, None) and self._state.network.has_path(path)
+
     def _paths_wanted(self, record: FlowRecord) -> Sequence[Path]:
         """The claimed paths, the most binding first; for a flow with a class and no such path that of ECMP."""
         claimed = [claim.path for claim in record.ranked if claim.path is not None]

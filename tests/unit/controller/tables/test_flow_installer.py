@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
+from controller.errors import SwitchTimedOut
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
@@ -23,7 +24,7 @@ from controller.tables.flow_records import Claim, Claimant, Withdrawal
 from controller.tables.forwarding import STALE_ROUNDS
 from controller.tables.meters import ASSUMED_METERS, BURST_SECONDS, MeterIds, MetersExhausted, meter_for, own_range
 from controller.topology.events import EventSwitchChanged
-from tests.unit.controller.forwarding_world import World
+from tests.unit.controller.forwarding_world import ROUND_TRIP_SECONDS, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 LIFETIME_SECONDS = 15
@@ -368,6 +369,29 @@ def test_two_systems_write_one_entry_and_the_others_path_returns(run: Any) -> No
     run(scenario)
 
 
+def test_a_renewal_sends_the_entry_as_it_is_and_puts_right_what_is_refused(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        switch, claim = first_switch(world), wanted(world, world.paths()[0], 1e6)
+        world.app.apply([claim])
+        (entry,) = single_flows(world)
+        switch.byte_counts[entry.key] = 1000
+        begin = hub.now
+        assert world.app.apply([claim]) == {} and single_flows(world) == [entry]
+        assert switch.byte_counts[entry.key] == 1000
+        assert hub.now - begin == pytest.approx(ROUND_TRIP_SECONDS), "one message and one answer"
+        del switch.flows[entry.key]
+        assert world.app.apply([claim]) == {} and single_flows(world) == [entry]
+        switch.meters.clear()
+        assert world.app.apply([claim]) == {}
+        (again,) = single_flows(world)
+        assert again.meter_id in switch.meters
+        world.connections[world.paths()[0].nodes[1]].is_hung = True
+        assert [type(error) for error in world.app.apply([claim]).values()] == [SwitchTimedOut]
+        assert world.app.records.get(claim.five_tuple) is not None
+
+    run(scenario)
+
+
 def test_counts_survive_when_another_system_comes_and_goes(run: Any) -> None:
     def scenario(world: World, hub: SimulatedHub) -> None:
         first, second = world.paths()[:2]
@@ -431,7 +455,7 @@ def test_changes_of_one_flow_at_once_come_one_after_the_other(run: Any) -> None:
         (entry,) = single_flows(world)
         record = world.app.records.get(world.flow)
         assert record is not None and record.placement is not None and record.placement.entry == entry
-        assert set(record.claims) == {CLAIMANT, SCHEDULE} and world.app.flow_installer._locks == {}
+        assert set(record.claims) == {CLAIMANT, SCHEDULE} and world.app.flow_installer._locks.held == {}
 
     run(scenario)
 
@@ -445,7 +469,7 @@ def test_whoever_is_killed_while_he_waits_to_change_a_flow_holds_up_nobody(run: 
         changes[1].kill()
         changes[0].wait()
         changes[2].wait()
-        assert single_flows(world) and world.app.flow_installer._locks == {}
+        assert single_flows(world) and world.app.flow_installer._locks.held == {}
 
     run(scenario)
 
