@@ -31,7 +31,7 @@ REMOVED_MATCH_AT = 48
 SINGLE_FLOW_FIELDS = frozenset(map(bytes.fromhex, (
     "80000a02", "80001401", "80001604", "80001804", "80001a02", "80001c02", "80001e02", "80002002")))
 """Headers of Ethernet's type, IP's protocol and addresses and the ports of TCP and UDP."""
-EXPERIMENTER, NICIRA, REG_MOVE, UNKNOWN_SUBTYPE = 0xFFFF, 0x2320, 6, 0xFFFF
+EXPERIMENTER, NICIRA, REG_MOVE, REG_LOAD, UNKNOWN_SUBTYPE = 0xFFFF, 0x2320, 6, 7, 0xFFFF
 
 
 class BadMessage(Exception):
@@ -52,7 +52,7 @@ def length_of(header: bytes | bytearray, offset: int = 0) -> int:
 
 def check(message: bytearray) -> None:
     """Raises BadMessage unless Ryu can parse a whole message. Takes out what Ryu would parse without need: actions of
-    Open vSwitch's own except the one that is used here."""
+    Open vSwitch's own except those that are used here."""
     version, kind = message[0], message[1]
     if kind not in LEAST_BYTES:
         raise BadMessage("type", f"message type {kind} is not a switch's to send, or was not asked for")
@@ -155,5 +155,5 @@ def _actions(message: bytearray, start: int, end: int) -> None:
     for action, stop in _elements(message, start, end, 8, length_at=2):
         if unpack_from("!H", message, action)[0] == EXPERIMENTER and stop - action >= 10:
             vendor, subtype = unpack_from("!IH", message, action + 4)
-            if vendor == NICIRA and subtype != REG_MOVE:
+            if vendor == NICIRA and subtype not in (REG_MOVE, REG_LOAD):
                 message[action + 8:action + 10] = UNKNOWN_SUBTYPE.to_bytes(2, "big")

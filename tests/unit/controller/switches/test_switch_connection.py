@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,8 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.switches import shapes, wire
 from controller.switches.connection import SwitchConnection
-from controller.switches.entries import FlowEntry, Output, match
-from controller.switches.openflow import decode_flow, key_of_removed
+from controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, PushLoaded, ToGroup, match
+from controller.switches.openflow import decode_flow, decode_group, key_of_removed
 from controller.switches.replies import event_of
 
 DATAPATH = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser, id=1)
@@ -57,6 +58,20 @@ def test_flow_statistics_are_read_as_ryu_reads_them() -> None:
         for name in ("cookie", "duration_sec", "duration_nsec", "packet_count", "byte_count", "flags", "table_id",
                      "priority", "idle_timeout", "hard_timeout", "length"):
             assert getattr(mine, name) == getattr(theirs, name)
+
+
+def test_labels_in_registers_are_read_as_they_were_sent() -> None:
+    entry = replace(ENTRIES[0], actions=(LoadLabel(5, 2), ToGroup(7)))
+    data = message(ofproto_v1_3.OFPT_MULTIPART_REPLY, 9,
+                   struct.pack("!HHxxxx", ofproto_v1_3.OFPMP_FLOW, 0) + flow_stats(entry))
+    assert [decode_flow(stats) for stats in ours(data).body] == [entry]
+    group = Group(9, (Bucket((PushLoaded(3, 4), Output(1)), 1), Bucket((PushLoaded(), Output(2)), 2)))
+    buckets = b"".join(wire._bucket(bucket, 1) for bucket in group.buckets)
+    description = struct.pack("!HBxI", 8 + len(buckets), wire.SELECT, group.group_id) + buckets
+    reply = bytearray(message(ofproto_v1_3.OFPT_MULTIPART_REPLY, 9,
+                              struct.pack("!HHxxxx", ofproto_v1_3.OFPMP_GROUP_DESC, 0) + description))
+    shapes.check(reply)
+    assert [decode_group(stats) for stats in ryu_reads(bytes(reply)).body] == [group]
 
 
 def test_removed_entries_are_read_as_ryu_reads_them() -> None:
