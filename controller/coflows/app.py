@@ -228,7 +228,8 @@ class Coflows(Application):
             plan = (tpool.execute if in_thread else _here)(self._decide, updates, began)
         self.book.planned(plan)
         self._away -= returned
-        self._schedule_changed.set()
+        if plan.assignments is not None or updates.ended:
+            self._schedule_changed.set()
         hub.sleep(min(REST_FACTOR * (time.monotonic() - began), MOST_REST_SECONDS))
 
     def _decide(self, updates: CoflowUpdates, now: float) -> CoflowPlan:

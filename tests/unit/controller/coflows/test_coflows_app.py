@@ -95,6 +95,21 @@ def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> N
     run(scenario)
 
 
+def test_reports_of_progress_alone_let_the_switches_be(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.report(200 * MB)
+        eventlet.sleep(1)
+        looked, apply = [], site.coflows.apply
+        site.coflows.apply = lambda: (looked.append(site.hub.now), apply())
+        for step in range(80):
+            site.report(190 * MB - step * MB // 2)
+            eventlet.sleep(0.05)
+        assert 4 <= len(looked) <= 12, "what is to be renewed is looked for all the same"
+        assert len(site.entries) == 1
+
+    run(scenario)
+
+
 def test_schedules_are_renewed_as_long_as_reports_come_and_no_longer(run: Any) -> None:
     def scenario(site: Site) -> None:
         site.report(20 * MB)
