@@ -22,6 +22,8 @@ APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "co
 GROUP = "speedwell.applications"
 """Entry points of packages that bring a system: each is the module of an application (docs/controller-rooms.md)."""
 STOP_SECONDS = 1.0
+THREAD_TURN_SECONDS = 0.0005
+"""How long a thread that computes schedules of coflows may hold up the one that waits for messages."""
 YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS = 20_000, 5, 50
 """When Python looks for garbage in cycles, of which reads and coflows leave none: rarely, and for a few milliseconds.
 At Python's own thresholds that takes a twentieth of the processor."""
@@ -74,6 +76,7 @@ def _run(settings: Settings) -> None:
     # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(THREAD_TURN_SECONDS)
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS)
     click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
     stop.wait()
