@@ -34,7 +34,8 @@ class Current:
     @property
     def up_again(self) -> str:
         """The command that starts it again."""
-        return "`speedwell up`" if self.kind == "fabric" else f"`speedwell up --local {shlex.quote(self.directory)}`"
+        option = "--local" if self.kind == "local" else "--installation"
+        return f"`speedwell up {option} {shlex.quote(self.directory)}`"
 
 
 def state_directory() -> Path:

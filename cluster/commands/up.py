@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster import current
+from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
 from controller.own_policies import POLICIES
@@ -25,6 +26,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="Start on this machine's loopback; data, logs and state go below DIR. Default: the local "
                    "installation that was started last, if it was not stopped.")
+@installation_option
 @click.option("--fabric", metavar="SPEC", help="Start on an emulated fabric (as root): a fabric's JSON file, or for "
               "example three-tier,pods=4,racks=4,hosts=4.")
 @click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
@@ -49,10 +51,10 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
               "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
-def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on: tuple[str, ...],
-       coflows: str | None, replica_policy: str | None, placement_policy: str | None, dataservers: int | None,
-       nameservers: int | None, replication: int | None, chunk_size: int | None, fsync: str | None,
-       min_replicas: int | None, as_json: bool) -> None:
+def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
+       mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, placement_policy: str | None,
+       dataservers: int | None, nameservers: int | None, replication: int | None, chunk_size: int | None,
+       fsync: str | None, min_replicas: int | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -61,11 +63,14 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
     controller. `up` again (on the same DIR) starts what does not run, with the settings of before and the
     files that are stored; a running installation is left as it is.
 
-    Without either, the installation that was started last is started again if it does not run.
+    Without either, the installation that was started last, or the one in --installation, is started again if it does
+    not run.
     """
+    one_installation(installation, directory)
     shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
     if fabric is not None:
-        for name, given in (("--local", directory), ("--mount", mount), ("--dataservers", dataservers)):
+        for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
+                            ("--dataservers", dataservers)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
@@ -77,7 +82,7 @@ def up(directory: Path | None, fabric: str | None, mount: Path | None, mount_on:
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:
-        last = current.read()
+        last = current.in_directory(installation) if installation is not None else current.read()
         if last is None:
             raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
         if last.kind == "fabric":

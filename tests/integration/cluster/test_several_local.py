@@ -82,3 +82,14 @@ def test_a_damaged_installation_hides_no_other(speedwell, two):
         assert listed(speedwell)[str(second)]["default"]
     finally:
         state.write_text(kept)
+
+
+def test_an_installation_that_is_not_the_default_is_started_again_by_its_directory(speedwell, two):
+    first, second = two
+    speedwell.ok("down", "--installation", first)
+    assert "nameserver" in speedwell.ok("up", "--installation", first)
+    rows = listed(speedwell)
+    assert rows[str(first)]["running"] == rows[str(first)]["processes"] and rows[str(first)]["default"]
+    for options in (["--local", second], ["--fabric", "spine-leaf"]):
+        refused = speedwell.run("up", "--installation", first, *options)
+        assert refused.returncode == 2 and "--installation" in error_line(refused)

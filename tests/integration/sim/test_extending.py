@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL))
 COMMANDS = "".join(re.findall(r"<!-- run -->\n```\n(.*?)```", GUIDE, re.DOTALL)).splitlines()
-SIMULATIONS = [command for command in COMMANDS if command.startswith("speedwell simulate")]
+SIMULATIONS = [command for command in COMMANDS if re.match("speedwell (simulate|experiment) ", command)]
 
 
 @pytest.fixture
@@ -36,14 +36,25 @@ def directory(tmp_path: Path) -> Path:
 def run(command: list[str], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: what is offered is the whole process's."""
     return subprocess.run([sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True,
-                          timeout=300, check=False, env={**os.environ, **variables})
+                          timeout=600, check=False, env={**os.environ, **variables})
 
 
 @pytest.mark.parametrize("command", SIMULATIONS)
 def test_the_simulations_of_the_guide_compare_the_policy_of_its_file(command: str, directory: Path) -> None:
-    done = run(["cluster.cli", *shlex.split(command)[1:]], directory)
+    words = shlex.split(command)
+    own = words[next(place for place, word in enumerate(words) if word in ("--method", "--policy")) + 1]
+    done = run(["cluster.cli", *words[1:]], directory)
     assert done.returncode == 0, done.stderr
-    assert "widest+ecmp" in done.stdout
+    assert own.startswith(("widest", "fewest")) and own in done.stdout
+
+
+def test_every_command_that_takes_a_policy_refuses_one_that_there_is_not(directory: Path) -> None:
+    """So those of the guide that build a fabric name what their files offer."""
+    for command in (command for command in COMMANDS if command.startswith("speedwell up")):
+        words = shlex.split(command)[1:]
+        refused = run(["cluster.cli", *words[:-1], "no-such"], directory)
+        assert refused.returncode and "'no-such' is not one of " in refused.stderr
+        assert words[-1] in refused.stderr.replace(",", " ").split()
 
 
 def test_a_policy_of_a_file_is_in_every_help(directory: Path) -> None:
