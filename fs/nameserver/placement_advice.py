@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ class Question:
     """Where the replicas of a file go. `answered` is set with an answer, and without one."""
 
     body: dict[str, Any]
+    candidates: list[dict[str, Any]]
     by_host: dict[str, Candidate]
     answered: threading.Event = field(default_factory=threading.Event)
     hosts: list[str] | None = None
@@ -96,7 +97,8 @@ class PlacementAdvice:
                 by_host[candidate.host] = candidate
         if not _is_ipv4(writer_host) or replication > len(by_host) or not all(map(_is_ipv4, by_host)):
             return None
-        question = Question(_file(list(by_host.values()), replication, writer_host, size_bytes), by_host)
+        question = Question(_file(by_host.values(), replication, writer_host, size_bytes),
+                            _candidates(by_host.values()), by_host)
         with self._changed:
             if time.monotonic() < self._paused_until:
                 self.counts["pause"] += 1
@@ -129,7 +131,11 @@ class PlacementAdvice:
     def _answer(self, questions: Sequence[Question]) -> None:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(*self._address, timeout=self._wait_seconds)
-        body = json.dumps({"files": [question.body for question in questions]})
+        # Creates at the same time mostly have the same candidates: said once, they are checked once.
+        shared = questions[0].candidates
+        body = json.dumps({"candidates": shared, "files": [
+            question.body if question.candidates == shared else {**question.body, "candidates": question.candidates}
+            for question in questions]})
         self._connection.request("POST", "/v1/placements", body, {"Content-Type": "application/json"})
         response = self._connection.getresponse()
         content = response.read()
@@ -158,13 +164,15 @@ class PlacementAdvice:
             self._connection = None
 
 
-def _file(candidates: Sequence[Candidate], replication: int, writer_host: str, size_bytes: int) -> dict[str, Any]:
+def _file(candidates: Iterable[Candidate], replication: int, writer_host: str, size_bytes: int) -> dict[str, Any]:
     racks = len({candidate.rack for candidate in candidates})
     return {"writer": writer_host, "size_bytes": size_bytes, "replicas": replication,
-            "least_racks": min(2, replication, racks),
-            "candidates": [{"host": candidate.host, "rack": candidate.rack, "free_bytes": candidate.free_bytes,
-                            "disk_bps": 8.0 * candidate.disk_left_bytes or None}
-                           for candidate in candidates]}
+            "least_racks": min(2, replication, racks)}
+
+
+def _candidates(candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
+    return [{"host": candidate.host, "rack": candidate.rack, "free_bytes": candidate.free_bytes,
+             "disk_bps": 8.0 * candidate.disk_left_bytes or None} for candidate in candidates]
 
 
 def _is_ipv4(host: str) -> bool:

@@ -87,28 +87,30 @@ class Sinbad:
         able = fitting(request, self._network)
         chosen: list[Candidate] = []
         destinations: list[Destination] = []
+        left_bps: dict[Rung, float] = {}
         source = request.writer
         while len(chosen) < request.replicas:
             free = allowed(request, able, chosen)
             free = [candidate for candidate in free if candidate.host == request.writer] or free
-            residuals = self._residuals_bps(source, free, now)
+            residuals = self._residuals_bps(source, free, now, left_bps)
             best = max(residuals)
             taken = self._generator.choice([candidate for candidate, left_bps in zip(free, residuals, strict=True)
                                             if left_bps == best])
             chosen.append(taken)
             destinations.append(Destination(taken.host, best[0]))
             source = taken.host
+        passed_over = self._passed_over(request, chosen, now, left_bps)
         rate_bps, duration_seconds = self._expect(transfer_id, request, chosen, now)
-        return Placement(tuple(destinations), rate_bps, duration_seconds, self._passed_over(request, chosen, now),
-                         request.writer)
+        return Placement(tuple(destinations), rate_bps, duration_seconds, passed_over, request.writer)
 
-    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float) -> list[tuple[float, ...]]:
+    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float,
+                       left_bps: dict[Rung, float]) -> list[tuple[float, ...]]:
         """What is left at each rung of the way down to each candidate and at its disk, the bottleneck first.
 
         The way up from the source is the same for all candidates beyond a rung, so it does not rank them. The paper
         compares bottlenecks alone; behind one bottleneck that many hosts share, the next tightest tells them apart.
+        `left_bps` keeps what is left above each rung, for as long as nothing is placed.
         """
-        left_bps: dict[Rung, float] = {}
         residuals = []
         for candidate in candidates:
             lefts = [candidate.disk_bps]
@@ -161,12 +163,13 @@ class Sinbad:
                 yield from ((rung, False) for rung in self._tiers.rungs_apart(source, target))
             yield from ((rung, True) for rung in self._tiers.rungs_apart(target, source))
 
-    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate], now: float) -> dict[str, str]:
+    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate], now: float,
+                     left_bps: dict[Rung, float]) -> dict[str, str]:
         others = [candidate for candidate in request.candidates if candidate not in chosen]
         reasons = {candidate.host: reason for candidate in others
                    if (reason := unfit(candidate, request, self._network)) is not None}
         able = [candidate for candidate in others if candidate.host not in reasons]
-        residuals = self._residuals_bps(request.writer, able, now)
+        residuals = self._residuals_bps(request.writer, able, now, left_bps)
         return reasons | {
-            candidate.host: f"{left_bps:.0f} bit/s left into it, or its rack or pod was not wanted"
-            for candidate, (left_bps, *_) in zip(able, residuals, strict=True)}
+            candidate.host: f"{tightest_bps:.0f} bit/s left into it, or its rack or pod was not wanted"
+            for candidate, (tightest_bps, *_) in zip(able, residuals, strict=True)}

@@ -38,7 +38,7 @@ def _advice(controller: ScriptedController) -> Iterator[PlacementAdvice]:
 
 
 def placed_last(body: dict[str, Any]) -> tuple[int, Any]:
-    return 200, {"placements": [{"refused": None, "destinations": [{"host": file["candidates"][-1]["host"]}]}
+    return 200, {"placements": [{"refused": None, "destinations": [{"host": body["candidates"][-1]["host"]}]}
                                 for file in body["files"]]}
 
 

@@ -11,7 +11,15 @@ import pytest
 
 from fs.errors import InvalidArgument
 from fs.nameserver.placement import Candidate
-from fs.nameserver.placement_advice import MAX_FILES, PAUSE_AFTER_FAILURE_SECONDS, WAIT_SECONDS, PlacementAdvice
+from fs.nameserver.placement_advice import (
+    MAX_FILES,
+    PAUSE_AFTER_FAILURE_SECONDS,
+    WAIT_SECONDS,
+    PlacementAdvice,
+    Question,
+    _candidates,
+    _file,
+)
 from tests.scripted_controller import ScriptedController
 from tests.waiting import wait_until
 
@@ -40,8 +48,8 @@ def advice(controller: ScriptedController) -> Iterator[PlacementAdvice]:
 def placed_last(body: dict[str, Any]) -> tuple[int, Any]:
     """The last of the candidates."""
     return 200, {"placements": [
-        {"refused": None, "destinations": [{"host": candidate["host"]}
-                                           for candidate in file["candidates"][-file["replicas"]:]]}
+        {"refused": None, "destinations": [{"host": candidate["host"]} for candidate in file.get(
+            "candidates", body["candidates"])[-file["replicas"]:]]}
         for file in body["files"]]}
 
 
@@ -57,8 +65,7 @@ def test_the_controller_hears_who_writes_how_much_and_who_has_space_where(
     post, = controller.posts
     assert post["path"] == "/v1/placements"
     file, = post["files"]
-    assert file["candidates"][0] == {"host": "10.0.0.1", "rack": "rack0", "free_bytes": 1000, "disk_bps": None}
-    del file["candidates"]
+    assert post["candidates"][0] == {"host": "10.0.0.1", "rack": "rack0", "free_bytes": 1000, "disk_bps": None}
     assert file == {"writer": WRITER, "size_bytes": 10 ** 8, "replicas": 2, "least_racks": 2}
     assert advice.counts == {"controller": 1}
 
@@ -68,7 +75,7 @@ def test_the_controller_hears_what_a_disk_could_write_besides(
     slow = [Candidate(1, "10.0.0.1", "a", disk_left_bytes=1000), Candidate(2, "10.0.0.2", "b")]
     ask(advice, slow)
     post, = controller.posts
-    assert [candidate["disk_bps"] for candidate in post["files"][0]["candidates"]] == [8000.0, None]
+    assert [candidate["disk_bps"] for candidate in post["candidates"]] == [8000.0, None]
 
 
 def test_of_several_dataservers_on_a_host_the_emptiest_is_offered(advice: PlacementAdvice) -> None:
@@ -109,6 +116,22 @@ def test_creates_at_the_same_time_share_requests(controller: ScriptedController,
         thread.join()
     wait_until(lambda: sum(len(post["files"]) for post in controller.posts) == 21, 5, "not all were asked")
     assert [len(post["files"]) for post in controller.posts] == [1, 20]
+
+
+def test_candidates_that_files_share_are_said_once(
+        controller: ScriptedController, advice: PlacementAdvice) -> None:
+    others = CANDIDATES[2:]
+    questions = [Question(*question_of(candidates)) for candidates in (CANDIDATES, CANDIDATES, others)]
+    advice._answer(questions)
+    post, = controller.posts
+    assert len(post["candidates"]) == len(CANDIDATES)
+    assert [len(file.get("candidates", ())) for file in post["files"]] == [0, 0, len(others)]
+    assert [question.chosen for question in questions] == [CANDIDATES[-2:]] * 3
+
+
+def question_of(candidates: list[Candidate]) -> tuple[Any, ...]:
+    by_host = {candidate.host: candidate for candidate in candidates}
+    return _file(candidates, 2, WRITER, 10 ** 8), _candidates(candidates), by_host
 
 
 def wrong(answer: Any, status: int = 200) -> Any:
