@@ -89,7 +89,7 @@ class FabricSettings(BaseModel):
         return directory.absolute()
 
     @model_validator(mode="after")
-    def _mounts_are_on_hosts(self) -> Self:
+    def _go_together(self) -> Self:
         names = {host.name for host in self.fabric.hosts}
         for host, mountpoint in self.mounts.items():
             if host not in names:
@@ -98,6 +98,8 @@ class FabricSettings(BaseModel):
                 raise ValueError(f"mounts: {mountpoint} must be an absolute path")
         if len(set(self.mounts.values())) < len(self.mounts):
             raise ValueError("mounts: two hosts cannot share one mount point")
+        if self.placement_measurements == "heartbeats" and self.coflows is None:
+            raise ValueError("placement_measurements: heartbeats are signed with the key of coflows: set coflows too")
         return self
 
 

@@ -172,6 +172,7 @@ def test_an_interrupted_start_leaves_nothing(settings, tmp_path):
     ({"replication": 0}, "replication"),
     ({"chunk_size_bytes": 1}, "chunk_size_bytes"),
     ({"colour": "blue"}, "colour"),
+    ({"placement_measurements": "heartbeats"}, "coflows"),
     ({"replica_policy": "fastest"}, "replica_policy"),
 ])
 def test_settings_are_checked_before_anything_is_built(values, message):
