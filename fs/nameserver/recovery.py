@@ -69,6 +69,7 @@ class Recovery:
         self._expected: dict[int, list[pb.FileReport]] = {}
         self._after: int | None = None      # inode up to which all files were looked at; None: between two looks
         self._next_look_seconds = 0.0
+        self._looks = 0
         self._looked_seconds = 0.0
         self._hurry = False
         self._balancing = False
@@ -245,6 +246,7 @@ class Recovery:
                 return
             self._next_look_seconds = now_seconds + pause
             self._after = 0
+            self._looks += 1
             self._counting = Counter()
             self._counting_unwritable = 0
             self._counting_missing = False
@@ -256,11 +258,14 @@ class Recovery:
         if limit < 1:
             return
         self._looked_seconds = now_seconds
-        files, self._after = self._namespace.files_after(self._after, limit)
+        files, after = self._namespace.files_after(self._after, limit)
         for inode, content in files:
-            self._examine(inode, content, now_seconds)
+            if not self._examine(inode, content, in_need, now_seconds):
+                after = inode - 1    # go on here when there is room
+                break
             if givers and (self._balancing or not in_need):
                 self._move(inode, content, givers, takers, now_seconds)
+        self._after = after
         if self._after is None:
             self._end_of_look()
 
@@ -273,21 +278,30 @@ class Recovery:
             if not self._moved:
                 self._balancing = False
 
-    def _examine(self, inode: int, content: Content, now_seconds: float) -> None:
+    def _examine(self, inode: int, content: Content, in_need: bool, now_seconds: float) -> bool:
+        """Whether it was done: not if a replica is missing, and nobody may be told to make one more now."""
         content = self._with_primary(inode, content, now_seconds)
+        wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
+        is_ordered = requests.file_id_text(content.file_id) in self._orders
+        if wanted.missing and not is_ordered and self._are_all_busy(now_seconds):
+            return False
         self._counting.update(content.replicas)
         live = sum(self._registry.is_alive(number, now_seconds) for number in content.replicas)
         self._counting_unwritable += live < self._least(content.replication)
-        self._expect(inode, content, now_seconds)
-        wanted = plan(content.replicas, content.replication, lambda number: self.state(number, now_seconds))
+        if not in_need or (inode + self._looks) % (FILES_PER_SECOND_IN_NEED // FILES_PER_SECOND) == 0:
+            self._expect(inode, content, now_seconds)   # a dataserver opens each of them
         for number in content.replicas[1:]:
             if number in wanted.surplus or self._registry.is_removed(number):
                 after = self._namespace.configure(inode, content.file_id, partial(without, lost=number))[1]
                 self.left(requests.file_id_text(content.file_id), after, [number], now_seconds)
-        if wanted.missing:
-            ordered = self._order_copy(inode, content, wanted.leaving[:1], now_seconds)
-            if ordered or requests.file_id_text(content.file_id) in self._orders:
-                self._missing = self._counting_missing = True
+        if wanted.missing and (is_ordered or
+                               self._order_copy(inode, content, wanted.leaving[:1], now_seconds)):
+            self._missing = self._counting_missing = True
+        return True
+
+    def _are_all_busy(self, now_seconds: float) -> bool:
+        return bool(self._orders) and not any(self._orders.has_room(candidate.number, 0)
+                                              for candidate in self._registry.candidates(now_seconds))
 
     def _with_primary(self, inode: int, content: Content, now_seconds: float) -> Content:
         if not content.replicas or self._registry.is_alive(content.replicas[0], now_seconds):
@@ -333,7 +347,7 @@ class Recovery:
         copy = pb.Copy(file_id=file_id, inode=inode, chunk_size=content.chunk_size_bytes,
                        epoch=content.epoch, replicas=self._replicas(content.replicas), replaces=names)
         self._orders.add(copy, chosen.number, content.size_bytes, now_seconds)
-        log.info("inode %d: another replica on the dataserver with number %d", inode, chosen.number)
+        log.debug("inode %d: another replica on the dataserver with number %d", inode, chosen.number)
         return True
 
     def _order_later(self, inode: int, file_id: str, replaces: Sequence[int], takers: set[int] | None,

@@ -80,6 +80,29 @@ def test_empty_files_count_too(bench: Bench) -> None:
     assert all(len(files) == BYTES_IN_FLIGHT // LEAST_BYTES for files in ordered)
 
 
+def test_the_look_goes_on_where_there_was_no_room_and_counts_every_file_once(bench: Bench) -> None:
+    count = 4 * BYTES_IN_FLIGHT // LEAST_BYTES
+    files = {file.file_id: file for file in fill(bench, count, 100)}
+    lose_d0(bench)
+    made: set[str] = set()
+    rounds = 0
+    ordered: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    while len(made) < count and rounds < 40:
+        rounds += 1
+        for number in (1, 2, 3):
+            for file_id in ordered[number]:
+                join(bench, files[file_id], f"d{number}")
+            made.update(ordered[number])
+            ordered[number] = beat(bench, number, 0.4, copied=ordered[number])
+    assert len(made) == count
+    assert rounds <= 10     # four would do if nothing were looked at twice
+    for _ in range(20):
+        for number in (1, 2, 3):
+            beat(bench, number, 0.4)
+    found = bench.service.statistics(pb.StatisticsRequest()).dataservers
+    assert sum(status.replicas for status in found if status.server.dataserver_id != "d0") == 2 * count
+
+
 def test_a_copy_that_is_under_way_is_not_ordered_again_and_one_that_was_not_heard_of_is(bench: Bench) -> None:
     fill(bench, 12, 4096)
     lose_d0(bench)
