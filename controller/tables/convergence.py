@@ -14,6 +14,10 @@ from controller.topology.state import NetworkState, PortKey, PortKind
 PATIENCE_SECONDS = 10.0
 """After this, whatever is known is acted upon. Open vSwitch tries to reach its controller every 8 s at least."""
 
+RETURN_PATIENCE_SECONDS = 3.0
+"""The same for a switch that came back. Links show within 0.1 s, ports of hosts within 1 s, unless the controller is
+held up."""
+
 
 class Convergence:
     """Over once the fabric stopped changing and every port that was in use has its link again; never begins anew."""
@@ -53,7 +57,7 @@ class Convergence:
         returned_at = self._returned_at.get(dpid)
         if returned_at is None:
             return False
-        if now - returned_at < PATIENCE_SECONDS and not self._state.is_found_out(dpid):
+        if now - returned_at < RETURN_PATIENCE_SECONDS and not self._state.is_found_out(dpid):
             return True
         del self._returned_at[dpid]
         return False

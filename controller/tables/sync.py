@@ -20,7 +20,7 @@ from controller.switches import openflow
 from controller.switches.entries import dpid_hex
 from controller.switches.transactions import confirmed_on_all
 from controller.tables import reconcile
-from controller.tables.convergence import PATIENCE_SECONDS, Convergence
+from controller.tables.convergence import RETURN_PATIENCE_SECONDS, Convergence
 from controller.tables.entries import SwitchTables, known_hosts
 from controller.tables.events import AffectedPath
 from controller.tables.flow_records import FlowRecord, FlowRecords
@@ -373,7 +373,7 @@ class TableSync:
         """See `InstalledTables`."""
         self._convergence.found(dpid, found.tables, time.monotonic())
         if self._is_returning(dpid):
-            self._loops.spawn_after(PATIENCE_SECONDS, self.plan_anew)
+            self._loops.spawn_after(RETURN_PATIENCE_SECONDS, self.plan_anew)
         for port_no, mac, ip in known_hosts(found.tables):
             self._listener.host_found(HostLocation(ip, mac, dpid, port_no))
         self._compare_all(dpid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,11 @@ import eventlet
 import pytest
 
 from controller.switches.layout import Priority
+from controller.switches.openflow import ToGroup
+from controller.tables.convergence import RETURN_PATIENCE_SECONDS
+from controller.topology.events import EventSwitchChanged
+from controller.topology.state import PortKind
+from tests.unit.controller.forwarding_world import World
 from tests.unit.controller.house import House
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 from topo.fabric import spine_leaf
@@ -47,5 +53,24 @@ def test_a_leaf_that_was_without_a_controller_keeps_every_way_for_packets(
         assert house.life.state.network.shortest_paths(house.network.hosts["r0h0"].ip, house.network.hosts["r1h0"].ip)
         assert house.life.coflows.failures == {}
         house.end()
+
+    run_simulated(scenario)
+
+
+def test_a_switch_whose_ports_stay_undetermined_is_put_right_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, monkeypatch)
+        dpid = world.paths()[0].nodes[1]
+        switch, before = world.network.switches[dpid], dict(world.network.switches[dpid].flows)
+        world.state.set_port(dpid, replace(world.state.ports[dpid, 1], port_no=99, kind=PortKind.UNDETERMINED))
+        lost = next(key for key, entry in before.items()
+                    if any(isinstance(action, ToGroup) for action in entry.actions))
+        del switch.flows[lost]
+        for connected in (False, True):
+            world.app.switch_changed(EventSwitchChanged(dpid, connected))
+        eventlet.sleep(RETURN_PATIENCE_SECONDS - 0.1)
+        assert lost not in switch.flows
+        eventlet.sleep(0.5)
+        assert switch.flows == before
 
     run_simulated(scenario)
