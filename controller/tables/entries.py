@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -47,6 +47,26 @@ class SwitchTables:
 
     def add(self, entries: Iterable[FlowEntry]) -> None:
         self.flows.update((entry.key, entry) for entry in entries)
+
+
+@dataclass(slots=True)
+class DirtyEntries:
+    """What of a switch's plan changed since it was last asked for."""
+
+    flows: set[FlowKey] = field(default_factory=set)
+    groups: set[int] = field(default_factory=set)
+
+
+def groups_reached(groups: Mapping[int, Group], actions: Iterable[Iterable[Action]]) -> set[int]:
+    """The groups that these lists of actions lead to, from one to the next; `groups` are those that there are."""
+    reached: set[int] = set()
+    waiting = list(actions)
+    while waiting:
+        for group_id in {action.group_id for action in waiting.pop() if isinstance(action, ToGroup)} - reached:
+            reached.add(group_id)
+            if group_id in groups:
+                waiting += [bucket.actions for bucket in groups[group_id].buckets]
+    return reached
 
 
 def static(table: Table, priority: Priority, matching: Match, *actions: Action, goto: int | None = None) -> FlowEntry:

@@ -9,7 +9,7 @@ own, which fall back to the group as soon as the switch sees the port of their p
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,11 +35,13 @@ class NextHops(NamedTuple):
 class SwitchGroups:
     """The groups of one switch by their numbers. `changed` collects the numbers of those to be looked at."""
 
-    def __init__(self, found: Mapping[int, Group] | None = None) -> None:
-        """`found` are the groups that the switch has from before: numbers stay where contents are the same."""
+    def __init__(self, found: Mapping[int, Group] | None = None, taken: Container[int] = ()) -> None:
+        """`found` are the groups that the switch has from before: numbers stay where contents are the same. Numbers
+        that are `taken`, by others, are not given out."""
         self.groups: dict[int, Group] = {}
         self.changed: set[int] = set()
         self._found = dict(found or {})
+        self._taken = taken
         self._next_hops: dict[str, NextHops] = {}
         self._destinations: dict[NextHops, set[str]] = {}
         self._ids: dict[NextHops, int] = {}
@@ -117,7 +119,7 @@ class SwitchGroups:
         if same is not None:
             return same
         number = FIRST_GROUP | zlib.crc32(text.encode()) & LAST_GROUP - FIRST_GROUP
-        while number in self.groups or number in self._found:
+        while number in self.groups or number in self._found or number in self._taken:
             number = FIRST_GROUP if number == LAST_GROUP else number + 1
         return number
 

@@ -19,8 +19,8 @@ from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
 from controller.switches.transactions import confirmed
 from controller.tables.backoff import Backoff
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables
+from controller.tables.plan import TablePlanner
 from controller.tables.read_back import ReadBack, read_back
-from controller.tables.registry import TableRegistry
 from controller.tables.switch_meters import SwitchMeters
 from controller.topology import packet_in_limits, packet_in_meters
 from controller.topology.state import NetworkState
@@ -36,10 +36,10 @@ class InstalledTables:
     A switch's explicit entries and meters stay in `unchecked` until somebody has compared them with what should be.
     """
 
-    def __init__(self, state: NetworkState, registry: TableRegistry, meters: SwitchMeters,
+    def __init__(self, state: NetworkState, planner: TablePlanner, meters: SwitchMeters,
                  was_read: Callable[[str, ReadBack], None], loops: Loops) -> None:
         self._state = state
-        self._registry = registry
+        self._planner = planner
         self._meters = meters
         self._was_read = was_read
         self._loops = loops
@@ -129,7 +129,7 @@ class InstalledTables:
             self._turns.others()            # after a restart all switches come at once
             # What hosts ask must not be lost while the fabric is still being found out.
             at_once = [*STATIC_ENTRIES, *packet_in_limits.entries_for_all_ports(
-                self._state, dpid, self._registry.after(Table.SOURCES))]
+                self._state, dpid, self._planner.registry.after(Table.SOURCES))]
             confirmed(self._state, datapath, [openflow.flow_add(datapath, entry) for entry in at_once],
                       READ_TIMEOUT_SECONDS)
             found = read_back(self._state, datapath, READ_TIMEOUT_SECONDS)
@@ -140,6 +140,7 @@ class InstalledTables:
             self._reading.discard(datapath)
         if not self._state.is_current(datapath):
             return
+        self._leave_groups_of_others(dpid, found)
         packet_in_meters.found(self._state, dpid, found.packet_meters)
         self.tables[dpid] = found.tables
         self.unchecked[dpid] = found
@@ -159,6 +160,7 @@ class InstalledTables:
             return None
         if self._sent.get(dpid) != before or not self._state.is_current(datapath):
             return None
+        self._leave_groups_of_others(dpid, found)
         self._labels[dpid] = _labels_of(found)
         packet_in_meters.found(self._state, dpid, found.packet_meters)
         self._meters.found(dpid, found)
@@ -170,6 +172,16 @@ class InstalledTables:
         log.warning("the tables of %s are not as planned; they are put right", self._state.name_of(dpid))
         self.tables[dpid] = found.tables
         return True
+
+
+    def _leave_groups_of_others(self, dpid: str, found: ReadBack) -> None:
+        """A group that entries of others use and that is not planned is theirs, whatever its number."""
+        others = {number for number in found.groups_of_others if not self._planner.has_group(dpid, number)}
+        for number in others:
+            del found.tables.groups[number]
+        known = self._planner.groups_of_others[dpid]
+        known.clear()
+        known.update(others)
 
 
 def _labels_of(found: ReadBack) -> frozenset[int]:

@@ -6,8 +6,8 @@ only if the routes to racks change; a link concerns the two switches at its ends
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from controller.policy.network.graph import Link
@@ -17,7 +17,7 @@ from controller.policy.network.prefixes import Prefix, PrefixRoutes
 from controller.switches.layout import Table
 from controller.switches.openflow import FlowEntry, FlowKey, Group, Output
 from controller.tables import entries
-from controller.tables.entries import SwitchTables
+from controller.tables.entries import DirtyEntries, SwitchTables
 from controller.tables.groups import NextHops, SwitchGroups
 from controller.tables.registry import TableRegistry
 from controller.topology import packet_in_limits
@@ -26,20 +26,14 @@ from controller.topology.state import HostLocation, NetworkState
 HOSTS_AT_ONCE, SWITCHES_AT_ONCE = 32, 16
 
 
-@dataclass(slots=True)
-class DirtyEntries:
-    """What of a switch's plan changed since it was last asked for."""
-
-    flows: set[FlowKey] = field(default_factory=set)
-    groups: set[int] = field(default_factory=set)
-
-
 class TablePlanner:
     """Plans tables from a network state. `update` follows it; what is asked for in between is as of its last end."""
 
     def __init__(self, state: NetworkState) -> None:
         self.state = state
         self.registry = TableRegistry()
+        self.groups_of_others: defaultdict[str, set[int]] = defaultdict(set)
+        """Numbers of groups that others use, by switch: no planned group gets them."""
         self.begin({})
 
     def begin(self, installed: Mapping[str, SwitchTables]) -> None:
@@ -97,7 +91,7 @@ class TablePlanner:
     def forget(self, dpid: str) -> None:
         """A switch is no longer waited for. Not to be called while an `update` is under way."""
         for kept in (self._packet_in_entries, self._packet_in_ports, self._tables, self._groups, self._found,
-                     self._inherited, self._dirty):
+                     self._inherited, self._dirty, self.groups_of_others):
             kept.pop(dpid, None)
 
     # --- following the state ---
@@ -255,7 +249,10 @@ class TablePlanner:
                               None if port_no is None else entries.label_entry(label, cookie, port_no))
 
     def _next_hops_changed(self, dpid: str, next_hops_to: Mapping[str, NextHops | None]) -> None:
-        groups = self._groups.setdefault(dpid, SwitchGroups(self._found.get(dpid, SwitchTables()).groups))
+        if dpid not in self._groups:
+            found = self._found.get(dpid, SwitchTables()).groups
+            self._groups[dpid] = SwitchGroups(found, self.groups_of_others[dpid])
+        groups = self._groups[dpid]
         regrouped = groups.set_next_hops(next_hops_to) | {destination for destination in next_hops_to
                                                           if (dpid, destination) in self._relabelled}
         self._relabelled |= {(dpid, destination) for destination in regrouped}
@@ -377,6 +374,10 @@ class TablePlanner:
                 del self._inherited[dpid]
 
     # --- look-ups for single flows ---
+
+    def has_group(self, dpid: str, group_id: int) -> bool:
+        """Whether a switch should hold this group."""
+        return dpid in self._groups and group_id in self._groups[dpid].groups
 
     def default_route(self, dpid: str, destination: str) -> tuple[int, int] | None:
         """(first label of the block, group) from an edge switch to another."""

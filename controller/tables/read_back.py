@@ -12,7 +12,7 @@ from controller.switches.entries import dpid_hex
 from controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
 from controller.switches.openflow import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter
 from controller.switches.transactions import HasConfirmations, asked
-from controller.tables.entries import SwitchTables
+from controller.tables.entries import SwitchTables, groups_reached
 from controller.tables.registry import is_planned
 
 
@@ -29,6 +29,8 @@ class ReadBack:
     """How many meters it can have; None if it was not asked."""
     meters_in_use: frozenset[int] = frozenset()
     """The meters that entries use, whoever's they are."""
+    groups_of_others: frozenset[int] = frozenset()
+    """The groups with numbers of the controller's that entries of others lead to."""
 
 
 def read_back(state: HasConfirmations, datapath: Any, timeout_seconds: float) -> ReadBack:
@@ -64,7 +66,7 @@ def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[Group],
 
     Entries of others, recognised by their cookies, and groups of others, by their numbers, are left alone.
     """
-    planned, explicit, in_use = SwitchTables(), [], set()
+    planned, explicit, in_use, others = SwitchTables(), [], set(), []
     for entry in flows:
         if entry.meter_id is not None:
             in_use.add(entry.meter_id)
@@ -73,8 +75,12 @@ def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[Group],
             planned.add([entry])
         elif prefix in EXPLICIT_COOKIES:
             explicit.append(entry)
-    planned.groups = {group.group_id: group for group in groups if FIRST_GROUP <= group.group_id <= LAST_GROUP}
+        else:
+            others.append(entry.actions)
+    there = {group.group_id: group for group in groups}
+    planned.groups = {number: group for number, group in there.items() if FIRST_GROUP <= number <= LAST_GROUP}
     listed = list(meters)
     return ReadBack(planned, explicit, {meter.meter_id: meter for meter in listed if isinstance(meter, Meter)},
                     {meter.meter_id: meter for meter in listed if isinstance(meter, PacketMeter)},
-                    meters_in_use=frozenset(in_use))
+                    meters_in_use=frozenset(in_use),
+                    groups_of_others=frozenset(groups_reached(there, others) & planned.groups.keys()))

@@ -9,14 +9,13 @@ deletes name exactly one entry.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.switches import openflow
-from controller.switches.openflow import Action, FlowEntry, FlowKey, Group, ToGroup
-from controller.tables.entries import SwitchTables
-from controller.tables.plan import DirtyEntries
+from controller.switches.openflow import FlowEntry, FlowKey, Group
+from controller.tables.entries import DirtyEntries, SwitchTables
 from controller.tables.registry import Step, TableRegistry
 
 
@@ -68,20 +67,6 @@ def changes(installed: SwitchTables, desired: SwitchTables, registry: TableRegis
     result.new_groups.sort(key=_chained_later)
     result.stale_groups.sort(key=lambda group_id: not installed.groups[group_id].is_failover)
     return result
-
-
-def groups_reached(installed: SwitchTables, actions: Iterable[Iterable[Action]]) -> set[int]:
-    """The groups that these lists of actions lead to, from one to the next."""
-    reached: set[int] = set()
-    waiting = [action.group_id for each in actions for action in each if isinstance(action, ToGroup)]
-    while waiting:
-        group_id = waiting.pop()
-        if group_id not in reached:
-            reached.add(group_id)
-            group = installed.groups.get(group_id)
-            waiting += [action.group_id for bucket in (group.buckets if group else ())
-                        for action in bucket.actions if isinstance(action, ToGroup)]
-    return reached
 
 
 def _chained_later(group: Group) -> bool:

@@ -21,12 +21,12 @@ from controller.switches.entries import dpid_hex
 from controller.switches.transactions import confirmed_on_all
 from controller.tables import reconcile
 from controller.tables.convergence import RETURN_PATIENCE_SECONDS, Convergence
-from controller.tables.entries import SwitchTables, known_hosts
+from controller.tables.entries import DirtyEntries, SwitchTables, groups_reached, known_hosts
 from controller.tables.events import AffectedPath
 from controller.tables.flow_records import FlowRecord, FlowRecords
 from controller.tables.full_tables import FullTables, is_table_full
 from controller.tables.installed_tables import InstalledTables
-from controller.tables.plan import DirtyEntries, TablePlanner
+from controller.tables.plan import TablePlanner
 from controller.tables.read_back import ReadBack
 from controller.tables.reconcile import TableChanges
 from controller.tables.switch_meters import SwitchMeters
@@ -73,7 +73,7 @@ class TableSync:
         self._meters = meters
         self._listener = listener
         self._loops = loops
-        self.installed = InstalledTables(state, planner.registry, meters, self._was_read, loops)
+        self.installed = InstalledTables(state, planner, meters, self._was_read, loops)
         self._convergence = Convergence(state)
         self._due = hub.Event()
         self._synced = hub.Event()
@@ -282,7 +282,7 @@ class TableSync:
                    if record.placement is not None and record.placement.dpid == dpid]
         if dpid in self.installed.unchecked:
             entries += self.installed.unchecked[dpid].explicit
-        used = reconcile.groups_reached(self.installed.tables[dpid], (entry.actions for entry in entries))
+        used = groups_reached(self.installed.tables[dpid].groups, (entry.actions for entry in entries))
         if not used.isdisjoint(change.stale_groups):
             self._groups_to_recheck.add(dpid)
             change.stale_groups = [group_id for group_id in change.stale_groups if group_id not in used]

@@ -12,8 +12,8 @@ import pytest
 from ryu.ofproto import ofproto_v1_3
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
-from controller.switches.layout import Table
-from controller.switches.openflow import LoadLabel, ToGroup
+from controller.switches.layout import FIRST_GROUP, LAST_GROUP, Table
+from controller.switches.openflow import Bucket, FlowEntry, Group, LoadLabel, Output, ToGroup, match
 from controller.switches.transactions import Confirmations
 from controller.tables.entries import label_cookie, label_entry
 from controller.tables.events import AffectedPath
@@ -224,6 +224,34 @@ def test_what_somebody_else_changes_in_a_switch_is_put_right(run: Any) -> None:
         assert stray.key in switch.flows
         eventlet.sleep(2 * AUDIT_INTERVAL_SECONDS)
         assert (switch.flows, switch.groups) == before
+
+    run(scenario)
+
+
+def test_a_group_that_others_use_stays_theirs_and_the_controllers_get_other_numbers(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        dpid = world.paths()[0].nodes[1]
+        switch = world.network.switches[dpid]
+        planned = dict(switch.groups)
+        wanted = min(planned)       # the first choice of a controller that starts anew
+        some = (Bucket((Output(77),), 77),)
+        theirs = {number: Group(number, some) for number in (wanted, LAST_GROUP)}
+        entries = [FlowEntry(Table.ROUTES, 7, match(in_port=90 + place), (ToGroup(number),), cookie=0x1234)
+                   for place, number in enumerate(theirs)]
+        switch.flows, switch.groups, switch._by_table = {entry.key: entry for entry in entries}, dict(theirs), None
+        switch.groups[FIRST_GROUP] = Group(FIRST_GROUP, some)
+        world.app.loops.stop()
+        world.app = world.new_forwarding()
+        world.app.send_event_to_observers = lambda event, state=None: None
+        world.app.start()
+        for each in world.connections:
+            world.app.switch_changed(EventSwitchChanged(each, connected=True))
+        eventlet.sleep(2 * AUDIT_INTERVAL_SECONDS)
+        assert {number: switch.groups[number] for number in theirs} == theirs
+        assert all(entry in switch.flows.values() for entry in entries)
+        assert FIRST_GROUP not in switch.groups, "nobody uses this one"
+        assert len(switch.groups) == len(planned) + 2
+        assert {end for end, _ in world.taken()} == {world.flow.destination}
 
     run(scenario)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
 from controller.switches.layout import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
-from controller.switches.openflow import FlowEntry, Group, LoadLabel, ToGroup
+from controller.switches.openflow import Bucket, FlowEntry, Group, LoadLabel, ToGroup
 from controller.tables import reconcile, registry
 from controller.tables.entries import STATIC_ENTRIES, known_hosts
 from controller.tables.plan import TablePlanner
@@ -363,6 +363,15 @@ def test_entries_and_groups_of_others_are_left_alone_and_reads_are_kept_apart() 
     assert set(found.tables.flows.values()) == set(STATIC_ENTRIES)
     assert found.explicit == [read]
     assert list(found.tables.groups) == [FIRST_GROUP]
+    assert found.groups_of_others == frozenset()
+
+
+def test_groups_that_entries_of_others_lead_to_are_told_even_by_way_of_others() -> None:
+    foreign = FlowEntry(Table.ROUTES, 7, (), (ToGroup(7),), cookie=0x1234)
+    chain = Bucket((ToGroup(FIRST_GROUP + 1),))
+    found = sort_read_back([foreign, *STATIC_ENTRIES], [
+        Group(7, (chain,)), *(Group(FIRST_GROUP + number, ()) for number in range(3))])
+    assert found.groups_of_others == {FIRST_GROUP + 1}
 
 
 def test_groups_that_others_made_and_the_flows_that_use_them_survive_all_changes() -> None:

@@ -28,7 +28,7 @@ class Reader:
         self.dpid, self.connection = min(world.connections.items())
         self.switch = self.connection.switch
         self.told: list[ReadBack] = []
-        self.installed = InstalledTables(world.state, world.app.planner.registry, world.app.flow_installer.meters,
+        self.installed = InstalledTables(world.state, world.app.planner, world.app.flow_installer.meters,
                                          lambda dpid, found: self.told.append(found), world.app.loops)
 
 
