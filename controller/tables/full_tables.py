@@ -1,8 +1,6 @@
-"""Switches that have no space for all entries that they should hold."""
+"""Switches that have no space for all entries that they should hold. No clock: `now` is in seconds."""
 
 from __future__ import annotations
-
-import time
 
 from controller.errors import ControllerError, SwitchRefused
 from controller.loops import Trouble
@@ -31,9 +29,9 @@ class FullTables:
     def __contains__(self, dpid: str) -> bool:
         return dpid in self._since
 
-    def refused(self, dpid: str) -> float:
+    def refused(self, dpid: str, now: float) -> float:
         """A switch had no space. Returns after how many seconds to try again."""
-        self._since.setdefault(dpid, time.monotonic())
+        self._since.setdefault(dpid, now)
         self.waiting.add(dpid)
         return self._backoff.failed(dpid)
 
@@ -43,7 +41,6 @@ class FullTables:
         self._since.pop(dpid, None)
         self.waiting.discard(dpid)
 
-    def troubles(self) -> list[Trouble]:
-        now = time.monotonic()
+    def troubles(self, now: float) -> list[Trouble]:
         return [Trouble(f"flow tables of {self._state.name_of(dpid)}", FULL, now - since)
                 for dpid, since in self._since.items()]

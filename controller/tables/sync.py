@@ -92,7 +92,7 @@ class TableSync:
         """Switches that are no longer waited for, of which the plan still knows."""
 
     def start(self) -> None:
-        self._loops.watch(self._full.troubles)
+        self._loops.watch(self.full_switches)
         self._loops.run("table sync", self._sync_when_due, patience_seconds=SYNC_PATIENCE_SECONDS)
         self._loops.run("table audit", self._audit_all, patience_seconds=AUDIT_PATIENCE_SECONDS)
 
@@ -337,12 +337,12 @@ class TableSync:
 
     def full_switches(self) -> list[Trouble]:
         """The switches that have no space for all entries that they should hold."""
-        return self._full.troubles()
+        return self._full.troubles(time.monotonic())
 
     def _wait_for_space(self, dpid: str) -> None:
         """A switch has no space for more entries. What it holds goes on working, and is changed as far as that takes
         no more space; the rest is tried ever more rarely."""
-        delay_seconds = self._full.refused(dpid)
+        delay_seconds = self._full.refused(dpid, time.monotonic())
         self.installed.tables.pop(dpid, None)
         log.error("the flow tables of %s are full: entries are missing there, which are tried again in %g s",
                   self._state.name_of(dpid), delay_seconds)
