@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import is_as_expected, on_terminal, read_transcript
+from tests.transcripts import is_as_expected, on_terminal, read_transcript
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
