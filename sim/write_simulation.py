@@ -206,7 +206,6 @@ class WriteSimulation:
         for values, links in ((self._written.cv_up, self._up), (self._written.cv_down, self._down)):
             loads = np.array([rates[numbers[link]] for link in links.values()])
             values.append(float(loads.std() / loads.mean()) if loads.any() else 0.0)
-        loads = np.array([rates[numbers[link]] for link in racks])
         self._written.busiest_over_mean.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
         self._at(self.fluid.now + self._settings.poll_seconds, self._poll)
 

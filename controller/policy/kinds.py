@@ -20,7 +20,8 @@ class Kind(StrEnum):
       hash; it is a sequence of these paths.
     * COFLOW: order, path and rate of coflows. Made of (network, threshold_bytes): the graph, and the size above which
       MinCOF schedules a coflow; it is a `CoflowScheduler`.
-    * PLACEMENT: where the replicas of a new file go. Made of (network, generator); it is a `PlacementPolicy`.
+    * PLACEMENT: where the replicas of a new file go. Made of (network, generator, measured_by): who tells
+      of links, `MeasuredBy`; it is a `PlacementPolicy`.
     """
 
     REPLICA = "replica"

@@ -88,7 +88,7 @@ def _offered() -> Iterator[Policy]:
                     "Chowdhury et al., Sinbad, SIGCOMM 2013",
                     _of(_NETWORK, _CHANCE, _MEASURED_BY, place="placements.sinbad.Sinbad"))
     yield placement("sinbad-plus", "the chain after which it, and all writes that run, are through soonest", "own",
-                    _of(_NETWORK, _CHANCE, place="placements.sinbad_plus.SinbadPlus"))
+                    _of(_NETWORK, _CHANCE, _MEASURED_BY, place="placements.sinbad_plus.SinbadPlus"))
     yield placement("rack-aware", "the writer's own, its rack, then another rack, at random; no load counts",
                     "Mayflower, section 5", _of(_NETWORK, _CHANCE, place="placements.rack_aware.RackAware"))
     yield placement("hdfs", "the writer's own, another rack, then that rack again, at random; no load counts",

@@ -14,6 +14,7 @@ from controller.policy.errors import InvalidPolicy, UnknownPolicy
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path as NetworkPath
 from controller.policy.placements.request import Candidate, PlacementRequest
+from controller.policy.placements.sinbad import MeasuredBy
 from controller.policy.registry import POLICIES, Kind, Policy, PolicyRegistry
 from tests.unit.policy.networks import network_with
 
@@ -33,7 +34,8 @@ POLICIES.register(Policy(Kind.REPLICA, "last", "the last one", "a test", lambda 
 POLICIES.register(Policy(Kind.PATH, "longest-name", "for a test", "a test", lambda paths, header: paths[-1:]))
 POLICIES.register(Policy(Kind.COFLOW, "idle", "for a test", "a test", lambda network, bytes: FairSharing(network),
                          ranks_flows=True))
-POLICIES.register(Policy(Kind.PLACEMENT, "anywhere", "for a test", "a test", RackAware))
+POLICIES.register(Policy(Kind.PLACEMENT, "anywhere", "for a test", "a test",
+                         lambda network, generator, measured_by: RackAware(network, generator)))
 
 import json
 from pathlib import Path
@@ -100,7 +102,8 @@ def test_every_policy_can_be_made() -> None:
         assert isinstance(POLICIES.make(Kind.COFLOW, policy.name, network, 0.0), CoflowScheduler)
     for policy in POLICIES.of(Kind.PLACEMENT):
         request = PlacementRequest("a", 8e6, (Candidate("a", "0"), Candidate("b", "1")), replicas=2)
-        placed = POLICIES.make(Kind.PLACEMENT, policy.name, network, Random(1)).place("file", request, 0.0)
+        placed = POLICIES.make(Kind.PLACEMENT, policy.name, network, Random(1), MeasuredBy.SWITCHES).place(
+            "file", request, 0.0)
         assert [destination.host for destination in placed.destinations] == ["a", "b"]
 
 

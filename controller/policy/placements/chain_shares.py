@@ -16,6 +16,7 @@ from controller.policy.errors import InvalidMeasurement
 from controller.policy.network.graph import Link, Network
 from controller.policy.network.maxmin import global_shares
 from controller.policy.network.tiers import Rung, Tiers
+from controller.policy.placements.sinbad import MeasuredBy
 
 LEAST_SHARE = 0.1
 """Of a place that other traffic fills, writes still get this part."""
@@ -46,8 +47,9 @@ class ChainShares:
     runs, the counters show it.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, measured_by: MeasuredBy = MeasuredBy.SWITCHES) -> None:
         self._network = network
+        self._measured_by = measured_by
         self._tiers = Tiers(network)
         self._version: int | None = None
         self._places: dict[Hashable, int] = {}
@@ -191,7 +193,10 @@ class ChainShares:
             links: Sequence[Link] = ()
             if isinstance(key, tuple):
                 rung, down = key
-                links = rung.downlinks if down else rung.uplinks
+                if self._measured_by is MeasuredBy.HOSTS:
+                    links = rung.host_links(self._network, down)
+                else:
+                    links = rung.downlinks if down else rung.uplinks
             self._links_of.append(links)
         elif self._capacities_bps[place] != capacity_bps:
             self._capacities_bps[place] = capacity_bps

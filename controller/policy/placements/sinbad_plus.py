@@ -23,6 +23,7 @@ from controller.policy.placements.request import (
     fitting,
     unfit,
 )
+from controller.policy.placements.sinbad import MeasuredBy
 
 WIDTH = 4
 """So many beginnings of chains are continued, and so many racks are looked at beside the senders'."""
@@ -37,10 +38,10 @@ Chain = tuple[str, tuple[Candidate, ...]]
 class SinbadPlus:
     """See `PlacementPolicy`."""
 
-    def __init__(self, network: Network, generator: Random) -> None:
+    def __init__(self, network: Network, generator: Random, measured_by: MeasuredBy = MeasuredBy.SWITCHES) -> None:
         self._network = network
         self._generator = generator
-        self._shares = ChainShares(network)
+        self._shares = ChainShares(network, measured_by)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> bool:
         """See `PlacementPolicy`."""

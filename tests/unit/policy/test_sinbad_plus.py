@@ -12,6 +12,7 @@ from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement
 from controller.policy.network.graph import Network
 from controller.policy.placements.chain_shares import ChainShares
 from controller.policy.placements.request import Candidate, PlacementRequest
+from controller.policy.placements.sinbad import MeasuredBy
 from controller.policy.placements.sinbad_plus import SinbadPlus
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, three_tier
@@ -107,6 +108,18 @@ def test_a_file_that_will_be_read_goes_where_the_way_up_is_free(fabric: Fabric, 
     unread = {tuple(hosts_of(SinbadPlus(network, Random(seed)), "unread", replace(request, expected_reads=0.0)))
               for seed in range(12)}
     assert len(unread) > 1
+
+
+def test_the_heartbeats_of_hosts_stand_for_the_links_above_them(fabric: Fabric, network: Network) -> None:
+    policy = SinbadPlus(network, Random(1), MeasuredBy.HOSTS)
+    for host in fabric.hosts:
+        if host.rack == "p0r1" and host.name != "p0r1h0":
+            policy.link_measured((f"edge-{host.rack}", host.name), 0.66 * RATE_BPS, 0.0)
+    policy.link_measured(("aggregation-p0-0", "edge-p0r1"), 0.0, 0.0)
+    request = PlacementRequest("p0r0h0", SIZE_BITS, candidates_of(fabric)[:8], 2)
+    assert fabric.host(hosts_of(policy, "file", request)[1]).rack == "p0r1", "the only other rack of this pod"
+    outside = PlacementRequest("p0r0h0", SIZE_BITS, candidates_of(fabric), 2)
+    assert fabric.host(hosts_of(policy, "other", outside)[1]).pod == "p1", "p0r1h0 is idle, but its rack is busy"
 
 
 def test_measurements_from_the_past_or_of_no_link_change_nothing(network: Network) -> None:
