@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Protocol
 
 from controller.counters.measurements import Measurements, counter_of, ends_of
@@ -13,11 +12,10 @@ from controller.loops import Loops
 from controller.network import models
 from controller.policy.network.graph import Link
 from controller.rest.fields import DpidInput
+from controller.rest.index import VERSION
 from controller.rest.routes import route
 from controller.topology.state import NetworkState, PortInfo
 
-VERSION = version("speedwell")
-"""Read once: looking it up opens a file, and health is asked for when there are none to be had."""
 LATE_POLLS = 5
 """The polls that may go wrong in a row before `/v1/health` says so."""
 

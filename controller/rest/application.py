@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from controller.rest import openapi
 from controller.rest.http import Answer, Headers, Request
+from controller.rest.index import VERSION, Endpoint, Index
 from controller.rest.metrics import HttpMetrics, new_registry
 from controller.rest.problems import (
     FieldError,
@@ -60,6 +61,14 @@ class RestApplication:
                 self._encoders[declaration] = TypeAdapter(declaration.response)
         self._document = None
 
+    @route("GET", "/", summary="What is served here", tag="controller", response=Index, indent=2)
+    def index(self) -> Index:
+        methods: dict[str, dict[str, str]] = {}
+        for each in self._routes:
+            methods.setdefault(each.path, {})[each.method] = each.summary
+        return Index(title=openapi.TITLE, version=VERSION, description="/openapi.json",
+                     endpoints=[Endpoint(href=path, methods=methods[path]) for path in sorted(methods)])
+
     @route("GET", "/openapi.json", summary="This interface as an OpenAPI 3.1 document", tag="controller",
            response=dict[str, Any])
     def openapi_document(self) -> dict[str, Any]:
@@ -99,7 +108,7 @@ class RestApplication:
             body: bytes = result
         elif declaration.response is not None:
             headers.append(("Content-Type", "application/json"))
-            body = self._encoders[declaration].dump_json(result)
+            body = self._encoders[declaration].dump_json(result, indent=declaration.indent)
         else:
             body = b""
         if declaration.status == HTTPStatus.CREATED:
@@ -118,7 +127,7 @@ class RestApplication:
                 raise MethodNotAllowed(f"{path} takes {allowed}, not {request.method}.",
                                        headers=[("Allow", allowed)])
             return declaration, _arguments(declaration, found.groupdict(), request.parameters())
-        raise UnknownUrl(f"Nothing is served at {path}; /openapi.json lists what is.")
+        raise UnknownUrl(f"Nothing is served at {path}; / lists what is.")
 
 
 def _labels(declaration: Route | None) -> tuple[str, str]:

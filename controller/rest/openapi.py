@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from controller.rest.index import VERSION
 from controller.rest.problems import MEDIA_TYPE, ProblemClass, ProblemDetails, problem_type
 from controller.rest.routes import PlainText, Route
 
+TITLE = "Speedwell controller"
 _REFERENCE = "#/components/schemas/{model}"
 
 
@@ -25,8 +26,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Speedwell controller",
-            "version": version("speedwell"),
+            "title": TITLE,
+            "version": VERSION,
             "description": "Replica and path selection for the filesystem, and the network it is made on. "
                            "Any URL that is not listed answers 404, any other method 405, both as problem "
                            "documents. GET URLs take HEAD as well.",

@@ -33,7 +33,7 @@ class PlainText:
 class Route:
     """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
     `request` is declared. The query's may be left out. `takes_peer` says that it takes `peer` too, the address
-    of who asks."""
+    of who asks. A JSON answer with an `indent` is spread over lines, for people."""
 
     method: str
     path: str
@@ -48,6 +48,7 @@ class Route:
     parameters: Mapping[str, Any]
     query: Mapping[str, Any]
     takes_peer: bool = False
+    indent: int | None = None
 
     @property
     def all_problems(self) -> tuple[type[ProblemClass], ...]:
@@ -66,7 +67,8 @@ class Route:
 
 def route(method: str, path: str, *, summary: str, tag: str, response: Any = None,
           request: type[BaseModel] | None = None, status: int = 200,
-          problems: Sequence[type[ProblemClass]] = (), query: Sequence[str] = ()) -> Callable[[Handler], Handler]:
+          problems: Sequence[type[ProblemClass]] = (), query: Sequence[str] = (),
+          indent: int | None = None) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of `method path`.
 
     `path` holds parameters as `{name}`, `query` names those that may follow a question mark, for which the handler
@@ -86,7 +88,7 @@ def route(method: str, path: str, *, summary: str, tag: str, response: Any = Non
 
         declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
                             response, status, tuple(problems), handler, adapters(_PARAMETER.findall(path)),
-                            adapters(query), "peer" in hints)
+                            adapters(query), "peer" in hints, indent)
         setattr(handler, _ATTRIBUTE, declaration)
         return handler
 

@@ -75,6 +75,15 @@ def test_document_is_valid_openapi_3_1(described: Described) -> None:
     assert described.document["openapi"].startswith("3.1")
 
 
+def test_the_root_leads_to_every_endpoint(described: Described) -> None:
+    body = described.ask("GET", "/").body
+    index = json.loads(body)
+    listed = {endpoint["href"]: {method.lower() for method in endpoint["methods"]} for endpoint in index["endpoints"]}
+    assert listed == {path: set(operations) for path, operations in described.document["paths"].items()}
+    assert described.controller.ask("GET", index["description"]).status_int == 200
+    assert len(body.splitlines()) > len(listed), "a person reads it a line for each endpoint at least"
+
+
 def test_every_route_answers_as_documented(described: Described) -> None:
     read = json.loads(described.ask("POST", "/v1/reads", read_of()).body)
     described.ask("GET", "/v1/reads/{id}", url=f"/v1/reads/{read['id']}")
