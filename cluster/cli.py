@@ -39,6 +39,8 @@ COMMANDS = {
     "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
+    "flows": ("cluster.commands.flows", "flows",
+              "Show the flow entries that the switches of the fabric hold, by owner."),
     "enter": ("cluster.commands.enter", "enter",
               "Run COMMAND, or a shell, on a HOST or switch of the emulated fabric."),
     "experiment": ("cluster.commands.experiment", "experiment", "Re-run an evaluation of the papers."),

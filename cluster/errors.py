@@ -38,3 +38,7 @@ class CannotTell(ClusterError):
 
 class NotOnFabric(ClusterError):
     """This process cannot reach the dataservers: their network is not its own."""
+
+
+class ControllerSilent(ClusterError):
+    """The SDN controller does not answer, or refuses."""

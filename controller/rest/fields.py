@@ -59,5 +59,3 @@ DpidInput = Annotated[str, BeforeValidator(parse_dpid), WithJsonSchema({
 Dpid = Annotated[str, Field(pattern="^[0-9a-f]{16}$", description="A datapath id, always 16 hex digits.")]
 Node = Annotated[str, Field(description="A node of the network: a switch's dpid (16 hex digits) or a host's IP.")]
 NodeName = Annotated[str, Field(description="The node's name for people; a host is named by its IP.")]
-Offset = Annotated[int, Field(ge=0, le=1 << 20, description="How many to leave out, from the first on.")]
-Limit = Annotated[int, Field(ge=1, le=500, description="How many to tell at most.")]

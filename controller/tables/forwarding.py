@@ -24,6 +24,7 @@ from controller.switches.entries import dpid_hex
 from controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
 from controller.switches.openflow import LoadLabel, flow_stats_request
 from controller.switches.transactions import confirmed
+from controller.tables.api import EntriesApi
 from controller.tables.entries import label_key
 from controller.tables.events import AffectedPath, EventFlowsEnded, EventFlowsMoved, EventPathsChanged
 from controller.tables.explicit_paths import ExplicitPaths
@@ -66,8 +67,9 @@ class Forwarding(Application):
                                             self.loops)
         self._tables = TableSync(self.state, self.planner, self.records, self.flow_installer.meters, self, self.loops)
         self._announced_links: frozenset[Link] = frozenset()
-        self._metrics = TableMetrics(services.get(RestApplication).metrics,
-                                     lambda: len(self._tables.full_switches()))
+        rest = services.get(RestApplication)
+        rest.register(EntriesApi(self.state, self.records, self.planner.registry))
+        self._metrics = TableMetrics(rest.metrics, lambda: len(self._tables.full_switches()))
         self._unknown: dict[str, dict[int, int]] = {}
         """How often in a row each switch told of an entry that no record has."""
         services.get(Measurements).add_request(StatsRequest(

@@ -74,6 +74,14 @@ class TableRegistry:
                 raise TableTaken(f"number or cookie of table {table.name} is that of {other.name}")
         self._owned[table.number] = table, entries_of
 
+    def name(self, number: int) -> str | None:
+        """What the table with this number is called, if a system owns it."""
+        return self._owned[number][0].name if number in self._owned else None
+
+    def owner(self, cookie: int) -> str | None:
+        """The name of the table whose entries carry this cookie."""
+        return next((table.name for table, _ in self._owned.values() if table.cookie == cookie), None)
+
     def after(self, table: int) -> int:
         """The table to which packets go that `SOURCES`, or a table of a system, does not keep."""
         return min((number for number in self._owned if number > table), default=Table.ROUTES)
