@@ -92,7 +92,7 @@ def demonstrate(console: Console, tree: Path, runs: int, keep: bool) -> list[dic
                         oversubscription=OVERSUBSCRIPTION)
     first, second = fabric.hosts[0].name, fabric.hosts[-1].name
     mounts = {first: MOUNT_ROOT / first, second: MOUNT_ROOT / second}
-    settings = read_settings(fabric=fabric, mounts=mounts)
+    settings = read_settings(fabric=fabric, mounts=mounts, machine=True)
     with ExitStack() as cleanup:
         with _step(console, f"cluster on {fabric.name}: {len(fabric.switches)} switches, "
                             f"{len(fabric.hosts)} hosts at {HOST_BPS / 1e6:g} Mbit/s") as status:

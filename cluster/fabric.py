@@ -189,6 +189,7 @@ class FabricCluster:
             "controller": CONTROLLER_URL,
             "nameserver": self.nameserver,
             "environment": self.environment,
+            "hosts_file": str(self.emulation.hosts_file),
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
             "switches": {switch.name: {"pid": self.emulation.switch_pid(switch.name),
                                        "management_ip": switch.management_ip}
@@ -209,6 +210,7 @@ class FabricCluster:
             "--placement-policy", self.settings.placement_policy,
             "--placement-measurements", self.settings.placement_measurements,
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
+            "--hosts-file", str(self.emulation.hosts_file),
             *self._coflow_options(),
         ])
 

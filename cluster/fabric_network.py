@@ -37,6 +37,12 @@ def join(nameserver: str) -> str:
     return ""
 
 
+def supervisor() -> int | None:
+    """The process that keeps the fabric of this machine, if there is one."""
+    fabric = _fabric()
+    return fabric["supervisor"]["pid"] if fabric is not None else None
+
+
 def _fabric() -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
         found: dict[str, Any] = json.loads(Path(STATE_FILE).read_text())

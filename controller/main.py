@@ -39,6 +39,8 @@ At Python's own thresholds that takes a twentieth of the processor."""
 @click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")
 @click.option("--placement-policy", cls=PolicyOption, metavar="POLICY", help="{placement}.")
+@click.option("--hosts-file", type=click.Path(path_type=Path, dir_okay=False),
+              help="What hosts are called in answers and in the log, in the format of /etc/hosts.")
 @click.option("--coflow-key-file", type=click.Path(path_type=Path, dir_okay=False),
               help="Schedule coflows; applications sign their reports with this key.")
 @click.option("--coflow-host", metavar="ADDRESS", help="Address of coflow reports.  [default: 127.0.0.1]")

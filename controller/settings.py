@@ -88,6 +88,8 @@ class Settings(BaseModel):
     rest_host: IPvAnyAddress = Field(default="127.0.0.1", validate_default=True)
     rest_port: Port = 8080
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    hosts_file: Path | None = None
+    """What the hosts of the network are called, as in /etc/hosts; without one, hosts are named by their addresses."""
 
     replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
     path_policy: PathPolicy = POLICIES.default(Kind.PATH)

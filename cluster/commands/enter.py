@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cluster.errors import InvalidSetting
+from cluster.machine_mounts import HOST_VARIABLE
 
 _BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
 
@@ -18,19 +19,23 @@ _BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
 def enter(host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, or a shell, on a HOST or switch of the emulated fabric.
 
-    It sees that node's network and this machine's files, and is told where coflows are reported, if anywhere. The
-    prompt of a shell names the node. The fabric is the one that `speedwell up --fabric` or the demonstration has left
+    It sees that node's network and this machine's files, the names of all nodes resolve (`ping p0r1h0`), and it is
+    told where coflows are reported, if anywhere. The prompt of a shell names the node; `machine` is this machine as a
+    host of the fabric. The fabric is the one that `speedwell up --fabric` or the demonstration has left
     running.
     """
     from cluster.supervisor import running
-    from topo.emulation.processes import in_namespace
+    from topo.emulation.processes import in_namespace, with_host_names
 
     fabric = running()
-    nodes = {**fabric["hosts"], **fabric.get("switches", {})}
+    nodes = {**fabric["hosts"], **fabric["switches"]}
+    if "machine" in fabric:
+        nodes["machine"] = fabric["machine"]
     if host not in nodes:
         raise InvalidSetting(f"no host or switch is named {host!r}; there are {', '.join(sorted(nodes))}")
-    command_line = in_namespace(nodes[host]["pid"], command or shell(os.environ.get("SHELL", "/bin/sh")))
-    variables = {"SPEEDWELL_HOST": host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
+    argv = command or shell(os.environ.get("SHELL", "/bin/sh"))
+    command_line = in_namespace(nodes[host]["pid"], with_host_names(fabric["hosts_file"], argv))
+    variables = {HOST_VARIABLE: host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
     os.execvpe(command_line[0], command_line, {**os.environ, **variables})
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import bytes_for_people, console, echo, echo_json
+from cluster.commands.output import echo, echo_json
 from cluster.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from cluster.tables import echo_table
+from fs import units
 
 FIRST, LAST = ("base", "reads", "coflows"), ("former", "strangers")
 
@@ -35,20 +34,18 @@ def flows(switch: str | None, owner: str | None, as_json: bool, target: Target) 
         if owner is not None:
             raise click.UsageError("--owner is for the entries of one SWITCH", click.get_current_context())
         answer = ask(target.controller, "/v1/entries")
-        shown = _counts(answer)
     else:
         answer = _entries(target, switch, owner)
-        shown = _details(answer["entries"])
     if as_json:
         echo_json(answer)
-        return
-    console().print(shown)
-    if switch is None:
+    elif switch is None:
+        _echo_counts(answer)
         for each in answer["switches"]:
             if each["problem"] is not None:
                 click.echo(f"speedwell: {each['switch_name']}: {each['problem']}", err=True)
-        return
-    echo(f"{answer['total']} entries on {answer['switch_name']} ({answer['dpid']})")
+    else:
+        _echo_entries(answer["entries"])
+        echo(f"{answer['total']} entries on {answer['switch_name']} ({answer['dpid']})")
 
 
 def _entries(target: Target, switch: str, owner: str | None) -> dict[str, Any]:
@@ -68,35 +65,24 @@ def _entries(target: Target, switch: str, owner: str | None) -> dict[str, Any]:
     return answer
 
 
-def _counts(answer: dict[str, Any]) -> Table:
-    from rich.table import Table
-
+def _echo_counts(answer: dict[str, Any]) -> None:
     others = sorted(answer["entries"].keys() - {*FIRST, *LAST})
     owners = [*FIRST, *others, *LAST]
-    table = Table("switch", box=None, pad_edge=False)
-    for column in (*owners, "in all"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = [*answer["switches"], {"switch_name": "in all", "problem": None, **answer}]
-    for row in rows:
-        cells = [str(row["entries"].get(owner, 0)) for owner in owners]
-        table.add_row(row["switch_name"], *(["?"] * len(cells) if row["problem"] else cells),
-                      "?" if row["problem"] else str(row["total"]))
-    return table
+    rows = [(switch["switch_name"], *(["?"] * (len(owners) + 1) if switch["problem"] else _row(switch, owners)))
+            for switch in answer["switches"]]
+    columns = (*owners, "in all")
+    echo_table(("switch", *columns), [*rows, ("in all", *_row(answer, owners))], columns)
 
 
-def _details(entries: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _row(counted: dict[str, Any], owners: Sequence[str]) -> list[str]:
+    return [*(str(counted["entries"].get(owner, 0)) for owner in owners), str(counted["total"])]
 
-    table = Table("owner", "table", box=None, pad_edge=False)
-    for column in ("priority", "packets", "bytes"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("match and actions", overflow="fold")
-    for entry in entries:
-        table.add_row(entry["owner"], f"{entry['table']} {entry['table_name'] or ''}".rstrip(),
-                      str(entry["priority"]), str(entry["packets"]), bytes_for_people(entry["bytes"]),
-                      Text(" ".join(_words(entry))))
-    return table
+
+def _echo_entries(entries: list[dict[str, Any]]) -> None:
+    echo_table(("owner", "table", "priority", "packets", "bytes", "match and actions"),
+               [(entry["owner"], f"{entry['table']} {entry['table_name'] or ''}".rstrip(), str(entry["priority"]),
+                 str(entry["packets"]), units.size(entry["bytes"]), " ".join(_words(entry))) for entry in entries],
+               ("priority", "packets", "bytes"))
 
 
 def _words(entry: dict[str, Any]) -> Iterator[str]:

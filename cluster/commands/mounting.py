@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cluster import current, mounts
+from cluster import current, machine_mounts, mounts
 from cluster.commands.connection import Target, connection_options, parts_option
 from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
@@ -33,6 +33,7 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
     The mount runs in the background until `speedwell umount`.
     """
     place = mounts.locate(mountpoint)
+    shells = machine_mounts.enter()
     with target.connect(for_bytes=True) as client:
         client.require_dataservers()    # else programs would find names without bytes
     processes = _processes()
@@ -48,6 +49,7 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
         argv += ["--strong"] if strong else []
         if not foreground:
             processes.start(Command(_name(place), argv))
+            machine_mounts.show(shells, place)
             echo(f"mounted at {place}")
     if foreground:
         os.execv(argv[0], argv)
@@ -64,6 +66,8 @@ def umount(mountpoint: Path, force: bool) -> None:
         raise InvalidSetting(f"{place} is not a mount point")
     if not there.filesystem.startswith("fuse"):
         raise InvalidSetting(f"{place} is a mount of {there.source} ({there.filesystem}), not of Speedwell")
+    mounts.unmount(place, lazy=force)
+    machine_mounts.enter()
     unmount(place, force)
 
 

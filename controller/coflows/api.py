@@ -81,7 +81,7 @@ class CoflowsApi:
         return models.MeterList(without_meter=self._service.forwarding.flow_installer.unmetered, meters=[
             models.FlowMeter(dpid=dpid, switch_name=self._state.name_of(dpid), meter=meter.meter_id,
                              rate_bps=1000 * meter.rate_kbps, burst_bits=1000 * meter.burst_kbits,
-                             **_ends(five_tuple))
+                             **self._state.named_ends(five_tuple))
             for dpid, meter, five_tuple in metered])
 
     def _places(self) -> dict[bytes, int]:
@@ -114,17 +114,12 @@ class CoflowsApi:
             "placed" if placed and nodes and self._service.is_confirmed(five_tuple) else
             "default" if refused or (assignment and not nodes) else "waiting")
         return models.CoflowMember(
-            **_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",
+            **self._state.named_ends(five_tuple), protocol="tcp" if five_tuple.protocol == 6 else "udp",
             remaining_bytes=flow.remaining_bytes, measured_bytes=flow.measured_bytes,
             queue=_queue(assignment) if assignment else "best-effort",
             rate_bps=assignment.rate_bps if assignment else None,
             meter=placed.meter.meter_id if placed and placed.meter else None,
             path=nodes, path_names=[self._state.name_of(node) for node in nodes], state=state, problem=problem)
-
-
-def _ends(five_tuple: FiveTuple) -> dict[str, Any]:
-    return {"source": five_tuple.source, "source_port": five_tuple.source_port,
-            "destination": five_tuple.destination, "destination_port": five_tuple.destination_port}
 
 
 def _queue(assignment: Assignment) -> str:

@@ -17,7 +17,9 @@ class CoflowMember(OutputModel):
     """A flow of a coflow, in the direction of its bytes."""
 
     source: Ipv4
+    source_name: NodeName
     destination: Ipv4
+    destination_name: NodeName
     source_port: Port
     destination_port: Port
     protocol: Literal["tcp", "udp"]
@@ -70,8 +72,10 @@ class FlowMeter(OutputModel):
     rate_bps: int
     burst_bits: int
     source: Ipv4
+    source_name: NodeName
     source_port: int
     destination: Ipv4
+    destination_name: NodeName
     destination_port: int
 
 

@@ -107,8 +107,8 @@ class NetworkApi:
         return {host.port_key: host.ip for host in self._state.hosts.values()}
 
     def _hosts(self) -> list[models.Host]:
-        return [models.Host(ip=host.ip, mac=host.mac, dpid=host.dpid, port=host.port_no,
-                            switch_name=self._state.name_of(host.dpid))
+        return [models.Host(ip=host.ip, name=self._state.name_of(host.ip), mac=host.mac, dpid=host.dpid,
+                            port=host.port_no, switch_name=self._state.name_of(host.dpid))
                 for _, host in sorted(self._state.hosts.items())]
 
     def _links(self) -> list[models.Link]:

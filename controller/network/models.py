@@ -53,6 +53,7 @@ class LinkList(OutputModel):
 
 class Host(OutputModel):
     ip: Ipv4
+    name: NodeName
     mac: str
     dpid: Dpid
     switch_name: NodeName

@@ -48,7 +48,7 @@ class PlacementsApi:
             file.writer, 8.0 * file.size_bytes,
             self._candidates(file.candidates) if file.candidates is not None else shared or (),
             file.replicas, file.racks, file.least_pods) for file in body.files]
-        return models.Placements(placements=list(map(_placement, self._service.place(requests))))
+        return models.Placements(placements=list(map(self._placement, self._service.place(requests))))
 
     @route("GET", "/v1/placements", summary="The placements whose transfers are expected to run", tag="placements",
            response=models.ExpectedTransfers, query=("offset", "limit"))
@@ -56,8 +56,11 @@ class PlacementsApi:
         now = time.monotonic()
         found, page = page_of(self._service.expected(), offset, limit)
         return models.ExpectedTransfers(placements=[models.ExpectedTransfer(
-            id=expected.id, writer=expected.request.writer, size_bytes=expected.size_bytes,
+            id=expected.id, writer=expected.request.writer,
+            writer_name=self._state.name_of(expected.request.writer), size_bytes=expected.size_bytes,
             destinations=[destination.host for destination in expected.placement.destinations],
+            destination_names=[self._state.name_of(destination.host)
+                               for destination in expected.placement.destinations],
             rate_bps=_finite(expected.placement.rate_bps), age_seconds=now - expected.placed_at,
             expected_seconds=expected.placement.duration_seconds, flows=len(expected.flows))
             for expected in found], **page)
@@ -67,6 +70,20 @@ class PlacementsApi:
     def delete_placement(self, id: PlacementId) -> None:  # noqa: A002
         """Its links are free for others at once. One whose time is over needs no deleting."""
         self._service.end(id)
+
+    def _placement(self, outcome: Expected | ImpossiblePlacement) -> models.Placement:
+        if isinstance(outcome, ImpossiblePlacement):
+            return models.Placement(id=None, destinations=[], rate_bps=None, expected_seconds=0.0, passed_over={},
+                                    passed_over_names={}, refused=models.Refusal(
+                                        constraint=outcome.constraint, detail=str(outcome)))
+        placement = outcome.placement
+        return models.Placement(
+            id=outcome.id, rate_bps=_finite(placement.rate_bps), expected_seconds=placement.duration_seconds,
+            destinations=[models.Destination(host=destination.host, host_name=self._state.name_of(destination.host),
+                                             residual_bps=_finite(destination.residual_bps))
+                          for destination in placement.destinations],
+            passed_over=placement.passed_over, refused=None,
+            passed_over_names={host: self._state.name_of(host) for host in placement.passed_over})
 
     def _candidates(self, candidates: Sequence[models.Candidate]) -> tuple[Candidate, ...]:
         return tuple(Candidate(
@@ -82,18 +99,6 @@ class PlacementsApi:
 
     def _pod_of(self, host: str) -> str:
         return min(self._tiers.pod_of(host), default="")
-
-
-def _placement(outcome: Expected | ImpossiblePlacement) -> models.Placement:
-    if isinstance(outcome, ImpossiblePlacement):
-        return models.Placement(id=None, destinations=[], rate_bps=None, expected_seconds=0.0, passed_over={},
-                                refused=models.Refusal(constraint=outcome.constraint, detail=str(outcome)))
-    placement = outcome.placement
-    return models.Placement(
-        id=outcome.id, rate_bps=_finite(placement.rate_bps), expected_seconds=placement.duration_seconds,
-        destinations=[models.Destination(host=destination.host, residual_bps=_finite(destination.residual_bps))
-                      for destination in placement.destinations],
-        passed_over=placement.passed_over, refused=None)
 
 
 def _finite(rate_bps: float) -> float | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from controller.rest.fields import InputModel, Ipv4, OutputModel
+from controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
 from controller.rest.pages import Page
 
 MAX_FILE_BYTES = 1 << 50
@@ -76,6 +76,7 @@ class Destination(OutputModel):
     """A machine that gets a replica."""
 
     host: Ipv4
+    host_name: NodeName
     residual_bps: float | None = Field(description="What was left at the tightest place on the way into it, its disk "
                                        "included, in bits/s; null if nothing bounds it.")
 
@@ -95,6 +96,7 @@ class Placement(OutputModel):
     rate_bps: float | None = Field(description="What the chain is expected to carry, in bits/s; null: no bound.")
     expected_seconds: float = Field(ge=0, description="For how long its links are expected to be busy.")
     passed_over: dict[str, str] = Field(description="Why the other candidates were not taken, by host.")
+    passed_over_names: dict[str, NodeName] = Field(description="What these hosts are called.")
     refused: Refusal | None
 
 
@@ -109,7 +111,9 @@ class ExpectedTransfer(OutputModel):
 
     id: str
     writer: Ipv4
+    writer_name: NodeName
     destinations: list[Ipv4]
+    destination_names: list[NodeName]
     size_bytes: int
     rate_bps: float | None
     age_seconds: float = Field(ge=0)

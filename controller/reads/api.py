@@ -137,7 +137,8 @@ class ReadsApi:
         connection = part.five_tuple
         return {
             "number": part.number,
-            "replica": models.ReplicaAddress(host=connection.source, port=connection.source_port),
+            "replica": models.PlacedReplica(host=connection.source, port=connection.source_port,
+                                            host_name=self._state.name_of(connection.source)),
             "client_port": connection.destination_port,
             "offset_bytes": part.offset_bytes,
             "size_bytes": part.size_bytes,
@@ -152,8 +153,8 @@ class ReadsApi:
 
     def _read_state(self, read: Read, flows: dict[str, ReadFlow], now: float) -> models.ReadState:
         return models.ReadState(
-            id=read.id, client=read.client, size_bytes=read.size_bytes, file_id=read.file_id,
-            placement_id=read.placement_id,
+            id=read.id, client=read.client, client_name=self._state.name_of(read.client),
+            size_bytes=read.size_bytes, file_id=read.file_id, placement_id=read.placement_id,
             age_seconds=now - read.started_at, revision=_revision(read), **_policies(read),
             parts=[self._part_state(part, flows, now) for part in read.parts if part.placed])
 
@@ -166,8 +167,7 @@ class ReadsApi:
     def _flow(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.PlacedFlow:
         connection = part.five_tuple
         return models.PlacedFlow(
-            id=part.flow_id, read_id=part.read_id, source=connection.source, source_port=connection.source_port,
-            destination=connection.destination, destination_port=connection.destination_port, protocol="tcp",
+            id=part.flow_id, read_id=part.read_id, **self._state.named_ends(connection), protocol="tcp",
             size_bytes=part.size_bytes, transferred_bytes=part.transferred_bytes, rate_bps=part.measured_bps,
             **self._path(part), **_share(part, flows, now))
 

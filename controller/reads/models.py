@@ -64,12 +64,20 @@ class ReadBody(InputModel):
         return self
 
 
+class PlacedReplica(OutputModel):
+    """The replica that a part comes from."""
+
+    host: Ipv4
+    host_name: NodeName
+    port: Port
+
+
 class PlacedPart(OutputModel):
     """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
     together; offsets of parts that came later are 0, as the client knows what it has left."""
 
     number: int = Field(ge=0, description="What the part is called, among those of its read.")
-    replica: ReplicaAddress
+    replica: PlacedReplica
     client_port: Port
     offset_bytes: int = Field(ge=0, description="Where the part starts, from the start of the read.")
     size_bytes: int = Field(ge=0)
@@ -107,6 +115,7 @@ class ReadState(OutputModel):
 
     id: str
     client: Ipv4
+    client_name: NodeName
     size_bytes: int
     file_id: str | None
     placement_id: str | None = Field(description="Of /v1/placements: these bytes are written to `client`, as that "
@@ -128,8 +137,10 @@ class PlacedFlow(OutputModel):
     id: str = Field(description="The cookie of its entry, 16 hex digits.")
     read_id: str
     source: Ipv4
+    source_name: NodeName
     source_port: Port
     destination: Ipv4
+    destination_name: NodeName
     destination_port: Port
     protocol: Literal["tcp"]
     path: list[Node]

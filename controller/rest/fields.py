@@ -58,4 +58,5 @@ DpidInput = Annotated[str, BeforeValidator(parse_dpid), WithJsonSchema({
     "description": "A datapath id: 16 hex digits or 0x… are hex, other digits alone are decimal."})]
 Dpid = Annotated[str, Field(pattern="^[0-9a-f]{16}$", description="A datapath id, always 16 hex digits.")]
 Node = Annotated[str, Field(description="A node of the network: a switch's dpid (16 hex digits) or a host's IP.")]
-NodeName = Annotated[str, Field(description="The node's name for people; a host is named by its IP.")]
+NodeName = Annotated[str, Field(description="The node's name for people; that of a host is from the setting "
+                                            "`hosts_file`, or else its IP.")]

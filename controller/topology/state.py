@@ -16,10 +16,12 @@ from typing import Any
 
 from controller.errors import InvalidPort, NoSuchPath, SwitchGone
 from controller.loops import Loops
+from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Link, Network
 from controller.settings import Settings
 from controller.switches.entries import dpid_hex
 from controller.switches.transactions import Confirmations
+from controller.topology.host_names import read_host_names
 from controller.topology.refusals import Refusals
 
 PortKey = tuple[str, int]
@@ -71,10 +73,13 @@ class HostLocation:
 
 
 class NetworkState:
-    """The shared state. Look-ups raise nothing unless their docstring says so."""
+    """The shared state. Look-ups raise nothing unless their docstring says so. Raises InvalidSettings for a
+    `hosts_file` that is none."""
 
     def __init__(self, settings: Settings | None = None, loops: Loops | None = None) -> None:
         self.settings = settings or Settings()
+        hosts_file = self.settings.hosts_file
+        self._host_names = {} if hosts_file is None else read_host_names(hosts_file)
         self.confirmations = Confirmations(loops)
         self.network = Network()
         self.datapaths: dict[str, Any] = {}
@@ -115,9 +120,15 @@ class NetworkState:
             for key, port in self.ports.items())
 
     def name_of(self, node: str) -> str:
-        """What people call a node: a switch's name, or the node itself."""
+        """What people call a node: a switch's or host's name, or the node itself if it has none."""
         switch = self.switches.get(node)
-        return switch.name if switch else node
+        return switch.name if switch else self._host_names.get(node, node)
+
+    def named_ends(self, flow: FiveTuple) -> dict[str, Any]:
+        """Addresses, names and ports of both ends of a flow, as the REST interface calls them."""
+        return {"source": flow.source, "source_name": self.name_of(flow.source), "source_port": flow.source_port,
+                "destination": flow.destination, "destination_name": self.name_of(flow.destination),
+                "destination_port": flow.destination_port}
 
     def port_toward(self, dpid: str, neighbour: str) -> int:
         """The port of a switch that leads to a neighbouring switch (datapath id) or host (IP). Raises NoSuchPath."""

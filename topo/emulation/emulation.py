@@ -16,7 +16,7 @@ from topo.emulation import congestion_control as tcp
 from topo.emulation.errors import EmulationError
 from topo.emulation.reservation import Reservation
 from topo.emulation.settings import Settings
-from topo.fabric import Fabric
+from topo.fabric import Fabric, hosts_file
 from topo.fabric.addresses import MACHINE_ADDRESS
 
 if TYPE_CHECKING:
@@ -120,6 +120,11 @@ class Emulation:
     def switch_pid(self, name: str) -> int:
         """A process in the namespace of a switch, as `host_pid`; raises `UnknownNode`."""
         return int(self._switch(name).pid)
+
+    @property
+    def hosts_file(self) -> Path:
+        """The names of all nodes, in the format of /etc/hosts."""
+        return self.directory / hosts_file.NAME
 
     def announce_hosts(self) -> None:
         """Let every host send an ARP request, from which a controller learns where it is.

@@ -23,7 +23,7 @@ from topo.emulation.prompt import FabricCLI
 from topo.emulation.reservation import RUN_DIRECTORY, Reservation
 from topo.emulation.settings import FailMode, Settings
 from topo.emulation.topology import FabricTopo
-from topo.fabric import Fabric, InvalidFabric
+from topo.fabric import Fabric, InvalidFabric, hosts_file
 from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
 from topo.fabric_spec import PARAMETERS, build, read_fabric
 
@@ -153,7 +153,13 @@ class SpeedwellController(Controller):  # type: ignore[misc]
         super().__init__(name, **{
             "command": program, "ip": MACHINE_ADDRESS,
             "cargs": f"--openflow-host {MACHINE_ADDRESS} --openflow-port %d --rest-host {MACHINE_ADDRESS} "
-                     f"--rest-port {_REST_PORT}", **params})
+                     f"--rest-port {_REST_PORT}{self._hosts_option()}", **params})
+
+    @staticmethod
+    def _hosts_option() -> str:
+        """The names of a fabric's hosts; there are none with a topology of Mininet's own."""
+        file = RUN_DIRECTORY / "mn" / hosts_file.NAME
+        return f" --hosts-file {file}" if file.exists() else ""
 
     def checkListening(self) -> None:  # noqa: N802
         """The management network is made for this run: nobody listens there yet."""

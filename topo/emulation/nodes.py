@@ -18,7 +18,9 @@ from topo.emulation.management import ManagementNetwork
 from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT, OpenVSwitch
 from topo.emulation.requirements import DatapathType
 from topo.emulation.settings import Settings
+from topo.fabric import Fabric
 from topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS
+from topo.fabric.hosts_file import NAME, hosts_file
 
 _CONTROLLER_MAX_BACKOFF_MILLISECONDS = 1000
 _CONTROLLER_INACTIVITY_PROBE_MILLISECONDS = 5000
@@ -34,6 +36,15 @@ class Site:
     datapath_type: DatapathType
     congestion_control: str
     management: ManagementNetwork = field(default_factory=ManagementNetwork)
+    hosts_file: Path | None = None
+    """What shells on the nodes have as /etc/hosts; None: the machine's."""
+
+    def name_hosts(self, fabric: Fabric) -> None:
+        """Let names of the fabric resolve on its nodes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.hosts_file = self.directory / NAME
+        machines = Path("/etc/hosts")
+        self.hosts_file.write_text(hosts_file(fabric, machines.read_text() if machines.exists() else ""))
 
 
 class _EmulatedNode(Node):  # type: ignore[misc]
@@ -48,7 +59,10 @@ class _EmulatedNode(Node):  # type: ignore[misc]
     def _popen(self, cmd: list[str], **params: Any) -> Any:
         if cmd[:2] == ["mnexec", "-cdn"]:
             # mnexec's namespaces would hide from this shell what is mounted later, filesystems of ours included
-            cmd = ["unshare", "--net", "mnexec", "-cd", *cmd[2:]]
+            cmd = ["mnexec", "-cd", *cmd[2:]]
+            if self.site.hosts_file is not None:
+                cmd = processes.with_host_names(self.site.hosts_file, cmd)
+            cmd = ["unshare", "--net", *cmd]
         return super()._popen(cmd, **{**params, "env": processes.environment(self.site.marker, params.get("env"))})
 
 

@@ -27,6 +27,13 @@ def in_namespace(pid: int, argv: Sequence[str]) -> list[str]:
     return ["nsenter", f"--net=/proc/{pid}/ns/net", "--", *argv]
 
 
+def with_host_names(hosts_file: Path | str, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` with another /etc/hosts, in mounts of its own: what is mounted there stays
+    there, what the machine mounts later comes in where the machine's mounts are shared."""
+    return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", 'mount --bind "$0" /etc/hosts; exec "$@"',
+            str(hosts_file), *argv]
+
+
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, standard_input: str | None = None,
         what: str, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> str:
     """Standard output of a command; raises `EmulationError` with `what` failed and what the command said."""

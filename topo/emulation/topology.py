@@ -15,6 +15,7 @@ class FabricTopo(Topo):  # type: ignore[misc]
     def __init__(self, fabric: Fabric, site: Site) -> None:
         self.fabric = fabric
         self._site = site
+        site.name_hosts(fabric)
         super().__init__()
 
     def build(self, *_args: Any, **_params: Any) -> None:

@@ -1,8 +1,11 @@
 """Commands on the machine that emulates a fabric, outside of all its hosts, work as on a host."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 import requests
@@ -54,6 +57,53 @@ def test_files_are_put_read_checked_and_mounted_from_the_machine_itself(cluster,
     assert mounts.mounted(place) is None
     inside = speedwell.ok("enter", "p1r0h0", "speedwell", "cat", "/made here", *here, binary=True)
     assert inside == b"on the mount"
+
+
+def test_names_resolve_on_every_node_and_in_what_the_controller_says(cluster, tmp_path):
+    speedwell, before = Speedwell(tmp_path / "state"), Path("/etc/hosts").read_bytes()
+    address = {host.name: host.ip for host in SMALL.hosts}
+    for node in ("p1r0h1", "core0", "machine"):
+        assert speedwell.ok("enter", node, "getent", "ahostsv4", "p0r0h0").split()[0] == address["p0r0h0"], node
+        health = speedwell.ok("enter", node, "curl", "-sS", "--fail-with-body", "http://controller:8080/v1/health")
+        assert json.loads(health)["status"] == "ok"
+    assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "p0r0h0")
+    assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "edge-p0r0")
+    assert Path("/etc/hosts").read_bytes() == before
+    known = requests.get(f"{cluster['controller']}/v1/hosts", timeout=5).json()["hosts"]
+    assert {host["name"]: host["ip"] for host in known if host["name"] != "machine"} == address
+
+
+def test_what_a_shell_on_a_host_mounts_is_mounted_on_the_machine(cluster, tmp_path):
+    speedwell, place = Speedwell(tmp_path / "state"), tmp_path / "mnt"
+    here = f"--nameserver {cluster['nameserver']} --controller {cluster['controller']}"
+    script = f"speedwell mount {place} {here} && echo mine > {place}/file && cat {place}/file"
+    assert speedwell.ok("enter", "p1r0h0", "sh", "-c", script).endswith("mine\n")
+    try:
+        assert (place / "file").read_bytes() == b"mine\n"
+    finally:
+        speedwell.ok("enter", "p0r0h0", "sh", "-c", f"cat {place}/file && speedwell umount {place} && ls -A {place}")
+    assert mounts.mounted(place) is None and not list(place.iterdir())
+
+
+def test_flows_are_told_by_owner(cluster, tmp_path):
+    speedwell = Speedwell(tmp_path / "state")
+    here = ("--nameserver", cluster["nameserver"], "--controller", cluster["controller"])
+    bridge = f"unix:{cluster['directory']}/switches/edge-p0r0/br0.mgmt"
+    subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge,
+                    "cookie=0x1234,table=40,priority=7,ip,nw_dst=10.9.9.9,actions=drop"], check=True, timeout=30)
+    counts = json.loads(speedwell.ok("flows", "--json", *here))
+    by_switch = {switch["switch_name"]: switch for switch in counts["switches"]}
+    assert by_switch.keys() == {switch.name for switch in SMALL.switches}
+    assert all(switch["entries"]["base"] > 10 for switch in by_switch.values())
+    assert by_switch["edge-p0r0"]["entries"]["strangers"] == 1 == counts["entries"]["strangers"]
+    dumped = subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge], check=True, timeout=30,
+                            capture_output=True, text=True).stdout
+    assert by_switch["edge-p0r0"]["total"] == dumped.count("cookie=")
+    shown = speedwell.ok("flows", *here).splitlines()
+    assert shown[0].split() == ["switch", "base", "reads", "coflows", "former", "strangers", "in", "all"]
+    assert {line.split()[0] for line in shown[1:]} == by_switch.keys() | {"in"}
+    stranger = speedwell.ok("flows", "edge-p0r0", "--owner", "strangers", *here)
+    assert "ipv4_dst=10.9.9.9" in stranger and "-> drop" in stranger and "1 entries on edge-p0r0" in stranger
 
 
 def test_up_again_brings_back_a_fabric_whose_supervisor_was_killed_with_its_files_and_settings(cluster, tmp_path):

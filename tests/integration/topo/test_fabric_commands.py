@@ -49,11 +49,16 @@ def test_prompt_runs_commands_on_hosts_and_switches(tmp_path: Path) -> None:
 
 def test_hosts_reach_each_other_through_the_started_controller(tmp_path: Path) -> None:
     with nothing_stays_behind():
-        done = fabric([*SMALL, "--ratio", "1"], "r0h0 ping -c 1 -W 2 r1h0\niperf r0h0 r1h0\n", tmp_path)
+        # the prompt puts addresses for words that are names; the last two lines leave that to the hosts
+        lines = ("r0h0 ping -c 1 -W 2 r1h0\niperf r0h0 r1h0\nr0h0 curl -sS http://controller:8080/v1/hosts\n"
+                 'leaf0 sh -c "getent ahostsv4 r1h0-mgmt"\n')
+        done = fabric([*SMALL, "--ratio", "1"], lines, tmp_path)
     assert done.returncode == 0, done.stdout
     assert "0% packet loss" in done.stdout, "the prompt came before the controller knew the network"
     throughput = re.search(r"r0h0 to r1h0: (\S+) Mbit/s by TCP in 5 s", done.stdout)
     assert throughput and 1 < float(throughput[1]) <= 80, done.stdout
+    assert '"ip":"10.0.1.1","name":"r1h0"' in done.stdout
+    assert re.search(r"^10\.255\.\S+ +STREAM r1h0-mgmt$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_command_that_is_terminated_takes_the_fabric_down(tmp_path: Path) -> None:
