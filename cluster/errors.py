@@ -42,3 +42,7 @@ class NotOnFabric(ClusterError):
 
 class ControllerSilent(ClusterError):
     """The SDN controller does not answer, or refuses."""
+
+
+class InvalidDump(ClusterError):
+    """A file is not a namespace's dump, or is damaged; the message names the line."""

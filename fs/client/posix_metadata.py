@@ -6,12 +6,13 @@ from typing import Any
 
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
+from fs.client.namespace_copies import NamespaceCopies
 from fs.errors import InvalidArgument
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
 
 
-class PosixMetadata:
+class PosixMetadata(NamespaceCopies):
     """Half of `fs.client.metadata.MetadataClient`, whose docstring says what holds for every method."""
 
     _cache: AttributeCache

@@ -47,8 +47,10 @@ class Contents:
         self._next_scan = 0.0
         self._first = True
 
-    def begin_again(self) -> None:
-        """Have everything reported from the first file on, and soon: another nameserver asks."""
+    def begin_again(self, *, lengths: bool = False) -> None:
+        """Have everything reported from the first file on, and soon: another nameserver asks. With `lengths` those
+        too: its namespace may be older than what is here."""
+        self._first = self._first or lengths
         self.is_complete = False
         self.reports = []
         self._unscanned = self._store.ids()

@@ -107,6 +107,8 @@ class Heartbeats:
         self._identity.check(reply)
         self._contents.reported()
         self._policy.value = reply.fsync or self._policy.value
+        if reply.adopt:
+            self._contents.begin_again(lengths=True)
         if not reply.rebuilding and not reply.lease_seconds:
             return   # it has just been adopted, or the namespace is an old copy: no orders
         self._lease.renew(sent_at, reply.lease_seconds)

@@ -22,7 +22,7 @@ SYMBOLIC_LINK: int = pb.SYMBOLIC_LINK
 SPECIAL_KINDS: frozenset[int] = frozenset({pb.FIFO, pb.SOCKET, pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE})
 
 SUPERBLOCK_KEY = b"!"
-_DENTRY_PREFIX = b"d"
+DENTRY_PREFIX = b"d"
 INODE_PREFIX = b"i"
 DATASERVER_PREFIX = b"s"
 DELETION_PREFIX = b"x"
@@ -149,7 +149,13 @@ class Inode:
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:
-    return _DENTRY_KEY.pack(_DENTRY_PREFIX, directory) + name
+    return _DENTRY_KEY.pack(DENTRY_PREFIX, directory) + name
+
+
+def dentry_directory(key: bytes) -> int:
+    """The inode of the directory that an entry with this key is in."""
+    directory: int = _DENTRY_KEY.unpack_from(key)[1]
+    return directory
 
 
 def dentry_name(key: bytes) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
+from fs.proto.speedwell_pb2 import NumberedDataserver
 from fs.store import Batch, Store, end_of_prefix
 
 LEASE_SECONDS = 3.0
@@ -85,6 +86,31 @@ class Registry:
                                       disk_left_bytes))
         return server
 
+    def introduce(self, batch: Batch, servers: Iterable[NumberedDataserver]) -> dict[str, int]:
+        """The number here of each dataserver by its id; those that are not known get one, and a record in `batch`.
+        They count once `introduced` is told of the batch. Raises StorageFailed if there are too many."""
+        numbers, free = {}, len(self._servers)
+        for server in servers:
+            number = self._numbers.get(server.dataserver_id)
+            if number is None:
+                number, free = free, free + 1
+                batch.put(dataserver_key(number), _encoded(Dataserver(
+                    number, server.dataserver_id, server.host, server.port, server.rack, server.pod)))
+            numbers[server.dataserver_id] = number
+        if free > MAX_DATASERVERS:
+            raise StorageFailed(f"there would be more than {MAX_DATASERVERS} dataservers")
+        return numbers
+
+    def introduced(self, batch: Batch, now_seconds: float) -> None:
+        """The dataservers that `introduce` has put into `batch` are written."""
+        for key, value in batch.changes.items():
+            if key.startswith(DATASERVER_PREFIX) and value is not None:
+                self._remember(Dataserver(**json.loads(value)), Status(now_seconds))
+
+    def was_heard(self, number: int) -> bool:
+        """Whether it has reported since the nameserver began to serve."""
+        return self._status[number].capacity_bytes is not None
+
     def set_draining(self, number: int, draining: bool) -> None:
         """Have a dataserver get no new replicas, or again."""
         server = replace(self._servers[number], draining=draining)
@@ -103,7 +129,7 @@ class Registry:
 
     def _write(self, server: Dataserver) -> None:
         batch = Batch()
-        batch.put(dataserver_key(server.number), json.dumps(asdict(server)).encode())
+        batch.put(dataserver_key(server.number), _encoded(server))
         self._store.write(batch)
 
     def _heard(self, server: Dataserver, now_seconds: float) -> bool:
@@ -188,3 +214,7 @@ class Registry:
         """All dataservers ever seen and not removed, by id."""
         return sorted(((self._servers[number], self._status[number]) for number in self.numbers()),
                       key=lambda pair: pair[0].dataserver_id)
+
+
+def _encoded(server: Dataserver) -> bytes:
+    return json.dumps(asdict(server)).encode()

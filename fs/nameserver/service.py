@@ -21,6 +21,7 @@ from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
+from fs.nameserver.namespace_copies import NamespaceCopies
 from fs.nameserver.outcomes import Outcomes
 from fs.nameserver.placement import place, with_room
 from fs.nameserver.placement_advice import PlacementAdvice
@@ -81,6 +82,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                              self.provenance, clock_seconds, clock_ns)
         self.questions = PlacementQuestions(advice, self.guard, self._namespace, self._registry, settings,
                                             clock_seconds)
+        self.copies = NamespaceCopies(self.guard, store, self._namespace, self._registry, self._recovery)
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names

@@ -39,7 +39,7 @@ class Trash(Tree):
     def __init__(self, store: Store, *, now_ns: int, deletion_grace_ns: int,
                  age_ns: Callable[[int], int] = int) -> None:
         super().__init__(store, now_ns=now_ns, deletion_grace_ns=deletion_grace_ns, age_ns=age_ns)
-        self._load_trash_policies()
+        self.load_trash_policies()
 
     # -------------------------------------------------------------- policies
 
@@ -55,13 +55,14 @@ class Trash(Tree):
         else:
             batch.delete(records.trash_policy_key(directory.number))
         self._write(batch)
-        self._load_trash_policies()
+        self.load_trash_policies()
 
     def trash_policies(self) -> list[TrashPolicy]:
         """With the paths that the directories had when they were set."""
         return sorted(self._trash_policies.values(), key=lambda policy: policy.path)
 
-    def _load_trash_policies(self) -> None:
+    def load_trash_policies(self) -> None:
+        """Read them from the store."""
         stop = end_of_prefix(records.TRASH_POLICY_PREFIX)
         self._trash_policies = {
             records.trash_policy_directory(key): TrashPolicy.FromString(value)

@@ -18,6 +18,9 @@ from fs.store.records import MalformedRecord, decode_changes, encode_changes
 HIDDEN_END = b"\x01"
 """Keys before it belong to stores and those who copy them, not to the namespace."""
 
+MAX_JOURNALED_BYTES = 2 << 20
+"""Of one batch. After a larger one copies are made anew, in parts of a size that one message takes."""
+
 STATE_KEY = b"\x00state"
 _STATE = struct.Struct(">16sQQQQ")
 _BEFORE, _BEHIND = 24, 32
@@ -96,8 +99,10 @@ class JournaledStore:
             self._settle()
         sequence = self._sequence + 1
         batch.changes[STATE_KEY] = self._state[:_BEFORE] + sequence.to_bytes(8, "big") + self._state[_BEHIND:]
-        if not self._doubtful:
-            self.journal.append(encode_changes(batch.changes.items()))
+        changes = encode_changes(batch.changes.items())
+        is_small = len(changes) <= MAX_JOURNALED_BYTES
+        if not self._doubtful and is_small:
+            self.journal.append(changes)
         try:
             self._store.write(batch)
         except DatabaseDamaged:
@@ -107,6 +112,8 @@ class JournaledStore:
             self._doubtful = True
             raise
         self._sequence = sequence
+        if not is_small:
+            self.journal.start_anew(sequence)
 
     def sync(self) -> None:
         self._store.sync()     # the journal is made again from other copies

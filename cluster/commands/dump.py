@@ -1,0 +1,73 @@
+"""speedwell dump, speedwell load"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import echo
+from cluster.errors import InvalidDump
+from cluster.progress import Meter
+
+STANDARD = "-"
+
+
+@click.command()
+@click.argument("file")
+@connection_options
+def dump(file: str, target: Target) -> None:
+    """Write the namespace to FILE, a JSON document a line; `-` is standard output.
+
+    It has all names, attributes, links, quotas and trash policies of one moment, and for each file which content it
+    has on which dataservers. It does not have a single byte of the files themselves, nor locks, open files without a
+    name and what lies in the trash. FILE gets its name when it is complete.
+    """
+    from cluster import namespace_file
+
+    place = Path(file)
+    with target.connect() as client, ExitStack() as cleanup:
+        stream: IO[bytes] = sys.stdout.buffer
+        new = place.with_name(f".{place.name}.{os.getpid()}")
+        if file != STANDARD:
+            stream = cleanup.enter_context(new.open("wb"))
+            cleanup.callback(new.unlink, missing_ok=True)
+        meter = cleanup.enter_context(Meter(place.name, None, "entries"))
+        count = namespace_file.write(client.metadata.dump(), stream, meter.advance)
+        stream.flush()
+        if file != STANDARD:
+            os.fsync(stream.fileno())
+            new.replace(place)
+    click.echo(f"{count} records in {'standard output' if file == STANDARD else place}", err=True)
+
+
+@click.command()
+@click.argument("file")
+@connection_options
+def load(file: str, target: Target) -> None:
+    """Fill the namespace of a new installation from FILE, which `speedwell dump` wrote; `-` is standard input.
+
+    Everything is checked first: all of it is loaded, or nothing. The files' bytes are found again on the dataservers
+    that have them; one that belongs to the former namespace needs `speedwell node adopt`. A file whose content no
+    dataserver has cannot be read, and `speedwell fsck` names it.
+    """
+    from cluster.namespace_file import NamespaceFile
+    from fs.errors import InvalidArgument
+
+    with ExitStack() as cleanup:
+        stream = sys.stdin.buffer if file == STANDARD else cleanup.enter_context(Path(file).open("rb"))
+        dumped = NamespaceFile(stream)
+        client = cleanup.enter_context(target.connect())
+        try:
+            loaded = client.metadata.load(dumped.records(), dumped.next_inode)
+        except InvalidArgument as error:
+            raise InvalidDump(f"{file}: {error}; nothing was loaded") from None
+    echo(f"{loaded.files} files and {loaded.directories} directories were loaded")
+    for name in loaded.silent:
+        echo(f"dataserver {name} holds some of their contents and has not reported here yet: start it with this "
+             f"nameserver, and if it belongs to another namespace, `speedwell node adopt {name}`")
