@@ -36,6 +36,11 @@ COMMANDS = {
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, remove, balance and others."),
     "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
+    "bench": ("cluster.commands.bench", "bench", "Measure how fast files are written, read, looked up and removed"
+              " in DIRECTORY."),
+    "warmup": ("cluster.commands.warmup", "warmup", "Have the dataservers read files into their memory."),
+    "dump": ("cluster.commands.dump", "dump", "Write the namespace to FILE, a JSON document a line."),
+    "load": ("cluster.commands.dump", "load", "Fill the namespace of a new installation from FILE."),
     "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),

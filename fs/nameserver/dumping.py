@@ -43,11 +43,12 @@ def _records(pairs: Iterator[tuple[bytes, bytes]], nameless: set[int]) -> Iterat
             directories.add(record.inode.number)
         elif kind == "inode":
             holders.update(record.inode.inode.content.replicas)
-        if (kind == "quota" and record.quota.directory not in directories) or \
-                (kind == "trash" and record.trash.directory not in directories) or \
-                (kind == "dataserver" and json.loads(value).get("removed") and record.dataserver.number not in holders):
-            continue
-        yield record
+        is_left_over = (kind == "quota" and record.quota.directory not in directories,
+                        kind == "trash" and record.trash.directory not in directories,
+                        kind == "dataserver" and json.loads(value).get("removed")
+                        and record.dataserver.number not in holders)
+        if not any(is_left_over):
+            yield record
 
 
 def _record(key: bytes, value: bytes) -> pb.NamespaceRecord | None:

@@ -1,0 +1,53 @@
+"""speedwell bench"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from cluster.commands.connection import Target, connection_options
+from cluster.commands.output import echo, echo_json
+from cluster.commands.sizes import Size
+from cluster.tables import echo_table
+from fs import units
+
+
+@click.command()
+@click.argument("directory", default="/")
+@click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+              help="So many at the same time, each with files of its own.")
+@click.option("--big-size", type=Size(), default="64MiB", show_default=True, help="Of the large file of each thread.")
+@click.option("--small-size", type=Size(), default="64KiB", show_default=True, help="Of each small file.")
+@click.option("--small-files", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N",
+              help="Small files of each thread.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list; rates in MiB/s or files/s, times in seconds.")
+@connection_options
+def bench(directory: str, threads: int, big_size: int, small_size: int, small_files: int, as_json: bool,
+          target: Target) -> None:
+    """Measure how fast files are written, read, looked up and removed in DIRECTORY.
+
+    The client library is measured, without a mount. Reads come from the dataservers' memory, where the files are as
+    they have just been written. Everything is removed at the end, also after Ctrl-C.
+    """
+    from cluster.bench import Work, run
+
+    if not big_size or not small_size:
+        raise click.UsageError("sizes begin at 1 byte", click.get_current_context())
+    work = Work(threads, big_size, small_size, small_files)
+    with target.connect(for_bytes=True) as client:
+        client.require_dataservers()
+        rows = run(client, client.follow(directory), work,
+                   lambda item: None if as_json else click.echo(f"{item} ...", err=True))
+    if as_json:
+        echo_json([asdict(row) for row in rows])
+        return
+    echo(f"{threads} thread{'s' if threads > 1 else ''}, each with {units.size(big_size)} in one file and "
+         f"{small_files} files of {units.size(small_size)}")
+    echo_table(("item", "rate", "unit", "time per file"),
+               [(row.item, f"{row.rate:.1f}", row.unit, _time(row.seconds_each)) for row in rows],
+               ("rate", "time per file"))
+
+
+def _time(seconds: float) -> str:
+    return units.duration(seconds) if seconds >= 1 else f"{1000 * seconds:.2f} ms"
