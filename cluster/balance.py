@@ -1,6 +1,6 @@
 """What evening out the disks will move, as the nameserver decides it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fs.nameserver.recovery_plan import BALANCED_WITHIN, overfull
 from fs.proto.speedwell_pb2 import DataserverStatus
@@ -18,3 +18,8 @@ def to_move(statuses: Iterable[DataserverStatus]) -> dict[str, int]:
     mean = sum(used.values()) / len(used)
     return {disks[index].server.dataserver_id: round((used[index] - mean) * disks[index].capacity_bytes)
             for index in sorted(givers | takers)}
+
+
+def given(moves: Mapping[str, int]) -> int:
+    """The bytes that move in all."""
+    return sum(count for count in moves.values() if count > 0)

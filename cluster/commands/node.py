@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,8 +16,6 @@ from fs.command_line import Number
 
 if TYPE_CHECKING:
     from fs.client import Client
-
-POLL_SECONDS = 0.5
 
 
 @click.group()
@@ -60,13 +57,12 @@ def _state(alive: bool, draining: bool) -> str:
 @connection_options
 def drain(name: str, wait_seconds: float | None, target: Target) -> None:
     """Move all replicas away from the dataserver NAME; it gets no new ones."""
+    from cluster.follow import follow
+
     with target.connect() as client:
         client.metadata.set_draining(name, True)
-        deadline = time.monotonic() + (wait_seconds or 0.0)
+        follow(f"draining {name}", lambda: len(_wanted_elsewhere(client, name)), wait_seconds or 0.0, "entries")
         left = _wanted_elsewhere(client, name)
-        while left and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            left = _wanted_elsewhere(client, name)
         others = sum(status.server.alive and not status.draining for status in client.statistics().dataservers)
     stuck = sum(replicas > others for replicas in left)
     if stuck:
@@ -137,17 +133,27 @@ def adopt(name: str, target: Target) -> None:
 
 
 @node.command()
+@click.option("--wait", "wait_seconds", type=Number(0), metavar="SECONDS",
+              help="Wait until nothing is to move any more; exit code 1 if that takes longer.")
 @connection_options
-def balance(target: Target) -> None:
+def balance(wait_seconds: float | None, target: Target) -> None:
     """Move replicas in the background until all dataservers are about equally full."""
-    from cluster.balance import to_move
+    from cluster.balance import given, to_move
+    from cluster.follow import follow
 
     with target.connect() as client:
         moves = to_move(client.statistics().dataservers)
         if not moves:
             echo("0 moves: all dataservers in use are equally full, to 5 % of their disks")
             return
+        for name, count in moves.items():
+            echo(f"{name}: {'gives' if count > 0 else 'takes'} about {units.size(abs(count))}")
         client.metadata.balance()
-    for name, count in moves.items():
-        echo(f"{name}: {'gives' if count > 0 else 'takes'} about {units.size(abs(count))}")
-    echo("replicas move in the background; `speedwell node list` shows how far they are")
+        if wait_seconds is None:
+            echo("replicas move in the background; `speedwell node list` shows how far they are")
+            return
+        left = follow("balancing", lambda: given(to_move(client.statistics().dataservers)), wait_seconds, "bytes")
+    if left:
+        raise click.ClickException(f"about {units.size(left)} are still to move after "
+                                   f"{units.duration(wait_seconds)}; what is under way goes on")
+    echo("all dataservers in use are equally full, to 5 % of their disks")

@@ -122,6 +122,9 @@ def test_draining_moves_every_replica_and_undraining_lets_the_server_be_used_aga
     client.change("/sparse", Changes(size=SPARSE_BYTES))
     drained = speedwell(cluster, "node", "drain", "d2", "--wait", "40")
     assert (drained.returncode, drained.stderr) == (0, "")
+    *moved, last = drained.stdout.splitlines()
+    assert last == "d2 holds no replicas any more"
+    assert moved and all(line.startswith("draining d2: ") and line.endswith(" replicas moved") for line in moved)
     assert all_on(cluster, client, contents, {"d0", "d1", "d3"})
     assert client.lookup("/sparse").size == SPARSE_BYTES
     for replica in client.lookup("/sparse").replicas:
