@@ -188,3 +188,17 @@ def readable(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_mount_whose_servers_are_gone_for_good_says_so_and_can_be_taken_away(place, tmp_path):
+    """Each call ends 5 s after it began (docs/mount.md); the bound is for a machine that is five times slower."""
+    speedwell, directory, _ = place
+    beside = tmp_path / "beside"
+    speedwell.ok("mount", beside)
+    (beside / "file").write_bytes(b"content")
+    kill(directory, "supervisor", *(name for name in pids(directory) if name not in ("supervisor", "mount")))
+    for command in (["ls", beside], ["ls", "-l", beside], ["cat", beside / "file"], ["touch", beside / "new"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+        assert done.returncode != 0 and "Input/output error" in done.stderr, command
+    speedwell.ok("umount", beside)
+    assert mounts.mounted(beside) is None
