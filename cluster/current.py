@@ -150,4 +150,4 @@ def _read(path: Path) -> Current | None:
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return None
     except (ValueError, TypeError) as error:
-        raise InvalidState(f"{path} is not a pointer to an installation ({error}); remove it") from error
+        raise InvalidState(f"{path} is not a pointer to an installation: remove it") from error

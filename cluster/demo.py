@@ -31,11 +31,9 @@ from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
-from fs import units
+from fs import command_line, units
 from fs.client import Client
-from fs.errors import SpeedwellError
 from sim.experiments.report import Table
-from topo.emulation import EmulationError
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
 from topo.waiting import wait_for
@@ -68,7 +66,7 @@ class Stage:
               help="Congested reads with each policy; the table shows the medians.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path),
               help="Also write the results here.")
-def main(keep: bool, tree: Path, runs: int, json_file: Path | None) -> None:
+def command(keep: bool, tree: Path, runs: int, json_file: Path | None) -> None:
     """Show Speedwell at work: a mount on an emulated network whose controller steers every read."""
     console = Console()
     if not console.is_terminal:
@@ -76,14 +74,15 @@ def main(keep: bool, tree: Path, runs: int, json_file: Path | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         results = demonstrate(console, tree, runs, keep)
-    except (ClusterError, EmulationError, SpeedwellError) as error:
-        console.print(f"[red]demo:[/red] {error}", highlight=False, soft_wrap=True)
-        sys.exit(1)
     except KeyboardInterrupt:
-        console.print("demo: interrupted; everything is stopped")
-        sys.exit(130)
+        raise command_line.Interrupted from None
     if json_file:
         json_file.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def main() -> None:
+    """Entry of `scripts/demo`."""
+    sys.exit(command_line.run(command, "demo"))
 
 
 def demonstrate(console: Console, tree: Path, runs: int, keep: bool) -> list[dict[str, Any]]:

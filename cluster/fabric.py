@@ -34,6 +34,7 @@ from cluster.registration import wait_for_dataservers
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy
+from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
@@ -295,8 +296,7 @@ def read_settings(**values: Any) -> FabricSettings:
     try:
         return FabricSettings(**values)
     except ValidationError as error:
-        reasons = [f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
-                   .lstrip(": ")
+        reasons = [": ".join(filter(None, (".".join(map(str, detail["loc"])), reason(detail))))
                    for detail in error.errors()]
         raise InvalidSetting("; ".join(reasons)) from error
     except InvalidFabric as error:

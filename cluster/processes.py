@@ -171,8 +171,8 @@ class Processes:
             self.records = [ProcessRecord(**record) for record in state["processes"]] if same_boot else []
             self.settings = dict(state["settings"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidState(f"{self.state_file} is not a state file of this version of Speedwell "
-                               f"({error}); if no process of it runs any more, remove it") from error
+            raise InvalidState(f"{self.state_file} is not a state file of this version of Speedwell; "
+                               "if no process of it runs any more, remove it") from error
 
     def save(self) -> None:
         """Replace the state file atomically; it is on disk when this returns."""

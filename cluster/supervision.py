@@ -159,7 +159,7 @@ def told(directory: Path) -> dict[str, Told] | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidState(f"{path} is damaged ({error}); remove it") from error
+        raise InvalidState(f"{path} is damaged: remove it") from error
 
 
 def _file(directory: Path) -> Path:

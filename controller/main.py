@@ -9,13 +9,14 @@ import sys
 import warnings
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from controller.errors import ControllerError, InvalidSettings
+from controller.errors import InvalidSettings
 from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
+from fs import command_line
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "queues.app", "network.app", "rest.app")
@@ -29,7 +30,8 @@ YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS = 20_000, 5, 50
 At Python's own thresholds that takes a twentieth of the processor."""
 
 
-@click.command(context_settings={"auto_envvar_prefix": "SPEEDWELL_CONTROLLER", "show_default": True})
+@click.command("speedwell-controller", context_settings={
+    "help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SPEEDWELL_CONTROLLER", "show_default": True})
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
 @click.option("--openflow-host", metavar="ADDRESS", help="Address that switches connect to.  [default: 127.0.0.1]")
 @click.option("--openflow-port", type=int, help="0 means any free port.  [default: 6653]")
@@ -52,29 +54,27 @@ At Python's own thresholds that takes a twentieth of the processor."""
               help="Into which queues ports between switches are sliced: none (default), mincof or priorities.")
 @policy_path_option
 @click.option("--log-level", metavar="LEVEL", help="debug, info (default), warning or error.")
-def main(config: Path | None, **given: Any) -> None:
+def command(config: Path | None, **given: Any) -> None:
     """Run the SDN controller until it gets SIGTERM or SIGINT.
 
     Every option may also be given in the environment (SPEEDWELL_CONTROLLER_REST_PORT) or in the file of --config
     (rest_port = 8080), which takes the settings that have no option too.
     """
-    try:
-        settings = load_settings(config, **given)
-    except InvalidSettings as error:
-        sys.exit(f"speedwell-controller: {error}")
-    _run(settings)
+    _run(load_settings(config, **given))
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    sys.exit(command_line.run(command, "speedwell-controller", arguments, wrong_usage=(InvalidSettings,)))
 
 
 def _run(settings: Settings) -> None:
     _patch()
     # Ryu and the applications may only be imported once the standard library is patched.
-    from controller.running import AddressTaken, Controller
+    from controller.running import Controller
 
     stop = _stop_signal()
-    try:
-        controller = Controller(settings, _applications(settings))
-    except (AddressTaken, ControllerError) as error:
-        sys.exit(f"speedwell-controller: {error}")
+    controller = Controller(settings, _applications(settings))
     # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
     gc.collect()
     gc.freeze()

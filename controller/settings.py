@@ -35,7 +35,12 @@ def _datapath_id(entry: str) -> str:
     dpid, at, address = entry.lower().partition("@")
     if not re.fullmatch("[0-9a-f]{16}", dpid):
         raise ValueError(f"{dpid!r} is not a datapath id of 16 hexadecimal digits")
-    return f"{dpid}@{ip_address(address)}" if at else dpid
+    if not at:
+        return dpid
+    try:
+        return f"{dpid}@{ip_address(address)}"
+    except ValueError:
+        raise ValueError(f"{address!r} is not an IP address") from None
 
 
 def _switch_ports(entry: str) -> str:
@@ -193,8 +198,12 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     if file is not None:
         try:
             values = tomllib.loads(file.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InvalidSettings(f"cannot read the settings in {file}: {error}") from error
+        except OSError as error:
+            raise InvalidSettings(f"cannot read the settings in {file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidSettings(f"cannot read the settings in {file}: it is no text in UTF-8") from error
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidSettings(f"cannot read the settings in {file}: it is no TOML: {error}") from error
     values |= {key: value for key, value in given.items() if value is not None}
     try:
         return Settings(**values)

@@ -1,5 +1,7 @@
 """Addresses as users write them."""
 
+from ipaddress import ip_address
+
 from fs.errors import InvalidArgument
 
 
@@ -9,7 +11,24 @@ def parse_address(text: str, field: str, lowest_port: int = 1) -> tuple[str, int
     Raises InvalidArgument, which names `field`.
     """
     host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not (port.isascii() and port.isdigit()) or not lowest_port <= int(port) <= 65535:
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if is_bracketed else host
+    if not separator or not _is_host(host, is_bracketed) or not (port.isascii() and port.isdigit()) \
+            or not lowest_port <= int(port) <= 65535:
         raise InvalidArgument(f"{field}: {text!r} is not HOST:PORT with a port from {lowest_port} to 65535")
     return host, int(port)
+
+
+def _is_host(host: str, is_bracketed: bool) -> bool:
+    if is_bracketed:
+        return is_ip(host) and ":" in host
+    return bool(host) and host.isprintable() and not set(host) & set(" []/@,:")
+
+
+def is_ip(text: str) -> bool:
+    """Whether it is an address of IPv4 or IPv6."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from fs.errors import ProtocolError, SpeedwellError
+from fs import units
+from fs.errors import ProtocolError, SpeedwellError, reason
 from fs.interface import checksums_in_hardware
 
 MAGIC = b"SPW1"
@@ -299,7 +300,7 @@ class Channel:
     def _lost(self, error: OSError) -> ConnectionLost:
         if isinstance(error, BlockingIOError):
             return ConnectionLost(f"{self.peer} moved no byte within the time allowed")
-        return ConnectionLost(f"the connection to {self.peer} broke: {error.strerror or error}")
+        return ConnectionLost(f"the connection to {self.peer} broke: {reason(error)}")
 
 
 def connect(host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -316,9 +317,9 @@ def connect(host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SE
         return Channel(connection, stall_timeout_seconds)
     except OSError as error:
         connection.close()
-        reason = f"no answer within {timeout_seconds:g} s" if isinstance(error, TimeoutError) else (
-            error.strerror or str(error))
-        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from None
+        is_late = isinstance(error, TimeoutError)
+        why = f"no answer within {units.duration(timeout_seconds)}" if is_late else reason(error)
+        raise ConnectionLost(f"cannot connect to {host}:{port}: {why}") from None
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -3,13 +3,15 @@
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 """
 
-import errno
 import math
 import os
+import re
 import sys
 from typing import Any
 
 import click
+
+from fs.errors import reason
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
@@ -61,28 +63,32 @@ def explain(error: Exception) -> str:
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     if isinstance(error, click.ClickException):
-        return " ".join(error.format_message().split()).rstrip(".,")     # choices come in many lines
+        return _own_words(" ".join(error.format_message().split()).rstrip(".,"))    # choices come in many lines
     if isinstance(error, OSError) and error.strerror:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         return ": ".join([" -> ".join(str(name) for name in names), reason(error)] if names else [reason(error)])
     if type(error).__module__.partition(".")[0] in ROOMS:
-        return str(error)
-    return (f"unexpected {type(error).__name__}: {error} "
+        return reason(error)
+    return (f"unexpected {type(error).__name__}: {reason(error)} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
 
 
-def reason(error: BaseException) -> str:
-    """Why something failed, without numbers and names of Python's; never empty."""
-    if isinstance(error, TimeoutError):
-        return error.strerror or "no answer in time"
-    if isinstance(error, OSError) and error.errno:
-        # resolvers have error numbers of their own
-        return error.strerror or os.strerror(error.errno)
-    text = str(error).strip()
-    return text or _IN_WORDS.get(type(error).__name__, type(error).__name__)
+def _own_words(message: str) -> str:
+    """What click says of a number, as a person would."""
+    message = re.sub(r"is not a valid integer( range)?", "is not a whole number", message)
+    message = re.sub(r"is not a valid float( range)?", "is not a number", message)
+    return re.sub(r"is not in the range (\S+)", lambda found: f"must be {_bounds(found[1])}", message)
 
 
-_IN_WORDS = {"EOFError": "the connection was closed", "ConnectionResetError": os.strerror(errno.ECONNRESET)}
+def _bounds(text: str) -> str:
+    """`1<=x<16` in words."""
+    found = re.fullmatch(r"(?:([^<=]+)(<=?))?x(?:(<=?|>=?)([^<=>]+))?", text)
+    if found is None:
+        return f"in {text}"
+    low, low_sign, sign, bound = found.groups()
+    if low is not None and sign is not None:
+        return f"{'from' if low_sign == '<=' else 'above'} {low} {'to' if sign == '<=' else 'and below'} {bound}"
+    return f"{ {'<=': 'at most', '<': 'below', '>=': 'at least', '>': 'above'}[sign]} {bound}"
 
 
 def _fail(name: str, message: str, code: int) -> int:

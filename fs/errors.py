@@ -4,7 +4,21 @@ A message is one sentence a user can act on; it names the file, the field or the
 """
 
 import errno
+import os
 from typing import ClassVar
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, as the end of a sentence: never empty, without Python's numbers and names of errors where
+    the system has words."""
+    words = error.strerror if isinstance(error, OSError) else None
+    if not words and isinstance(error, OSError) and error.errno:
+        words = os.strerror(error.errno)
+    return words or str(error).strip() or _WITHOUT_WORDS.get(type(error), type(error).__name__)
+
+
+_WITHOUT_WORDS: dict[type[BaseException], str] = {TimeoutError: "no answer in time",
+                                                  EOFError: "the connection was closed"}
 
 
 class SpeedwellError(Exception):

@@ -92,11 +92,10 @@ def error_from(error: Any, server: str) -> SpeedwellError:
     if kind is not None:
         return kind(error.details())
     if is_transport_failure(error):
-        reason = error.details() or error.code().name
-        return NameserverUnavailable(f"the nameserver at {server} does not answer: {reason}")
+        return NameserverUnavailable(f"the nameserver at {server} does not answer")
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return NotSupported(f"the server at {server} does not know this request: is it a nameserver?")
-    return InternalError(f"the nameserver at {server} failed: {error.details() or error.code().name}")
+    return InternalError(f"the nameserver at {server} failed: {error.details() or 'its log says why'}")
 
 
 def named_error(name: str, message: str) -> SpeedwellError:

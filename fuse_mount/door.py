@@ -3,12 +3,16 @@
 import errno
 import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from fs.errors import SpeedwellError
 
 log = logging.getLogger(__name__)
+
+QUOTA_TOLD_SECONDS = 10.0
+_quota_told_at = float("-inf")
 
 Path = str | bytes
 """Paths arrive as bytes, or as text from a library that decodes them."""
@@ -46,6 +50,14 @@ def answers_errno(door: Door) -> Door:
     return translating  # type: ignore[return-value]
 
 
+def _tell_of_quota(message: str) -> None:
+    """A program is told EDQUOT and no directory. One that goes on trying does not fill the log."""
+    global _quota_told_at
+    if time.monotonic() - _quota_told_at >= QUOTA_TOLD_SECONDS:
+        _quota_told_at = time.monotonic()
+        log.warning("EDQUOT: %s", message)
+
+
 def answers_errno_to_names(door: Door) -> Door:
     """Like `answers_errno` for an operation on names, which tells the hidden ones itself."""
 
@@ -58,6 +70,8 @@ def answers_errno_to_names(door: Door) -> Door:
         except SpeedwellError as error:
             if error.errno == errno.EIO:
                 log.error("%s: %s", door.__name__, error)
+            elif error.errno == errno.EDQUOT:
+                _tell_of_quota(str(error))
             raise OSError(error.errno, str(error)) from error
         except Exception as error:
             log.exception("%s failed in a way nobody foresaw", door.__name__)

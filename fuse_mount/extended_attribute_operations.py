@@ -3,7 +3,9 @@
 import errno
 import os
 
+from fs import paths, units
 from fs.errors import NoSuchAttribute
+from fs.proto.speedwell_pb2 import DIRECTORY
 from fuse_mount.door import Path, answers_errno
 from fuse_mount.shared import SharedState
 
@@ -11,6 +13,7 @@ XATTR_CREATE = 1
 XATTR_REPLACE = 2
 # The kernel has checked who may use which before it asks (trusted. is for root, user. follows the permissions).
 PREFIXES = (b"user.", b"trusted.", b"security.")
+QUOTA = b"speedwell.quota"
 # Labels of a security module that would have to be the same on every machine; `ls -l` asks for one per file,
 # unless it is told that there are none.
 NOT_SUPPORTED = (b"security.selinux",)
@@ -21,6 +24,8 @@ class ExtendedAttributeOperations(SharedState):
 
     @answers_errno
     def getxattr(self, path: Path, name: str | bytes, position: int = 0) -> bytes:
+        if os.fsencode(name) == QUOTA:
+            return self._quota(path)
         key = _supported(name)
         if not self._client.lookup(path).has_extended_attributes:
             raise NoSuchAttribute("the file has no attributes")
@@ -28,6 +33,19 @@ class ExtendedAttributeOperations(SharedState):
         if value is None:
             raise NoSuchAttribute("the file has other attributes")
         return value
+
+    def _quota(self, path: Path) -> bytes:
+        """A line for each quota that holds here, the innermost first: EDQUOT alone does not name the directory."""
+        raw = os.fsencode(path)
+        is_directory = self._client.lookup(raw).type == DIRECTORY
+        lines = []
+        for quota in self._metadata.quotas(raw if is_directory else paths.parent(raw)):
+            room = [f"{units.size(quota.used_bytes)} of {units.size(quota.max_bytes)}"] * quota.HasField("max_bytes")
+            room += [f"{quota.used_files} of {quota.max_files} files and directories"] * quota.HasField("max_files")
+            lines.append(quota.path + f": {', '.join(room)}".encode())
+        if not lines:
+            raise NoSuchAttribute("no quota holds here")
+        return b"\n".join(lines)
 
     @answers_errno
     def listxattr(self, path: Path) -> list[str]:

@@ -9,9 +9,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import click
 
+from fs import command_line
 from fs.command_line import Number
 from fs.ending import run_to_the_end
 from fuse_mount import binding, mountpoint
@@ -49,7 +51,7 @@ class Settings:
     log: Path | None
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("speedwell-mount", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("mountpoint_", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
 @click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
 @click.option("--controller", metavar="URL", help="SDN controller that steers reads; without one every read "
@@ -71,29 +73,30 @@ class Settings:
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
-def main(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-         cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-         staging_directory: Path, log_file: Path | None) -> None:
+def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
+            cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
+            staging_directory: Path, log_file: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
     """
-    try:
-        mountpoint.require_fuse()
-        library = binding.load_library()
-        place = mountpoint.prepare(mountpoint_)
-        log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
-        if allow_other is None:
-            allow_other = os.geteuid() == 0
-        settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
-                            mountpoint.require_writable(staging_directory), log_file)
-        if foreground:
-            run_to_the_end(lambda: _serve(settings, library, Report(None)))
-        assert log_file is not None
-        sys.exit(start_daemon(lambda report: _serve(settings, library, report), log_file))
-    except MountError as error:
-        print(f"speedwell-mount: {error}", file=sys.stderr)
-        sys.exit(1)
+    mountpoint.require_fuse()
+    library = binding.load_library()
+    place = mountpoint.prepare(mountpoint_)
+    log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
+    if allow_other is None:
+        allow_other = os.geteuid() == 0
+    settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
+                        mountpoint.require_writable(staging_directory), log_file)
+    if foreground:
+        return _serve(settings, library, Report(None))
+    assert log_file is not None
+    return start_daemon(lambda report: _serve(settings, library, report), log_file)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: command_line.run(command, "speedwell-mount", arguments))
 
 
 def default_log(place: Path) -> Path:

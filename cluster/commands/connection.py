@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,8 @@ from click.core import ParameterSource
 
 from cluster import current, fabric_network
 from cluster.errors import NotOnFabric, NotRunning
+from fs.addresses import is_ip, parse_address
+from fs.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -94,6 +95,7 @@ def connection_options(function: F) -> F:
 
     @installation_option
     @click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
+                  callback=checked_nameserver,
                   help="The installation's nameserver; default: that of the last `speedwell up`.")
     @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
                   help="The SDN controller that steers reads, or `none`.")
@@ -113,12 +115,19 @@ def connection_options(function: F) -> F:
     return with_target  # type: ignore[return-value]
 
 
-def _checked_address(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    if value:
+def checked_nameserver(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """A callback of options that name nameservers."""
+    for address in [] if value is None else value.split(","):
         try:
-            ipaddress.ip_address(value)
-        except ValueError:
-            raise click.BadParameter(f"{value!r} is not an IP address") from None
+            parse_address(address, "nameserver")
+        except InvalidArgument as error:
+            raise click.BadParameter(str(error).removeprefix("nameserver: ")) from None
+    return value
+
+
+def _checked_address(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value and not is_ip(value):
+        raise click.BadParameter(f"{value!r} is not an IP address")
     return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster import current, mounts
-from cluster.commands.connection import installation_option, last_started, one_installation
+from cluster.commands.connection import checked_nameserver, installation_option, last_started, one_installation
 from cluster.commands.output import echo, echo_json, replica_document
 from cluster.commands.watching import watch_options
 from cluster.processes import Processes, is_running, resident_bytes
@@ -39,7 +39,7 @@ class Status:
 
 
 @click.command()
-@click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
+@click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER", callback=checked_nameserver,
               help="Another installation's nameserver; its processes are then not looked at.")
 @click.option("--local", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="The local installation in DIR; default: the one started last.")

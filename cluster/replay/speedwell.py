@@ -135,7 +135,7 @@ class Speedwell:
         try:
             answer: dict[str, Any] = requests.get(self._cluster["controller"] + target, timeout=5.0).json()
         except (requests.RequestException, ValueError) as error:
-            raise ClusterError(f"the controller does not answer: {error}") from error
+            raise ClusterError(f"the controller at {self._cluster['controller']} does not answer") from error
         return answer
 
 

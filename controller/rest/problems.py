@@ -144,9 +144,9 @@ def field_name(location: Sequence[str | int]) -> str:
 
 def refusal(error: ValidationError) -> HttpProblem:
     """What to answer when pydantic refuses a request."""
-    found: list[Any] = error.errors(include_url=False, include_context=False, include_input=False)
+    found: list[Any] = error.errors(include_url=False, include_input=False)
     if any(entry["type"] == "json_invalid" for entry in found):
-        return MalformedJson(found[0]["msg"])
+        return MalformedJson(f"The body {reason(found[0])}")
     return invalid([FieldError(field=field_name(entry["loc"]), message=reason(entry)) for entry in found])
 
 

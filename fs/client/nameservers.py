@@ -11,6 +11,7 @@ from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotLeader
 from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
+CALL_SECONDS = 5.0
 ATTEMPT_SECONDS = 2.0
 """How long one of several nameservers may take before another is asked."""
 
@@ -48,12 +49,12 @@ class Nameservers:
     """One or several nameservers of one namespace. Thread-safe."""
 
     def __init__(self, nameserver: str, timeout_seconds: float | None = None, local_host: str | None = None) -> None:
-        """`timeout_seconds` is for a call with all its attempts; None: 5, or TAKEOVER_SECONDS with several.
+        """`timeout_seconds` is for a call with all its attempts; None: CALL_SECONDS, with several TAKEOVER_SECONDS.
         Raises InvalidArgument."""
         addresses = parse_addresses(nameserver)
         several = len(addresses) > 1
         self.address = nameserver
-        self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else 5.0)
+        self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else CALL_SECONDS)
         self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
         self._calls = [Calls(address, math.ceil(self._attempt_seconds), wait_until_there=not several,
                              local_host=local_host)

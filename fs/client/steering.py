@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fs.client.metrics import Metrics
-from fs.errors import InvalidArgument
+from fs.errors import InvalidArgument, reason
 from fs.proto.speedwell_pb2 import Replica
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class FollowedPlacement:
             self._revision = max(self._revision, int(answer["revision"]))
             return [_part(part, self._replicas, self._ports, answer) for part in answer["parts"] if not part["ended"]]
         except (OSError, http.client.HTTPException) as error:
-            raise NoNews(str(error) or type(error).__name__) from None
+            raise NoNews(reason(error)) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise NoNews(f"an answer that makes no sense: {type(error).__name__}: {error}") from None
 
@@ -325,8 +325,8 @@ def _address(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"controller: {url!r} is not a URL: {error}") from None
+    except ValueError:
+        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT]") from None
     if parts.scheme != "http" or not host or parts.path not in ("", "/") or parts.query:
         raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT]")
     return host, port or 80

@@ -1,17 +1,20 @@
 """`speedwell-dataserver`: the command line of the dataserver."""
 
-import argparse
 import logging
 import signal
 import socket
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
-from fs import local
+import click
+
+from fs import command_line, local, units
 from fs.addresses import parse_address
 from fs.coflows import configured, host_heartbeats
+from fs.command_line import Number
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.disk_rate import DiskRate
@@ -28,7 +31,7 @@ from fs.dataserver.scrub import Scrubber
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument, SpeedwellError
+from fs.errors import InvalidArgument, reason
 from fs.proto.speedwell_pb2 import Replica
 
 STACK_BYTES = 256 * 1024
@@ -41,64 +44,53 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=256)
     except OSError as error:
-        raise InvalidArgument(f"--listen: cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise InvalidArgument(f"--listen: cannot listen on {host}:{port}: {reason(error)}") from None
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """The flags of `speedwell-dataserver`; argparse ends the process with one message for bad ones."""
-    parser = argparse.ArgumentParser(prog="speedwell-dataserver", description="Stores and serves files' content.")
-    parser.add_argument("--id", required=True, help="stable name of this dataserver, for example p0r0h0")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="data channel; port 0: any free one")
-    parser.add_argument("--advertise", metavar="HOST", help="address that clients connect to (default: --listen's)")
-    parser.add_argument("--rack", default="rack0", help="failure domain, for placement (default: %(default)s)")
-    parser.add_argument("--pod", default="pod0", help="group of racks, for placement (default: %(default)s)")
-    parser.add_argument("--nameserver", required=True, metavar="HOST:PORT,...", help="all, where there are several")
-    parser.add_argument("--directory", required=True, type=Path, help="where the chunks are kept")
-    parser.add_argument("--reserve", type=int, metavar="BYTES", help="of the disk are kept for files that "
-                        "grow: new ones go elsewhere (default: 1 GiB, or a fiftieth of a smaller disk)")
-    parser.add_argument("--disk-rate", type=float, default=0.0, metavar="BYTES",
-                        help="that the disk writes a second: large files go where links and disks have most to "
-                        "spare (default: not known, only links count)")
-    parser.add_argument("--controller", metavar="URL",
-                        help="SDN controller that chooses where the copies of lost replicas are read from")
-    parser.add_argument("--recovery-rate", type=float, default=64 << 20, metavar="BYTES",
-                        help="of lost replicas, this server receives at most so many bytes a second, and sends "
-                        "as many; the rest is for clients (default: 64 MiB)")
-    parser.add_argument("--scrub-rate", type=float, default=1.0, metavar="MIB", help="how much is compared with "
-                        "its checksums per second; 0: only what clients report (default: %(default)s)")
-    parser.add_argument("--quarantine", type=float, default=DEFAULT_KEEP_SECONDS, metavar="SECONDS", help="for how "
-                        "long contents that no file has are kept aside (default: 7 days)")
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    return parser.parse_args(arguments)
+@click.command("speedwell-dataserver", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--id", required=True, metavar="NAME", help="Stable name of this dataserver, for example p0r0h0.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Data channel; port 0: any free one.")
+@click.option("--advertise", metavar="HOST", help="Address that clients connect to.  [default: --listen's]")
+@click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
+@click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
+@click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
+@click.option("--directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the chunks are kept.")
+@click.option("--reserve", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTES",
+              help="Of the disk are kept for files that grow: new ones go elsewhere.  "
+              "[default: 1 GiB, or a fiftieth of a smaller disk]")
+@click.option("--disk-rate", type=Number(0, 1 << 62, max_open=True), default=0.0, metavar="BYTES",
+              help="That the disk writes a second: large files go where links and disks have most to spare.  "
+              "[default: not known, only links count]")
+@click.option("--controller", metavar="URL",
+              help="SDN controller that chooses where the copies of lost replicas are read from.")
+@click.option("--recovery-rate", type=Number(0, min_open=True), default=64 << 20, metavar="BYTES",
+              help="Of lost replicas, this server receives at most so many bytes a second, and sends as many; the "
+              f"rest is for clients.  [default: {units.size(64 << 20)}]")
+@click.option("--scrub-rate", type=Number(0, 1 << 20), default=1.0, show_default=True, metavar="MIB",
+              help="How much is compared with its checksums per second; 0: only what clients report.")
+@click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",
+              help="For how long contents that no file has are kept aside.  "
+              f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+              show_default=True)
+def command(**flags: Any) -> int:
+    """Store and serve files' content until SIGTERM or SIGINT."""
+    logging.basicConfig(stream=sys.stderr, level=flags["log_level"].upper(),
+                        format="%(asctime)s %(levelname)s %(message)s")
+    return run(SimpleNamespace(**flags))
 
 
 def status_of(arguments: list[str] | None = None) -> int:
-    """Run a dataserver until SIGTERM or SIGINT; returns the exit status."""
-    flags = parse_arguments(arguments)
-    logging.basicConfig(stream=sys.stderr, level=flags.log_level.upper(),
-                        format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        return run(flags)
-    except SpeedwellError as error:
-        print(f"speedwell-dataserver: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidArgument) else 1
+    """Run a dataserver; returns the exit status: 0 stopped, 1 could not start, 2 bad flags."""
+    return command_line.run(command, "speedwell-dataserver", arguments, wrong_usage=(InvalidArgument,))
 
 
-def run(flags: argparse.Namespace) -> int:
+def run(flags: SimpleNamespace) -> int:
     """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
     host, port = parse_address(flags.listen, "--listen", lowest_port=0)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
-    if not 0 <= flags.scrub_rate <= 1 << 20:
-        raise InvalidArgument(f"--scrub-rate: {flags.scrub_rate} is not in 0..{1 << 20}")
-    if not 0 <= flags.quarantine <= MAX_KEEP_SECONDS:
-        raise InvalidArgument(f"--quarantine: {flags.quarantine:g} s is not between 0 and ten years")
-    if flags.reserve is not None and not 0 <= flags.reserve < 1 << 62:
-        raise InvalidArgument(f"--reserve: {flags.reserve} is not in 0..2^62-1")
-    if not 0 <= flags.disk_rate < 1 << 62:
-        raise InvalidArgument(f"--disk-rate: {flags.disk_rate:g} is not in 0..2^62-1")
-    if not flags.recovery_rate > 0:
-        raise InvalidArgument(f"--recovery-rate: {flags.recovery_rate:g} is not positive")
     if not flags.id or len(flags.id) > 200 or not flags.id.isprintable():
         raise InvalidArgument(f"--id: {flags.id!r} is not a name of 1 to 200 printable characters")
     advertised = flags.advertise or host

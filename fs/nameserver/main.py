@@ -13,9 +13,10 @@ from typing import NoReturn
 
 import click
 
+from fs import command_line
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
-from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
+from fs.errors import DatabaseDamaged, InvalidArgument
 from fs.nameserver import settings as defaults
 from fs.nameserver.directory import NameserverDirectory
 from fs.nameserver.dispatch import Requests
@@ -158,15 +159,7 @@ def command(listen: str, directory: Path, replication: int, chunk_size: int, del
 
 def status_of(arguments: list[str] | None = None) -> int:
     """Run a nameserver; returns the exit status: 0 stopped, 1 could not start, 2 bad flags."""
-    try:
-        command.main(arguments, standalone_mode=False)
-    except click.ClickException as error:
-        print(f"speedwell-nameserver: {error.format_message()}", file=sys.stderr)
-        return error.exit_code
-    except SpeedwellError as error:
-        print(f"speedwell-nameserver: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidArgument) else 1
-    return 0
+    return command_line.run(command, "speedwell-nameserver", arguments, wrong_usage=(InvalidArgument,))
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -12,7 +12,7 @@ A quota that was cleared goes on counting, without limits, until its directory i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fs import paths
+from fs import paths, units
 from fs.errors import QuotaExceeded, StorageFailed
 from fs.nameserver import records
 from fs.proto.speedwell_pb2 import QuotaRecord
@@ -115,7 +115,8 @@ class Quotas:
 def _check(record: QuotaRecord, size_bytes: int, files: int) -> None:
     where = f"the quota on {paths.display(record.path)}"
     if size_bytes > 0 and record.HasField("max_bytes") and record.used_bytes > record.max_bytes:
-        raise QuotaExceeded(f"{where} allows {record.max_bytes} bytes, this would make it {record.used_bytes}")
+        raise QuotaExceeded(f"{where} allows {units.size(record.max_bytes)}, this would be "
+                            f"{units.size(record.used_bytes - record.max_bytes)} too much")
     if files > 0 and record.HasField("max_files") and record.used_files > record.max_files:
         raise QuotaExceeded(f"{where} allows {record.max_files} files and directories, this would make it "
                             f"{record.used_files}")

@@ -32,8 +32,8 @@ def serve(requests: Requests, host: str, port: int) -> tuple[Any, int]:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound_port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise ListenFailed(f"--listen: cannot listen on {address}: {error}") from error
+    except RuntimeError as error:           # gRPC names itself and no cause
+        raise ListenFailed(f"--listen: cannot listen on {address}: another process has it by now") from error
     server.start()
     return server, bound_port
 

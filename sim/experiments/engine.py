@@ -78,8 +78,8 @@ def _on_dask(address: str, tasks: Sequence[T], run: Callable[[T], Result]) -> It
                              "where the workers run") from None
     try:
         client = Client(resolve_address(address), timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
-        raise InvalidSetting(f"scheduler: no Dask scheduler answers at {address}: {error}") from None
+    except (OSError, ValueError):
+        raise InvalidSetting(f"scheduler: no Dask scheduler answers at {address}") from None
     with client:
         if not client.scheduler_info()["workers"]:
             raise InvalidSetting(f"scheduler: {address} has no workers: start `dask worker {address}` where they are")

@@ -43,7 +43,7 @@ from click.testing import CliRunner
 from cluster.commands.up import up
 from cluster.fabric import FabricCluster, FabricSettings
 from controller.errors import InvalidSettings
-from controller.main import main
+from controller.main import command as controller
 from controller.policy.reads.selection import Replica, SelectionRequest, Selector
 from controller.reads.models import ReadBody
 from controller.settings import load_settings
@@ -53,10 +53,10 @@ from sim.fabric_network import network_of
 from topo.fabric import spine_leaf
 
 fabric = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=1e9, oversubscription=1)
-for command in (main, up):
+for command in (controller, up):
     help = CliRunner().invoke(command, ["--help"]).output
     assert "last" in help and "idle" in help and "anywhere" in help, help
-assert "longest-name" in CliRunner().invoke(main, ["--help"]).output
+assert "longest-name" in CliRunner().invoke(controller, ["--help"]).output
 settings = load_settings(replica_policy="last", path_policy="longest-name", coflow_policy="idle",
                          queues="priorities", coflow_key_file=Path("key"))
 assert (settings.replica_policy, settings.path_policy, settings.coflow_policy) == ("last", "longest-name", "idle")

@@ -42,11 +42,11 @@ MAY_IMPORT = {
     "coflow": set(),
     "fs": {"coflow"},
     "fuse_mount": {"fs"},
-    "topo": set(),
+    "topo": {"controller.validation"},
     "sim": {"controller.own_policies", "controller.policy", "topo"},
     "cluster": {"coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
-                "controller.policy_options",
-                "controller.settings", "controller.switches", "controller.queues"},
+                "controller.policy_options", "controller.settings", "controller.switches", "controller.validation",
+                "controller.queues"},
 }
 """The rooms that a room may import. `controller` stands for policy and FLOOR, a bare word for a room below it.
 Who is not listed here may import everything."""

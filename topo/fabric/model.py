@@ -11,6 +11,7 @@ from typing import Any, Literal
 import networkx
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from controller.validation import reason
 from topo.fabric.addresses import FABRIC_NETWORK, MACHINE_ADDRESS, MANAGEMENT_NETWORK
 from topo.fabric.errors import InvalidFabric, UnknownNode
 
@@ -146,7 +147,7 @@ class Fabric:
             if isinstance(refused, InvalidFabric):      # names its node or link
                 raise InvalidFabric(str(refused)) from None
             where = ".".join(str(part) for part in first["loc"]) or "the document"
-            raise InvalidFabric(f"{where}: {first['msg']}") from None
+            raise InvalidFabric(f"{where}: {reason(first)}") from None
 
     @cached_property
     def _hosts(self) -> dict[str, Host]:

@@ -141,3 +141,19 @@ def test_a_quota_on_the_root_is_what_df_shows(here: Path, client: Client) -> Non
     finally:
         client.metadata.set_quota("/")
     assert os.statvfs(here).f_files > 10**6
+
+
+def test_a_program_can_ask_which_quota_holds(limited: Path, client: Client) -> None:
+    (limited / "d").mkdir()
+    (limited / "d" / "f").write_bytes(bytes(1 << 20))
+    wait_until(lambda: used_bytes(client, limited) == 1 << 20, 20, "it is not counted")
+    for path in (limited, limited / "d", limited / "d" / "f"):
+        assert os.getxattr(path, "speedwell.quota").decode() == (
+            f"/{limited.name}: 1.0 MiB of 3.0 MiB, 3 of 5 files and directories")
+        assert "speedwell.quota" not in os.listxattr(path)
+    with pytest.raises(OSError) as caught:
+        os.getxattr(limited.parent, "speedwell.quota")
+    assert caught.value.errno == errno.ENODATA
+    with pytest.raises(OSError) as caught:
+        os.setxattr(limited, "speedwell.quota", b"more")
+    assert caught.value.errno == errno.EOPNOTSUPP

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from cluster.commands.experiment import experiment
 from cluster.commands.up import up
-from controller.main import main
+from controller.main import command as controller
 from topo.fabric import Fabric
 from topo.fabric_spec import PARAMETERS
 
@@ -96,7 +96,7 @@ def help_of(command: object) -> Result:
 
 
 def test_the_commands_of_the_guide_have_the_options_that_it_names() -> None:
-    for command in (up, experiment, main):
+    for command in (up, experiment, controller):
         assert "--policy-path" in help_of(command).output
 
 

@@ -15,7 +15,8 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -
     assert parse_address(text, "--listen") == expected
 
 
-@pytest.mark.parametrize("text", ["", "host", ":9000", "host:", "host:0", "host:65536", "host:-1", "host:٣", "[]:1"])
+@pytest.mark.parametrize("text", ["", "host", ":9000", "host:", "host:0", "host:65536", "host:-1", "host:٣", "[]:1",
+                                  "::1:5", "[::1:5", "[host]:5", "a b:5", "http://host:5"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--listen: .* is not HOST:PORT"):
         parse_address(text, "--listen")

@@ -86,3 +86,12 @@ class TestBeforeAnythingIsSent:
         client.close()
         with pytest.raises(FileClosed):
             client.lookup("/a")
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (OSError(111, "Connection refused"), "Connection refused"), (OSError(), "OSError"),
+    (TimeoutError(), "no answer in time"),
+    (ConnectionResetError(104, ""), "Connection reset by peer"), (EOFError(), "the connection was closed"),
+    (ValueError("  x is no y\n"), "x is no y"), (FileNotFoundError(2, "No such file", "/x"), "No such file")])
+def test_a_reason_has_words_and_no_numbers(error: Exception, words: str) -> None:
+    assert errors.reason(error) == words

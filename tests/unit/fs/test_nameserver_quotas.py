@@ -99,7 +99,7 @@ def test_a_published_version_that_is_too_long_is_refused_and_its_content_deleted
     names.quota(b"/q", size_bytes=100)
     names.create(b"/q/a", 60)
     names.create(b"/q/b", 30)
-    with pytest.raises(QuotaExceeded, match="the quota on /q allows 100 bytes, this would make it 101"):
+    with pytest.raises(QuotaExceeded, match="the quota on /q allows 100 B, this would be 1 B too much"):
         names.publish(b"/q/a", 71)
     assert names.made.to_bytes(16, "big") in deletions.due(names.store, 5, 2)
     assert names.publish(b"/q/a", 70).size_bytes == 70
