@@ -10,7 +10,7 @@ import stat
 
 from fs.client import Changes
 from fs.errors import IsADirectory, ProgramRuns, SpeedwellError
-from fs.limits import require_possible_length
+from fs.limits import LEAST_ADVISED_BYTES, require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import FileInfo, Path, answers_errno
 from fuse_mount.lock_operations import LockOperations
@@ -41,7 +41,9 @@ class FileOperations(LockOperations):
         if info.flags & os.O_TRUNC and attributes.size:
             attributes = self._truncate_to_zero(path)
         self._told.tell(attributes.inode, attributes.size, attributes.mtime_ns)  # libfuse asks right after this
-        return self._opened(path, attributes, info)
+        self._opened(path, attributes, info)
+        self._files.handle(info.fh).made_file = not attributes.size
+        return 0
 
     @answers_errno
     def open(self, path: Path, info: FileInfo) -> int:
@@ -185,12 +187,16 @@ class FileOperations(LockOperations):
 
     @answers_errno
     def fallocate(self, path: Path | None, mode: int, offset: int, length: int, info: FileInfo) -> int:
-        """Space is not reserved: only what the call does to content and length."""
+        """Space is not reserved: only what the call does to content and length. A file that was just made is placed
+        anew, as one of that length."""
         if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
             raise OSError(errno.EOPNOTSUPP, "ranges can be punched or made zeros, not collapsed or inserted")
         require_possible_length(offset + length)
         handle = self._writing(info)
         name = handle.path if path is None else os.fsencode(path)
+        if offset + length >= LEAST_ADVISED_BYTES and path is not None and handle.may_be_placed_anew():
+            handle.file.replace(self._client.preallocate(name, offset + length))
+            self._pages.forget(name)
         if mode & (FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
             handle.file.zero(name, offset, offset + length)
         if not mode & FALLOC_KEEP_SIZE and offset + length > handle.file.size:

@@ -315,8 +315,8 @@ class OpenFile:
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "lock_generation", "path",
-                 "synchronous", "writable", "wrote")
+    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "lock_generation", "made_file",
+                 "path", "synchronous", "writable", "wrote")
 
     def __init__(self, file: OpenFile, path: bytes, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -328,6 +328,7 @@ class Handle:
         self.executes = False   # it is a running program
         self.synchronous = False    # each write is to be on the disks before it returns
         self.is_direct = False  # the kernel keeps no pages of what is read and written through it
+        self.made_file = False  # the file was made by this open(2)
         self.wrote = False
         self.lock_generation: int | None = None     # of the session when a lock was taken through it
         self.failure: SpeedwellError | None = None
@@ -337,6 +338,11 @@ class Handle:
         """The file id of what it reads; None before that is known."""
         reader = self._reader
         return reader.attributes.file_id if reader is not None else None
+
+    def may_be_placed_anew(self) -> bool:
+        """Whether nobody on this mount but who made the file has it open, and nothing was written to it."""
+        file = self.file
+        return self.made_file and file.handles == {self} and not (file.size or file.dirty or file.unlinked)
 
     def reads(self, file_id: str) -> bool:
         """Whether the handle reads that version, not one that was the newest when it was opened."""

@@ -104,6 +104,25 @@ def test_ranges_are_punched_and_zeroed_and_space_is_reserved(here: Path, there: 
     assert refused.returncode != 0 and path.read_bytes() == expected
 
 
+def test_a_file_that_its_maker_preallocates_has_all_that_is_written_to_it(here: Path, there: Path) -> None:
+    path, reserved = here / "file", 16 << 20
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        placed = (there / "file").stat().st_ino
+        subprocess.run(["fallocate", "--keep-size", "-l", str(reserved), f"/dev/fd/{descriptor}"], check=True,
+                       pass_fds=[descriptor])
+        os.posix_fallocate(descriptor, 0, reserved)
+        os.pwrite(descriptor, b"begin", 0)
+        os.pwrite(descriptor, b"end", reserved)
+        os.posix_fallocate(descriptor, 0, reserved)
+        os.fsync(descriptor)
+        assert os.fstat(descriptor).st_ino == placed
+    finally:
+        os.close(descriptor)
+    expected = b"begin" + bytes(reserved - 5) + b"end"
+    assert path.read_bytes() == expected == (there / "file").read_bytes()
+
+
 def test_a_shared_mapping_is_written_back(here: Path, there: Path) -> None:
     path = here / "file"
     path.write_bytes(b"a" * 300_000)
