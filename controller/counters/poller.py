@@ -17,7 +17,7 @@ from controller.counters.metrics import PollerMetrics
 from controller.errors import ControllerError
 from controller.rest import RestApplication
 from controller.services import Services
-from controller.switches.openflow import PORT_ANY
+from controller.switches.entries import PORT_ANY
 from controller.switches.transactions import asked
 from controller.topology.state import NetworkState
 

@@ -17,7 +17,7 @@ import prometheus_client
 from ryu.lib import hub
 
 from controller.loops import FAILURES, Loops
-from controller.switches.openflow import ETH_LLDP
+from controller.switches.entries import ETH_LLDP
 
 MAX_PROBES, MAX_PACKETS = 256, 64
 """How many packets of one switch may wait, LLDP and others."""

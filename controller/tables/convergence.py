@@ -6,8 +6,8 @@ that a later look at the whole fabric would not.
 
 from __future__ import annotations
 
+from controller.switches.entries import COOKIE_MASK, Output
 from controller.switches.layout import COOKIE_LABELS, COOKIE_ROUTES, Table
-from controller.switches.openflow import COOKIE_MASK, Output
 from controller.tables.entries import SwitchTables
 from controller.topology.state import NetworkState, PortKey, PortKind
 

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.prefixes import Prefix
-from controller.switches.layout import COOKIE_HOSTS, COOKIE_LABELS, COOKIE_ROUTES, COOKIE_STATIC, Priority, Table
-from controller.switches.openflow import (
+from controller.switches.entries import (
     COOKIE_MASK,
     ETH_ARP,
     ETH_IPV4,
@@ -31,6 +30,7 @@ from controller.switches.openflow import (
     ToGroup,
     match,
 )
+from controller.switches.layout import COOKIE_HOSTS, COOKIE_LABELS, COOKIE_ROUTES, COOKIE_STATIC, Priority, Table
 from controller.topology.state import HostLocation
 
 ARP_REQUEST, ARP_REPLY = 1, 2

@@ -9,7 +9,7 @@ from controller.errors import NoSuchPath
 from controller.policy.errors import UnknownPath
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
-from controller.switches.openflow import Action, FlowEntry, LoadLabel, Output, SetQueue, ToGroup
+from controller.switches.entries import Action, FlowEntry, LoadLabel, Output, SetQueue, ToGroup
 from controller.tables import entries
 from controller.tables.plan import TablePlanner
 

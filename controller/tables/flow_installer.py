@@ -18,7 +18,7 @@ from controller.errors import ControllerError, NoSuchPath, SwitchGone, SwitchRef
 from controller.loops import Loops, Turns
 from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
-from controller.switches.openflow import FlowKey, Meter
+from controller.switches.entries import FlowKey, Meter
 from controller.switches.transactions import confirmed
 from controller.tables.flow_locks import FlowLocks
 from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, FlowRecords, Withdrawal

@@ -21,14 +21,8 @@ from controller.policy.errors import PolicyError
 from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
+from controller.switches.entries import FlowEntry, FlowKey, Meter, Output, cookie
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import (
-    FlowEntry,
-    FlowKey,
-    Meter,
-    Output,
-    cookie,
-)
 from controller.tables.explicit_paths import ExplicitPaths
 
 

@@ -20,9 +20,9 @@ from controller.policy.network.graph import Link
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.switches import openflow
-from controller.switches.entries import dpid_hex
+from controller.switches.entries import COOKIE_MASK, LoadLabel, dpid_hex
 from controller.switches.layout import COOKIE_FLOWS, EXPLICIT_COOKIES
-from controller.switches.openflow import LoadLabel, flow_stats_request
+from controller.switches.openflow import flow_stats_request
 from controller.switches.transactions import confirmed
 from controller.tables.api import EntriesApi
 from controller.tables.entries import label_key
@@ -229,7 +229,7 @@ class Forwarding(Application):
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def entry_removed(self, event: Any) -> None:
         message = event.msg
-        if message.cookie & openflow.COOKIE_MASK in EXPLICIT_COOKIES:
+        if message.cookie & COOKIE_MASK in EXPLICIT_COOKIES:
             ofproto = message.datapath.ofproto
             ended = self.flow_installer.entry_gone(
                 dpid_hex(message.datapath.id), message.cookie, partial(openflow.key_of_removed, message),

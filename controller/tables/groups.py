@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from controller.policy.network.path_trees import bits_of
+from controller.switches.entries import Bucket, Group, Output, PushLoaded, ToGroup
 from controller.switches.layout import FIRST_GROUP, LAST_GROUP
-from controller.switches.openflow import Bucket, Group, Output, PushLoaded, ToGroup
 
 MAX_BUCKETS = 64
 """Of a group; where there are more choices, buckets take some of each first hop."""

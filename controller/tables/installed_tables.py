@@ -13,9 +13,8 @@ from typing import Any
 from controller.errors import ControllerError
 from controller.loops import Loops, Turns
 from controller.switches import openflow
-from controller.switches.entries import dpid_hex
+from controller.switches.entries import FlowEntry, FlowKey, LoadLabel, ToGroup, dpid_hex
 from controller.switches.layout import Table
-from controller.switches.openflow import FlowEntry, FlowKey, LoadLabel, ToGroup
 from controller.switches.transactions import confirmed
 from controller.tables.backoff import Backoff
 from controller.tables.entries import STATIC_ENTRIES, SwitchTables

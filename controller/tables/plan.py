@@ -14,8 +14,8 @@ from controller.policy.network.graph import Link
 from controller.policy.network.labels import InheritedBlock, LabelBlock, LabelChanges, Labels, labels_in
 from controller.policy.network.path_trees import bits_of
 from controller.policy.network.prefixes import Prefix, PrefixRoutes
+from controller.switches.entries import FlowEntry, FlowKey, Group, Output
 from controller.switches.layout import Table
-from controller.switches.openflow import FlowEntry, FlowKey, Group, Output
 from controller.tables import entries
 from controller.tables.entries import DirtyEntries, SwitchTables
 from controller.tables.groups import NextHops, SwitchGroups

@@ -8,9 +8,8 @@ from typing import Any
 
 from controller.errors import SwitchRefused
 from controller.switches import openflow
-from controller.switches.entries import dpid_hex
+from controller.switches.entries import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter, dpid_hex
 from controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
-from controller.switches.openflow import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter
 from controller.switches.transactions import HasConfirmations, asked
 from controller.tables.entries import SwitchTables, groups_reached
 from controller.tables.registry import is_planned

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.switches import openflow
-from controller.switches.openflow import FlowEntry, FlowKey, Group
+from controller.switches.entries import FlowEntry, FlowKey, Group
 from controller.tables.entries import DirtyEntries, SwitchTables
 from controller.tables.registry import Step, TableRegistry
 

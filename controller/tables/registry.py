@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from controller.errors import TableTaken
+from controller.switches.entries import COOKIE_MASK, FlowEntry
 from controller.switches.layout import (
     FIRST_OWNED_COOKIE,
     FIRST_OWNED_TABLE,
@@ -20,7 +21,6 @@ from controller.switches.layout import (
     Priority,
     Table,
 )
-from controller.switches.openflow import COOKIE_MASK, FlowEntry
 
 
 class Step(IntEnum):

@@ -12,7 +12,7 @@ from typing import Any
 from controller.errors import ControllerError
 from controller.loops import Loops
 from controller.switches import openflow
-from controller.switches.openflow import FlowKey, Meter
+from controller.switches.entries import FlowKey, Meter
 from controller.switches.transactions import confirmed
 from controller.tables import meters
 from controller.tables.flow_records import FlowRecords

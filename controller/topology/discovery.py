@@ -21,7 +21,7 @@ from controller.errors import ControllerError
 from controller.policy.network.graph import Link
 from controller.services import Services
 from controller.switches import openflow
-from controller.switches.entries import dpid_hex
+from controller.switches.entries import PORT_MAX, dpid_hex
 from controller.switches.ovsdb import DatabaseUnreachable, limit_packet_ins, read_capacities
 from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.switches.transactions import asked, confirmed
@@ -190,7 +190,7 @@ class Discovery(Application):
     def _set_port(self, dpid: str, description: Any) -> None:
         """Take in what OpenFlow says of a port: new, changed, up or down."""
         key = dpid, description.port_no
-        if description.port_no > openflow.PORT_MAX:
+        if description.port_no > PORT_MAX:
             return
         ofproto = ofproto_v1_3
         up = not (description.state & ofproto.OFPPS_LINK_DOWN or description.config & ofproto.OFPPC_PORT_DOWN)

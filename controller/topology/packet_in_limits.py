@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from controller.switches.layout import COOKIE_STATIC, Priority, Table
-from controller.switches.openflow import (
+from controller.switches.entries import (
     ETH_ARP,
     ETH_IPV4,
     ETH_LLDP,
@@ -23,6 +22,7 @@ from controller.switches.openflow import (
     PacketMeter,
     match,
 )
+from controller.switches.layout import COOKIE_STATIC, Priority, Table
 from controller.topology.state import NetworkState
 
 PROBES_METER, PACKETS_METER = FIRST_PACKET_METER, FIRST_PACKET_METER + 1

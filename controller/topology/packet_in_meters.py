@@ -11,8 +11,7 @@ from typing import Any
 
 from controller.errors import ControllerError, SwitchRefused
 from controller.switches import openflow
-from controller.switches.entries import dpid_hex
-from controller.switches.openflow import FlowEntry, PacketMeter
+from controller.switches.entries import FlowEntry, PacketMeter, dpid_hex
 from controller.switches.transactions import confirmed, confirmed_on_all
 from controller.topology import packet_in_limits
 from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER

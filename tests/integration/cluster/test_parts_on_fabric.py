@@ -14,8 +14,8 @@ import pytest
 import requests
 
 from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import COOKIE_MASK
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
 

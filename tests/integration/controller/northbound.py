@@ -16,8 +16,8 @@ from typing import Any
 import requests
 
 from cluster.processes import Command, Processes, program
+from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import COOKIE_MASK
 from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_network

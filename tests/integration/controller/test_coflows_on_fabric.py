@@ -19,8 +19,8 @@ from cluster.processes import program
 from coflow.report import Flow, FlowReport, Report, encode
 from coflow.reporter import FlowProgress, Reporter
 from coflow.settings import DEFAULT_PORT, scheduler
+from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import COOKIE_MASK
 from controller.tables.meters import own_range
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from typing import Any
 
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches.openflow import (
+from controller.switches.entries import (
     FIRST_PACKET_METER,
     GROUP_ANY,
     LAST_PACKET_METER,
@@ -33,9 +33,8 @@ from controller.switches.openflow import (
     PushLoaded,
     SetField,
     ToGroup,
-    decode_flow,
-    decode_group,
 )
+from controller.switches.openflow import decode_flow, decode_group
 from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 from topo.fabric import Fabric
 

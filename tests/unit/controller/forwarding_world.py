@@ -18,8 +18,8 @@ from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
 from controller.rest import RestApplication
 from controller.services import Services
+from controller.switches.entries import FlowEntry
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import FlowEntry
 from controller.switches.transactions import Confirmations
 from controller.tables import forwarding as forwarding_module
 from controller.tables import installed_tables

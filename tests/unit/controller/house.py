@@ -36,7 +36,7 @@ from controller.reads.book import Read, ReadRequest
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.settings import Settings
-from controller.switches.openflow import PORT_CONTROLLER, FlowEntry
+from controller.switches.entries import PORT_CONTROLLER, FlowEntry
 from controller.switches.packet_ins import PacketIns
 from controller.tables.forwarding import Forwarding
 from controller.topology import arp, discovery

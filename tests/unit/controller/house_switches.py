@@ -15,8 +15,8 @@ from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
 from controller.switches import wire
+from controller.switches.entries import FlowEntry, FlowKey, Group, Meter, PacketMeter
 from controller.switches.layout import Table
-from controller.switches.openflow import FlowEntry, FlowKey, Group, Meter, PacketMeter
 from controller.switches.packet_ins import PacketIn
 from tests.unit.controller.fake_switch import FakeSwitch, Refused
 

@@ -28,7 +28,7 @@ from controller.rest.app import RestApi
 from controller.rest.http import Request
 from controller.services import Services
 from controller.settings import Settings
-from controller.switches.openflow import FlowEntry
+from controller.switches.entries import FlowEntry
 from controller.switches.packet_ins import PacketIns
 from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
 from controller.tables.forwarding import Forwarding

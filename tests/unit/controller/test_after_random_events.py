@@ -14,8 +14,8 @@ import pytest
 from controller.coflows.api import CLAIMANT as COFLOWS
 from controller.coflows.book import _five_tuple
 from controller.reads.scheduler import CLAIMANT as READS
+from controller.switches.entries import GROUP_ANY, FlowEntry, LoadLabel, ToGroup
 from controller.switches.layout import Priority, Table
-from controller.switches.openflow import GROUP_ANY, FlowEntry, LoadLabel, ToGroup
 from controller.tables.entries import block_of_cookie
 from tests.unit.controller.house import House, Life
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated

@@ -20,7 +20,7 @@ from controller.policy.coflows.live_coflows import TableScheduler
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.settings import Settings
-from controller.switches.openflow import ToGroup
+from controller.switches.entries import ToGroup
 from controller.tables.meters import meter_for, own_range
 from controller.topology.events import EventLinkChanged, EventSwitchChanged
 from controller.topology.state import NetworkState

@@ -8,8 +8,9 @@ from controller.rest import RestApplication
 from controller.rest.fields import OutputModel
 from controller.rest.routes import route
 from controller.services import Services
+from controller.switches.entries import ETH_IPV4, IP_UDP, FlowEntry, match
 from controller.switches.layout import Table
-from controller.switches.openflow import ETH_IPV4, IP_UDP, FlowEntry, flow_stats_request, match
+from controller.switches.openflow import flow_stats_request
 from controller.tables.forwarding import Forwarding
 from controller.tables.registry import OwnedTable
 from controller.topology.state import NetworkState

@@ -14,8 +14,8 @@ import pytest
 from controller.policy.network.traffic_classes import MINCOF_QUEUES, PRIORITY_QUEUES, class_of_priority
 from controller.queues.api import PortState
 from controller.queues.port_queues import PortQueues, changes, queues_of, wanted_settings
+from controller.switches.entries import SetQueue, match
 from controller.switches.layout import Table
-from controller.switches.openflow import SetQueue, match
 from controller.switches.ovsdb import DatabaseRefused, DatabaseUnreachable, transact
 from controller.tables.plan import TablePlanner
 from controller.topology.events import EventSwitchChanged

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.switches.entries import cookie
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.openflow import cookie
 from controller.switches.ovsdb import DatabaseUnreachable, capacities_of, read_capacities
 from controller.topology import arp, lldp
 from controller.topology.state import PortKey

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
-from controller.switches import openflow, wire
-from controller.switches.openflow import (
+from controller.switches import wire
+from controller.switches.entries import (
+    GROUP_ANY,
+    HEADER_BYTES,
+    PORT_ANY,
+    PORT_CONTROLLER,
     Bucket,
     CopyField,
     FlowEntry,
@@ -23,11 +27,9 @@ from controller.switches.openflow import (
     SetField,
     SetQueue,
     ToGroup,
-    flow_add,
-    flow_delete,
-    flow_modify,
     match,
 )
+from controller.switches.openflow import flow_add, flow_delete, flow_modify
 from controller.tables.entries import STATIC_ENTRIES
 
 MACS = st.integers(0, (1 << 48) - 1).map(lambda number: number.to_bytes(6).hex(":"))
@@ -53,7 +55,7 @@ MATCHES = st.fixed_dictionaries({}, optional=VALUES | {"ipv4_dst": MASKED}) | SI
 COPIES = [CopyField("eth_src", "eth_dst", 48), CopyField("arp_sha", "arp_tha", 48),
           CopyField("arp_spa", "arp_tpa", 32)]
 ACTIONS = st.lists(st.one_of(
-    st.builds(Output, st.one_of(numbers(16), st.just(openflow.PORT_CONTROLLER))), st.builds(ToGroup, numbers(32)),
+    st.builds(Output, st.one_of(numbers(16), st.just(PORT_CONTROLLER))), st.builds(ToGroup, numbers(32)),
     st.builds(PushLabel, numbers(20), numbers(3)), st.builds(SetQueue, numbers(32)), st.just(PopLabel()),
     st.sampled_from(COPIES), st.builds(PopLabel, numbers(16)), st.builds(LoadLabel, numbers(20), numbers(3)),
     st.builds(PushLoaded, numbers(4), st.integers(4, 8)), st.just(PushLoaded()),
@@ -75,7 +77,7 @@ def ryu_actions(actions: Iterable[Any]) -> list[Any]:
     for action in actions:
         match action:
             case Output(port_no):
-                most_bytes = openflow.HEADER_BYTES if port_no == openflow.PORT_CONTROLLER else 0
+                most_bytes = HEADER_BYTES if port_no == PORT_CONTROLLER else 0
                 encoded.append(parser.OFPActionOutput(port_no, most_bytes))
             case ToGroup(group_id):
                 encoded.append(parser.OFPActionGroup(group_id))
@@ -117,7 +119,7 @@ def as_ryu_has_it(entry: FlowEntry, command: int) -> bytes:
         match=parser.OFPMatch(**dict(entry.match)), instructions=instructions,
         idle_timeout=entry.idle_timeout_seconds, hard_timeout=entry.hard_timeout_seconds,
         flags=(ofproto.OFPFF_SEND_FLOW_REM * entry.notify_removal | ofproto.OFPFF_RESET_COUNTS * entry.reset_counts),
-        out_port=openflow.PORT_ANY, out_group=openflow.GROUP_ANY)
+        out_port=PORT_ANY, out_group=GROUP_ANY)
     message.set_xid(7)
     message.serialize()
     return bytes(message.buf)

@@ -16,9 +16,9 @@ from controller.errors import SwitchTimedOut
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
-from controller.switches.entries import LAST_PACKET_METER
+from controller.switches.entries import LAST_PACKET_METER, FlowEntry, Meter, match
 from controller.switches.layout import Priority
-from controller.switches.openflow import FlowEntry, Meter, decode_flow, flow_add, match
+from controller.switches.openflow import decode_flow, flow_add
 from controller.tables.flow_installer import FLOWS_AT_ONCE
 from controller.tables.flow_records import Claim, Claimant, Withdrawal
 from controller.tables.forwarding import STALE_ROUNDS

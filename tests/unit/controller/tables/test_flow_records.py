@@ -7,7 +7,7 @@ from typing import Any
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.switches import openflow
-from controller.switches.openflow import FlowEntry, LoadLabel, Output, ToGroup
+from controller.switches.entries import FlowEntry, LoadLabel, Output, ToGroup
 from controller.tables.flow_records import Claim, Claimant, FlowRecord, FlowRecords, Withdrawal
 from tests.unit.controller.forwarding_run import FABRICS, Run
 
@@ -135,5 +135,5 @@ class TestFlowRecords:
         assert isinstance(load, LoadLabel) and isinstance(to_group, ToGroup)
         for actions in ((LoadLabel(load.label + 999), to_group), (load, ToGroup(to_group.group_id + 1)),
                         (Output(77),), ()):
-            bad = openflow.FlowEntry(*good.key, actions, None, good.cookie, 30, True)
+            bad = FlowEntry(*good.key, actions, None, good.cookie, 30, True)
             assert self.book.compare(dpid, [bad]) == ([], [good.key])

@@ -12,8 +12,8 @@ import pytest
 from ryu.ofproto import ofproto_v1_3
 
 from controller.errors import NoSuchPath, SwitchGone, SwitchRefused, SwitchTimedOut
+from controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, ToGroup, match
 from controller.switches.layout import FIRST_GROUP, LAST_GROUP, Table
-from controller.switches.openflow import Bucket, FlowEntry, Group, LoadLabel, Output, ToGroup, match
 from controller.switches.transactions import Confirmations
 from controller.tables.entries import label_cookie, label_entry
 from controller.tables.events import AffectedPath

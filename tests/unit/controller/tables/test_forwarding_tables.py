@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from controller.policy.network.five_tuple import FiveTuple
 from controller.switches import openflow
+from controller.switches.entries import PORT_MAX, Bucket, FlowEntry, Group, LoadLabel, ToGroup
 from controller.switches.layout import COOKIE_FLOWS, FIRST_GROUP, Priority, Table
-from controller.switches.openflow import Bucket, FlowEntry, Group, LoadLabel, ToGroup
 from controller.tables import reconcile, registry
 from controller.tables.entries import STATIC_ENTRIES, known_hosts
 from controller.tables.plan import TablePlanner
@@ -227,7 +227,7 @@ def test_a_host_that_moves_is_reached_at_its_new_place_only() -> None:
     run.sync()
     for dpid, switch in run.network.switches.items():
         out = switch.execute(Packet.of(eth_type=0x0800, ipv4_dst=mover.ip, ipv4_src=other.ip, eth_src=other.mac), 1)
-        ports = {port_no for port_no, packet in out if not packet.labels and port_no < openflow.PORT_MAX}
+        ports = {port_no for port_no, packet in out if not packet.labels and port_no < PORT_MAX}
         assert ports == ({9} if dpid == edge else set())
 
 

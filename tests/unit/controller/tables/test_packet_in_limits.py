@@ -8,7 +8,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from controller.switches.openflow import PORT_CONTROLLER, FlowEntry, Output, PacketMeter
+from controller.switches.entries import PORT_CONTROLLER, FlowEntry, Output, PacketMeter
 from controller.switches.ovsdb import limits_to_write
 from controller.topology.events import EventSwitchChanged
 from controller.topology.packet_in_limits import PACKETS_METER, PROBES_METER, meter_of_port

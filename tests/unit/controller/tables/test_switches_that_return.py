@@ -9,8 +9,8 @@ from typing import Any
 import eventlet
 import pytest
 
+from controller.switches.entries import ToGroup
 from controller.switches.layout import Priority
-from controller.switches.openflow import ToGroup
 from controller.tables.convergence import RETURN_PATIENCE_SECONDS
 from controller.topology.events import EventSwitchChanged
 from controller.topology.state import PortKind

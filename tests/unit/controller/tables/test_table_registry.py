@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from controller.errors import TableTaken
+from controller.switches.entries import ETH_IPV4, FlowEntry, match
 from controller.switches.layout import COOKIE_FLOWS, Priority, Table
-from controller.switches.openflow import ETH_IPV4, FlowEntry, match
 from controller.tables.registry import OwnedTable, Step, TableRegistry
 from tests.unit.controller.forwarding_run import FABRICS, Run
 
