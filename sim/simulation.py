@@ -16,7 +16,8 @@ import controller.own_policies  # noqa: F401  (a worker process has to know of u
 from controller.policy.errors import NoPath
 from controller.policy.network.graph import Path
 from controller.policy.reads.mayflower_plus import PATIENCE
-from controller.policy.reads.selection import PLUS, Replica, SelectionRequest, Selector
+from controller.policy.reads.selection import PLUS, Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.errors import InvalidSetting, Overloaded
 from sim.fabric_network import network_of
 from sim.fluid import FluidNetwork, Link

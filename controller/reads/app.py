@@ -21,7 +21,8 @@ from controller.network.api import ReadsInFlight
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.policy.reads.link_load import ReadFlow
-from controller.policy.reads.selection import Selection, Selector, compile_selection
+from controller.policy.reads.selection import Selector, compile_selection
+from controller.policy.reads.selection_request import Selection
 from controller.reads.api import ReadsApi
 from controller.reads.book import Read, ReadBook, ReadPart, ReadRequest, UnknownPart, UnknownRead
 from controller.reads.metrics import ReadMetrics

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from controller.errors import ControllerError
 from controller.loops import Loops
-from controller.policy.reads.selection import Division, Selection, Selector
+from controller.policy.reads.mayflower_plus import Division
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Selection
 from controller.reads.book import Following, Read, ReadBook, ReadPart, TooManyWaiting, UnknownRead
 from controller.reads.metrics import ReadMetrics
 

@@ -18,8 +18,9 @@ from controller.errors import NoSuchPath
 from controller.policy.errors import NoPath, UnknownLink, UnknownNode
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Link, Path
-from controller.policy.reads import selection as policy
-from controller.policy.reads.selection import MAYFLOWER, PLUS, Replica, Selection, SelectionRequest, Selector
+from controller.policy.reads.multi_replica import Subflow
+from controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
+from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
 from controller.reads.byte_ranges import byte_ranges
 from controller.reads.metrics import ReadMetrics
@@ -86,12 +87,12 @@ class ReadScheduler:
         self._reads.add(read)
         return read
 
-    def _select(self, wanted: ReadRequest, request: SelectionRequest, read: Read) -> list[policy.Subflow]:
+    def _select(self, wanted: ReadRequest, request: SelectionRequest, read: Read) -> list[Subflow]:
         """The parts to begin with. A client that does not follow its read gets all of it at once, in one part, from
         a policy that would let it wait."""
         if read.replica_policy == PLUS and not wanted.follows:
             selection = self._selector.select(request, read.started_at, read.replica_policy, read.path_policy)
-            return [policy.Subflow(selection, request.size_bits)]
+            return [Subflow(selection, request.size_bits)]
         most_parts = wanted.parts_limit if read.replica_policy in SPLITTING_POLICIES else 1
         return self._selector.select_parts(request, read.started_at, most_parts, read.replica_policy,
                                            read.path_policy, wanted.client_ports)

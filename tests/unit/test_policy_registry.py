@@ -44,7 +44,8 @@ from cluster.commands.up import up
 from cluster.fabric import FabricCluster, FabricSettings
 from controller.errors import InvalidSettings
 from controller.main import command as controller
-from controller.policy.reads.selection import Replica, SelectionRequest, Selector
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from controller.reads.models import ReadBody
 from controller.settings import load_settings
 from sim.experiments.custom import method_of

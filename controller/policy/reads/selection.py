@@ -16,21 +16,11 @@ from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads.link_load import ReadFlow
 from controller.policy.reads.mayflower import Mayflower
-from controller.policy.reads.mayflower_plus import PATIENCE, Division, DivisionPart, MayflowerPlus
+from controller.policy.reads.mayflower_plus import PATIENCE, Division, MayflowerPlus
 from controller.policy.reads.multi_replica import Subflow, select_parts
 from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from controller.policy.reads.sinbad_r import SinbadR
 from controller.policy.registry import POLICIES, Kind
-
-__all__ = [
-    "Division",
-    "DivisionPart",
-    "Replica",
-    "Selection",
-    "SelectionRequest",
-    "Selector",
-    "Subflow",
-]
 
 MAYFLOWER, PLUS = "mayflower", "mayflower-plus"
 

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection import Replica, SelectionRequest, Selector
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
 

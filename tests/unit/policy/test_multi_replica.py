@@ -5,7 +5,9 @@ from random import Random
 import pytest
 
 from controller.policy.network.graph import Network
-from controller.policy.reads.selection import Replica, SelectionRequest, Selector, Subflow
+from controller.policy.reads.multi_replica import Subflow
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import network_with
 from topo.fabric import three_tier

@@ -12,7 +12,8 @@ from controller.policy.errors import InvalidRequest, NoPath, UnknownLink, Unknow
 from controller.policy.network.ecmp import ecmp_path
 from controller.policy.network.five_tuple import TCP, FiveTuple
 from controller.policy.network.graph import Network, Path
-from controller.policy.reads.selection import Replica, SelectionRequest, Selector
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import part
@@ -212,7 +213,8 @@ def test_a_measurement_of_a_link_that_is_gone_is_refused(network: Network) -> No
 
 HISTORY = """
 from random import Random
-from controller.policy.reads.selection import Replica, SelectionRequest, Selector
+from controller.policy.reads.selection import Selector
+from controller.policy.reads.selection_request import Replica, SelectionRequest
 from controller.policy.registry import POLICIES, Kind
 from sim.fabric_network import network_of
 from topo.fabric import three_tier
