@@ -104,7 +104,7 @@ class Placements(Application):
                 self._flow_began(flow, size_bytes)
 
     def _flow_began(self, flow: FiveTuple, size_bytes: int) -> None:
-        expected = self._book.whose(flow)
+        expected = self._book.whose(flow, size_bytes)
         if expected is None:
             return
         whole_bytes = max(size_bytes, expected.owed_bytes((flow.source, flow.destination)))

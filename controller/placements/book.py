@@ -122,9 +122,13 @@ class PlacementBook:
 
     # --- flows ---
 
-    def whose(self, flow: FiveTuple) -> Expected | None:
-        """The placement whose bytes a flow that begins carries: of those that owe some on its hop, the oldest."""
-        return next(iter(self._by_hop.get((flow.source, flow.destination), {}).values()), None)
+    def whose(self, flow: FiveTuple, size_bytes: int) -> Expected | None:
+        """The placement whose bytes a flow that begins carries: of those that owe some on its hop the oldest that
+        owes just as many, else the latest. Others may have been made for files that are never written."""
+        hop = flow.source, flow.destination
+        owing = self._by_hop.get(hop, {})
+        return next((expected for expected in owing.values() if expected.owed_bytes(hop) == size_bytes),
+                    owing[next(reversed(owing))] if owing else None)
 
     def flow_began(self, flow: FiveTuple, size_bytes: int, expected: Expected) -> None:
         """A flow carries so many bytes of a placement, on a hop of its chain."""

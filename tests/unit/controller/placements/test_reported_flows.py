@@ -146,6 +146,18 @@ def test_two_placements_on_the_same_hop_get_a_flow_each(site: Site) -> None:
     assert [placement["flows"] for placement in site.expected()] == [1, 1]
 
 
+def test_a_flow_is_of_the_file_that_is_as_long_or_else_of_the_latest(site: Site) -> None:
+    def place(size_bytes: int) -> list[str]:
+        return site.place(replicas=1, size_bytes=size_bytes, candidates=[{"host": "10.0.1.1"}])
+
+    never_written, chain, latest = place(3 * SIZE_BYTES), place(SIZE_BYTES), place(2 * SIZE_BYTES)
+    assert never_written == chain == latest
+    site.report(hop(chain, 0, 40000), SIZE_BYTES)
+    site.report(hop(chain, 0, 40001), SIZE_BYTES // 4, b"2" * 16)
+    assert {placement["size_bytes"]: placement["flows"] for placement in site.expected()} == {
+        3 * SIZE_BYTES: 0, SIZE_BYTES: 1, 2 * SIZE_BYTES: 1}
+
+
 def test_a_file_that_comes_in_pieces_keeps_its_flow_while_it_rests_for_a_moment_only(site: Site) -> None:
     chain = site.place(replicas=1)
     site.report(hop(chain, 0), SIZE_BYTES // 4)
