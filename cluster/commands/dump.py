@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import ExitStack
@@ -31,6 +32,8 @@ def dump(file: str, target: Target) -> None:
     from cluster import namespace_file
 
     place = Path(file)
+    if file != STANDARD and not place.parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place.parent))
     with target.connect() as client, ExitStack() as cleanup:
         stream: IO[bytes] = sys.stdout.buffer
         new = place.with_name(f".{place.name}.{os.getpid()}")
