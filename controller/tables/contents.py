@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from controller.switches.entries import (
+    COOKIE_MASK,
     Action,
     CopyField,
     LoadLabel,
@@ -18,7 +19,6 @@ from controller.switches.entries import (
     ToGroup,
 )
 from controller.switches.layout import EXPLICIT_COOKIES, PLANNED_COOKIES, Table
-from controller.switches.openflow import COOKIE_MASK
 from controller.tables.flow_records import FlowRecords
 from controller.tables.registry import TableRegistry
 

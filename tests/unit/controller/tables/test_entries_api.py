@@ -12,7 +12,7 @@ from ryu.ofproto import ofproto_v1_3
 
 from controller.rest.http import Request
 from controller.switches import wire
-from controller.switches.openflow import ETH_IPV4, FlowEntry, Output, SetField, ToGroup, match
+from controller.switches.entries import ETH_IPV4, FlowEntry, Output, SetField, ToGroup, match
 from controller.tables.contents import action_text, match_fields
 from tests.unit.controller.house import House
 from tests.unit.controller.in_process import NothingMore
