@@ -1,13 +1,17 @@
 """Requests that write a namespace out, or fill an empty one."""
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from fs.errors import NameserverUnavailable
 from fs.proto import speedwell_pb2 as pb
 
 LOAD_BYTES = 256 << 10
 """Of records in one request."""
+PATIENCE_SECONDS = 120.0
+"""For a nameserver that answers nobody while it takes a namespace of millions of names."""
 
 
 class NamespaceCopies:
@@ -25,7 +29,8 @@ class NamespaceCopies:
     def load(self, records: Iterable[pb.NamespaceRecord], next_inode: int) -> pb.LoadReply:
         """Fill the empty namespace with the records of a dump: with all, or with none if this raises.
 
-        Raises DirectoryNotEmpty, InvalidArgument naming the record that does not fit, and what `records` raises.
+        Raises DirectoryNotEmpty, InvalidArgument naming the record that does not fit, NameserverUnavailable if no
+        answer came (then it is not known), and what `records` raises.
         """
         number, part = secrets.randbits(63) | 1, 0
         request, size = pb.LoadRequest(load=number), 0
@@ -37,8 +42,18 @@ class NamespaceCopies:
                 part += 1
                 request, size = pb.LoadRequest(load=number, part=part), 0
         request.last, request.next_inode = True, next_inode
-        reply: pb.LoadReply = self._call("Load", request)
-        return reply
+        return self._finished(request)
+
+    def _finished(self, request: pb.LoadRequest) -> pb.LoadReply:
+        """The answer to the last part, with which the nameserver checks and writes everything."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                reply: pb.LoadReply = self._call("Load", request)
+                return reply
+            except NameserverUnavailable:
+                if time.monotonic() > deadline:
+                    raise
 
     def _call(self, method: str, request: Any) -> Any:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster.errors import InvalidDump
 from cluster.namespace_file import NamespaceFile, write
 from fs.client.namespace_copies import NamespaceCopies
-from fs.errors import DirectoryNotEmpty, InvalidArgument, SpeedwellError, StorageFailed
+from fs.errors import DirectoryNotEmpty, InvalidArgument, NameserverUnavailable, SpeedwellError, StorageFailed
 from fs.nameserver.provenance import SKIPPED_INODES
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -287,6 +287,25 @@ def test_a_damaged_file_is_refused_by_its_line_and_nothing_is_loaded(change: Any
     with pytest.raises(InvalidDump, match=told):
         target.fill(change(small().file()))
     assert dict(target.store.iterate(b"")) == before
+
+
+class Slow(Installation):
+    """The answer to the last part of a load comes when the client has stopped waiting, twice."""
+
+    late = 2
+
+    def _call(self, method: str, request: Any) -> Any:
+        reply = super()._call(method, request)
+        if method == "Load" and request.last and self.late:
+            self.late -= 1
+            raise NameserverUnavailable("it did not answer within 5 s")
+        return reply
+
+
+def test_a_load_that_takes_long_is_waited_for() -> None:
+    target = Slow()
+    assert target.fill(small().file()).files == 2 and not target.late
+    assert {b"/a/f", b"/g"} <= target.view().keys()
 
 
 def test_a_disk_that_is_full_leaves_the_namespace_empty(monkeypatch: pytest.MonkeyPatch) -> None:
