@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,15 +40,22 @@ def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: C
     from rich.measure import Measurement
 
     cells = [[visible(cell) or NONE for cell in row] for row in rows]
-    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
+    widest = [max(map(cell_len, column), default=0) for column in zip(*cells, strict=True)] or [0] * len(columns)
     console = Console(highlight=False, markup=False, emoji=False)
     if not sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
-    least = sum(width if name in numbers else min(width, LEAST_FOLDED)
-                for name, width in zip(columns, widths, strict=True)) + _GAP * (len(columns) - 1)
+    gaps = _GAP * (len(columns) - 1)
+    headings = list(columns)
+    if sum(map(max, map(cell_len, columns), widest)) + gaps > console.width:
+        headings = [_folded(name, width) if name in numbers else name
+                    for name, width in zip(columns, widest, strict=True)]
+    widths = [max(width, *map(cell_len, heading.split("\n")))
+              for heading, width in zip(headings, widest, strict=True)]
+    least = gaps + sum(width if name in numbers else min(width, LEAST_FOLDED)
+                       for name, width in zip(columns, widths, strict=True))
     with console.capture() as captured:
         if least <= console.width:
-            table = _table(columns, cells, numbers)
+            table = _table(columns, headings, cells, numbers)
             console.print(table, width=Measurement.get(console, console.options, table).maximum)
         else:
             for row in cells:
@@ -56,13 +64,19 @@ def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: C
         click.echo(line.rstrip())
 
 
-def _table(columns: Sequence[str], cells: Sequence[Sequence[str]], numbers: Collection[str]) -> Table:
+def _folded(heading: str, width: int) -> str:
+    """The name of a column of numbers, in lines as long as its numbers or its longest word."""
+    return textwrap.fill(heading, max(width, *map(len, heading.split())), break_long_words=False)
+
+
+def _table(columns: Sequence[str], headings: Sequence[str], cells: Sequence[Sequence[str]],
+           numbers: Collection[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold",
+    for name, heading in zip(columns, headings, strict=True):
+        table.add_column(heading, justify="right" if name in numbers else "left", overflow="fold",
                          no_wrap=name in numbers)
     for row in cells:
         table.add_row(*(Text(cell, style=ALARMING.get(cell, "")) for cell in row))

@@ -29,6 +29,11 @@ def about(seconds: float) -> str:
     return duration(seconds) if seconds < 60 else " ".join(_parts(round(seconds))[:2])
 
 
+def latency(seconds: float) -> str:
+    """How long one operation takes: `1.25 ms`; from a second on as `duration`."""
+    return duration(seconds) if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+
+
 def moment(time_ns: int, *, seconds: bool = False) -> str:
     """Local time, `2026-11-22 14:30`; of nanoseconds since 1970."""
     return time.strftime(f"%Y-%m-%d %H:%M{':%S' * seconds}", time.localtime(time_ns // 1_000_000_000))

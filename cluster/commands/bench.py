@@ -45,9 +45,5 @@ def bench(directory: str, threads: int, big_size: int, small_size: int, small_fi
     echo(f"{threads} thread{'s' if threads > 1 else ''}, each with {units.size(big_size)} in one file and "
          f"{small_files} files of {units.size(small_size)}")
     echo_table(("item", "rate", "unit", "time per file"),
-               [(row.item, f"{row.rate:.1f}", row.unit, _time(row.seconds_each)) for row in rows],
+               [(row.item, f"{row.rate:.1f}", row.unit, units.latency(row.seconds_each)) for row in rows],
                ("rate", "time per file"))
-
-
-def _time(seconds: float) -> str:
-    return units.duration(seconds) if seconds >= 1 else f"{1000 * seconds:.2f} ms"

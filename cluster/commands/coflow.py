@@ -17,6 +17,7 @@ from coflow.receiver import Receiver
 from coflow.reporter import Reporter
 from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
 from coflow.transfer import send as send_file
+from fs import units
 from topo.click_types import HostPort
 
 _ID_HEX_DIGITS = 32
@@ -48,7 +49,7 @@ def send(source: Path, destination: tuple[str, int], flows: int, address: str | 
         send_file(source, *destination, flows, reporter, meter.advance)
     seconds, size_bytes = time.monotonic() - begin, source.stat().st_size
     told = f" as coflow {reporter.coflow_id.hex()}" if reporter is not None else ""
-    click.echo(f"{size_bytes} bytes in {seconds:.3f} s, {8 * size_bytes / seconds / 1e6:.1f} Mbit/s{told}")
+    click.echo(f"{units.size(size_bytes)} in {seconds:.3f} s, {8 * size_bytes / seconds / 1e6:.1f} Mbit/s{told}")
 
 
 @coflow.command()

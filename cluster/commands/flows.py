@@ -9,6 +9,7 @@ import click
 
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
+from cluster.commands.watching import watch_options
 from cluster.errors import InvalidSetting
 from cluster.tables import echo_table
 from fs import units
@@ -20,6 +21,7 @@ FIRST, LAST = ("base", "reads", "coflows"), ("former", "strangers")
 @click.argument("switch", required=False)
 @click.option("--owner", metavar="OWNER", help="Of SWITCH, only the entries of this owner.")
 @click.option("--json", "as_json", is_flag=True, help="What the controller answers.")
+@watch_options
 @connection_options
 def flows(switch: str | None, owner: str | None, as_json: bool, target: Target) -> None:
     """Show the flow entries that the switches of the fabric hold, by owner; those of SWITCH one by one.

@@ -12,7 +12,7 @@ from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
 from tests.terminal import Terminal, plain, shown
 from tests.waiting import wait_until
 
-PLACE, LIMITED, REMOVED, TREE = "Ω" * 90, "Ж" * 120, "Ϡ" * 150, "Ѫ" * 70
+PLACE, LIMITED, REMOVED, TREE = "Ω" * 90, "Ж" * 120, "Ϡ" * 120, "Ѫ" * 70
 """Letters that stand in no other word."""
 COMMANDS = {"status": {PLACE[0]: 1}, "list": {PLACE[0]: 1}, "node list": {}, "df -H": {},
             "quota list": {LIMITED[0]: 1}, f"quota show /{LIMITED}": {LIMITED[0]: 1},
@@ -74,7 +74,7 @@ def test_what_is_kept_is_said_as_people_say_it(speedwell: Speedwell) -> None:
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
-def test_a_watched_command_shows_it_again_until_ctrl_c(speedwell: Speedwell, command: str, tmp_path: Path) -> None:
+def test_a_watched_command_shows_it_again_until_ctrl_c(speedwell: Speedwell, command: str) -> None:
     terminal = Terminal([*arguments(command), "--watch", "--interval", "0.2"], 80, speedwell.environment)
     text = ""
     while text.count("every 0.2 s") < 3:
@@ -86,7 +86,7 @@ def test_a_watched_command_shows_it_again_until_ctrl_c(speedwell: Speedwell, com
     terminal.close()
 
 
-def test_watching_goes_on_while_the_nameserver_is_away(speedwell: Speedwell, tmp_path: Path) -> None:
+def test_watching_goes_on_while_the_nameserver_is_away(tmp_path: Path) -> None:
     directory = tmp_path / "other"
     other = Speedwell(tmp_path / "state")
     other.ok("up", "--local", directory, "--dataservers", "1")

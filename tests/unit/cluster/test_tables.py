@@ -75,3 +75,19 @@ def test_the_columns_of_a_table_begin_at_the_same_place_in_every_line() -> None:
 
 def test_what_cannot_be_shown_is_escaped() -> None:
     assert visible(b"a\xff\n\x1b[31m\xc3\xa9") == "a\\xff\\n\\x1b[31mé"
+
+
+def test_names_of_columns_of_numbers_are_folded_before_rows_become_blocks() -> None:
+    columns = ("point", "method", "mean, s", "/ Varys + ECMP", "lower bound, s", "/ lower bound")
+    rows = [("< 200 MB", "MinCOF, queues at hosts too", "3.12 [1.28, 4.96]", "0.98 [0.86, 2.07]", "2.85", "1.09")]
+    code, text = shown([sys.executable, "-c", PROGRAM, json.dumps([columns, rows, columns[2:]])], 80)
+    assert code == 0, text
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert letters(text) == letters(" ".join((*columns, *rows[0])))
+    (line,) = [line for line in text.splitlines() if "3.12" in line]
+    assert "3.12 [1.28, 4.96]  0.98 [0.86, 2.07]" in line and line.split()[-1] == "1.09"
+
+
+def test_a_table_without_rows_is_its_head() -> None:
+    code, text = shown(command([]), 80)
+    assert (code, text.split()) == (0, list(COLUMNS))

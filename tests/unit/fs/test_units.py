@@ -27,6 +27,10 @@ def test_about_how_long_has_two_units(seconds: float, shown: str) -> None:
     assert units.about(seconds) == shown
 
 
+def test_a_latency_is_in_milliseconds() -> None:
+    assert [units.latency(seconds) for seconds in (0.00125, 0.5, 1.5)] == ["1.25 ms", "500.00 ms", "1.5 s"]
+
+
 def test_a_moment_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
