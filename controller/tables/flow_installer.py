@@ -225,6 +225,7 @@ class FlowInstaller:
             for step in batch:
                 step.count()
                 failures[step.record.five_tuple] = error
+                self._leave_former_switch(step)
             return
         except SwitchRefused as error:
             refusals = error.by_message
@@ -243,12 +244,14 @@ class FlowInstaller:
 
     def _done(self, step: _Step) -> None:
         step.count()
-        former, planned = step.former, step.planned
-        if former is not None and former.dpid != planned.dpid:
-            # The new entry is there before the old one, at another switch, goes.
-            self._remove_entries(former.dpid, [former])
-        if step.kept is not None and step.kept.meter_id != _id_of(planned.meter):
+        self._leave_former_switch(step)
+        if step.kept is not None and step.kept.meter_id != _id_of(step.planned.meter):
             self.meters.drop(step.dpid, [step.kept])
+
+    def _leave_former_switch(self, step: _Step) -> None:
+        """Not before the new entry is there, or is to come with its switch."""
+        if step.former is not None and step.former.dpid != step.planned.dpid:
+            self._remove_entries(step.former.dpid, [step.former])
 
     def _with_another_meter(self, step: _Step, refusal: SwitchRefused, plan: PlanWhenReady, failures: Failures,
                             is_last_try: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
-from controller.errors import SwitchTimedOut
+from controller.errors import SwitchGone, SwitchTimedOut
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Path
 from controller.reads.scheduler import CLAIMANT
@@ -23,7 +24,7 @@ from controller.tables.flow_installer import FLOWS_AT_ONCE
 from controller.tables.flow_records import Claim, Claimant, Withdrawal
 from controller.tables.forwarding import STALE_ROUNDS
 from controller.tables.meters import ASSUMED_METERS, BURST_SECONDS, MeterIds, MetersExhausted, meter_for, own_range
-from controller.topology.events import EventSwitchChanged
+from controller.topology.events import EventHostChanged, EventSwitchChanged
 from tests.unit.controller.forwarding_world import ROUND_TRIP_SECONDS, World
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
@@ -55,6 +56,25 @@ def first_switch(world: World) -> Any:
 def single_flows(world: World) -> list[Any]:
     return [entry for switch in world.network.switches.values() for entry in switch.flows.values()
             if entry.priority == Priority.EXPLICIT_PATH]
+
+
+def test_a_flow_whose_host_moved_to_a_switch_that_is_away_leaves_nothing_at_the_former_one(run: Any) -> None:
+    def scenario(world: World, hub: SimulatedHub) -> None:
+        assert world.app.apply([wanted(world, world.paths()[0], 1e6)]) == {}
+        former, source = first_switch(world), world.state.hosts[world.flow.source]
+        assert former.meters and single_flows(world)
+        beside = world.state.hosts[world.network.hosts["p0r1h0"].ip]
+        world.state.set_host(replace(source, dpid=beside.dpid, port_no=beside.port_no))
+        world.app.host_changed(EventHostChanged(source.ip, world.state.hosts[source.ip], source))
+        eventlet.sleep(1)
+        del world.state.datapaths[beside.dpid]
+        failures = world.app.apply([wanted(world, world.paths()[0], 2e6)])
+        assert isinstance(failures[world.flow], SwitchGone)
+        assert single_flows(world) == [] and former.meters == {}
+        world.app.apply([], give_up(world.flow))
+        assert all(not ids.allocated for ids in world.app.flow_installer.meters._ids.values())
+
+    run(scenario)
 
 
 def test_many_flows_are_put_into_place_some_at_a_time(run: Any) -> None:
