@@ -185,8 +185,8 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     alive = sum(server["alive"] for server in servers)
     echo(f"{statistics['files']} files, {statistics['directories']} directories; "
          f"{units.size(statistics['available_bytes'])} of {units.size(statistics['capacity_bytes'])} free")
-    echo(f"{statistics['replication']} replicas, at least {statistics['min_replicas']} for a change; "
-         f"chunks of {units.size(statistics['chunk_size'])}; fsync policy {statistics['fsync']}")
+    echo(f"{statistics['replication']} replicas, at least {statistics['min_replicas']} for a change, "
+         f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
     if statistics["awaited_inventories"]:
         echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from fs import units
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext, Writer
 from fs.coflows import Account
@@ -136,6 +137,15 @@ class AppendRequests:
 
     # ------------------------------------------------------------------ private
 
+    def _fullest_quota(self) -> str:
+        """The quota with the least room for this file, by its directory if the nameserver still knows."""
+        with suppress(SpeedwellError):
+            limited = [quota for quota in self._context.metadata.quotas(self._path) if quota.HasField("max_bytes")]
+            if limited:
+                fullest = min(limited, key=lambda quota: quota.max_bytes - quota.used_bytes)
+                return f"the quota on {_shown(fullest.path)}"
+        return "a quota"
+
     def _take_room(self, length: int) -> None:
         """Raises QuotaExceeded if the nameserver says that there is less room below a quota."""
         if length > self._room:
@@ -144,8 +154,8 @@ class AppendRequests:
                 self.publish()
             attributes = self.attributes
             if attributes.HasField("room") and attributes.room < length:
-                raise QuotaExceeded(f"{_shown(self._path)}: {length} bytes more are too many for a quota, which has "
-                                    f"room for {attributes.room}")
+                raise QuotaExceeded(f"{_shown(self._path)}: {units.size(length)} more are too many for "
+                                    f"{self._fullest_quota()}, which has room for {units.size(attributes.room)}")
             self._room = max(_room(attributes), length)
         self._room -= length
 
