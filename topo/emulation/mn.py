@@ -4,9 +4,9 @@ import atexit
 import os
 import shutil
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, wraps
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -45,6 +45,20 @@ def _reservation() -> Reservation:
     return reservation
 
 
+def _or_end(make: Callable[..., None]) -> Callable[..., None]:
+    """Whatever is refused ends `mn` at once. After any other exception Mininet cleans up, by names of processes and
+    interfaces: that kills the hosts of every emulation on the machine."""
+
+    @wraps(make)
+    def make_or_end(*arguments: Any, **options: Any) -> None:
+        try:
+            make(*arguments, **options)
+        except (EmulationError, InvalidFabric) as error:
+            raise SystemExit(f"mn: {error}") from None
+
+    return make_or_end
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
@@ -69,6 +83,7 @@ class _FabricTopo(FabricTopo):
 
     takes: tuple[str, ...]
 
+    @_or_end
     def __init__(self, *values: Any, **given: Any) -> None:
         arguments = self._arguments(values, given)
         of_emulation = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
@@ -127,6 +142,7 @@ class OwnSwitch(FabricSwitch):
 
     _numbers = count()
 
+    @_or_end
     def __init__(self, name: str, fail_mode: str = "secure", **params: Any) -> None:
         site = _site(Settings(shaped=False, fail_mode=cast(FailMode, fail_mode)))
         super().__init__(name, site=site, management_ip=switch_management_address(next(self._numbers)), **params)
@@ -144,6 +160,7 @@ class OwnSwitch(FabricSwitch):
 class SpeedwellController(Controller):  # type: ignore[misc]
     """--controller speedwell: our controller on the management network, its log in /tmp/c0.log."""
 
+    @_or_end
     def __init__(self, name: str, **params: Any) -> None:
         in_project = Path(__file__).parents[2] / ".venv" / "bin" / "speedwell-controller"
         program = str(in_project) if in_project.exists() else shutil.which("speedwell-controller")
