@@ -4,15 +4,18 @@ import errno
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from cluster.errors import InvalidSetting, StopFailed
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
+ANSWER_TIMEOUT_SECONDS = 2.0
 NAMED_USERS = 3
 FILESYSTEM = "fuse.speedwell"
 
@@ -47,18 +50,53 @@ def _table() -> Iterator[Mount]:
 
 def of_nameserver(nameserver: str) -> list[Path]:
     """Where the filesystem of a nameserver (HOST:PORT, several joined by commas) is mounted on this machine, in the
-    order of mounting, whoever mounted it and whether or not its process lives."""
-    source = f"speedwell@{nameserver.replace(',', '|')}"
-    return [mount.mountpoint for mount in _table() if mount.filesystem == FILESYSTEM and mount.source == source]
+    order of mounting, whoever mounted it, by whatever name or with some of the addresses only, and whether or not its
+    process lives."""
+    wanted = nameserver.split(",")
+    return [mount.mountpoint for mount in _table() if mount.filesystem == FILESYSTEM and any(
+        _is_same(address, each) for address in mount.source.removeprefix("speedwell@").split("|") for each in wanted)]
+
+
+def _is_same(one: str, other: str) -> bool:
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    return port == other_port and (host == other_host or not _resolved(host).isdisjoint(_resolved(other_host)))
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return set()
+
+
+class Condition(Enum):
+    """Of a mount point: it is used; nothing is mounted there; the mount's process is gone; it does not answer within
+    `ANSWER_TIMEOUT_SECONDS`."""
+
+    MOUNTED = auto()
+    NOT_MOUNTED = auto()
+    DEAD = auto()
+    SILENT = auto()
+
+
+def condition(mountpoint: Path) -> Condition:
+    """Asks in a process of its own: who calls a mount that hangs, hangs with it, and cannot be killed."""
+    if mounted(mountpoint) is None:
+        return Condition.NOT_MOUNTED
+    asking = subprocess.Popen(["stat", "--", str(mountpoint)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"})
+    try:
+        said = os.fsdecode(asking.communicate(timeout=ANSWER_TIMEOUT_SECONDS)[1])
+    except subprocess.TimeoutExpired:
+        asking.kill()
+        return Condition.SILENT
+    gone = any(os.strerror(number) in said for number in (errno.ENOTCONN, errno.ECONNABORTED))
+    return Condition.DEAD if gone else Condition.MOUNTED
 
 
 def is_dead(mountpoint: Path) -> bool:
     """Whether a FUSE mount is left there whose process is gone."""
-    try:
-        mountpoint.stat()
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
+    return condition(mountpoint) is Condition.DEAD
 
 
 def require_usable(mountpoint: Path) -> None:
@@ -67,25 +105,25 @@ def require_usable(mountpoint: Path) -> None:
     Raises InvalidSetting saying what to change.
     """
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise InvalidSetting("--mount: this user cannot open /dev/fuse; load the fuse module or ask for "
-                             "access to it, or leave --mount out and use `speedwell put` and `speedwell get`")
+        raise InvalidSetting("this user cannot open /dev/fuse; load the fuse module or ask for access to it, or do "
+                             "without a mount: `speedwell put`, `speedwell get`")
     if os.geteuid() != 0 and shutil.which("fusermount3") is None and shutil.which("fusermount") is None:
-        raise InvalidSetting("--mount: mounting without root needs fusermount3 (Debian package fuse3)")
+        raise InvalidSetting("mounting without root needs fusermount3 (Debian package fuse3)")
     there = mounted(mountpoint)
     if there is not None:
-        raise InvalidSetting(f"--mount: {mountpoint} is already a mount point of {there.source} "
+        raise InvalidSetting(f"{mountpoint} is already a mount point of {there.source} "
                              f"({there.filesystem})")
     try:
         mountpoint.mkdir(parents=True, exist_ok=True)
         occupied = any(mountpoint.iterdir())
     except FileExistsError:
-        raise InvalidSetting(f"--mount: {mountpoint} is not a directory") from None
+        raise InvalidSetting(f"{mountpoint} is not a directory") from None
     except OSError as error:
-        raise InvalidSetting(f"--mount: {mountpoint}: {error.strerror}") from error
+        raise InvalidSetting(f"{mountpoint}: {error.strerror}") from error
     if occupied:
-        raise InvalidSetting(f"--mount: {mountpoint} is not empty; its files would be hidden by the mount")
+        raise InvalidSetting(f"{mountpoint} is not empty; its files would be hidden by the mount")
     if not os.access(mountpoint, os.W_OK):
-        raise InvalidSetting(f"--mount: {mountpoint} is not writable for this user")
+        raise InvalidSetting(f"{mountpoint} is not writable for this user")
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:

@@ -105,9 +105,11 @@ def _add_processes(state: Status, installation: current.Current) -> None:
         state.problems.append(f"no supervisor runs that starts again what ends; {installation.up_again} starts one")
     made_later = map(str, mounts.of_nameserver(installation.nameserver))
     for mountpoint in dict.fromkeys([*installation.mounts, *made_later]):
-        place = Path(mountpoint)
-        state.mounts[mountpoint] = mounts.mounted(place) is not None and not mounts.is_dead(place)
-        if not state.mounts[mountpoint]:
+        condition = mounts.condition(Path(mountpoint))
+        state.mounts[mountpoint] = condition is mounts.Condition.MOUNTED
+        if condition is mounts.Condition.SILENT:
+            state.problems.append(f"the mount {mountpoint} does not answer")
+        elif not state.mounts[mountpoint]:
             state.problems.append(f"{mountpoint} is not mounted")
     if not state.processes:
         state.problems.append(f"nothing of it runs; {installation.up_again} starts it again")
@@ -168,7 +170,7 @@ def _print(state: Status) -> None:
     if state.roles and state.installation is None:
         echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
     for mountpoint, alive in state.mounts.items():
-        echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT MOUNTED'}")
+        echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT WORKING'}")
     if state.statistics is not None:
         _print_statistics(state.statistics)
     _print_servers(state)

@@ -114,7 +114,7 @@ def test_the_mount_point_of_one_installation_is_refused_to_another(place, tmp_pa
     speedwell, _, mountpoint = place
     refused = speedwell.run("up", "--local", tmp_path / "other", "--mount", mountpoint)
     assert refused.returncode == 1
-    assert f"--mount: {mountpoint} is already a mount point of speedwell" in error_line(refused)
+    assert f"{mountpoint} is already a mount point of speedwell" in error_line(refused)
 
 
 def test_another_mount_point_for_a_running_installation_is_refused(place, tmp_path):

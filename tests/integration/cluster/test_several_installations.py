@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
+import socket
 
 import pytest
 
 from cluster import mounts
-from tests.integration.cluster.speedwell import Speedwell, error_line
+from cluster.processes import Processes
+from tests.integration.cluster.speedwell import Speedwell, error_line, kill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -84,3 +87,48 @@ def test_a_mount_made_by_hand_that_is_in_use_stops_nothing(two, tmp_path):
         assert listed(speedwell)[str(first)]["running"] == 3
     wait_until(lambda: speedwell.run("down", "--installation", first).returncode == 0, 15, "it stays in use")
     assert mounts.mounted(place) is None
+
+
+@pytest.mark.parametrize("spelled", ["localhost:{port}", "127.0.0.1:1,127.0.0.1:{port}"])
+def test_a_mount_belongs_to_its_installation_however_the_nameserver_was_named(two, tmp_path, spelled):
+    speedwell, first, _ = two
+    place = tmp_path / "ours"
+    port = listed(speedwell)[str(first)]["nameserver"].rpartition(":")[2]
+    speedwell.ok("mount", place, "--nameserver", spelled.format(port=port))
+    assert f"mount {place}: mounted" in speedwell.ok("status", "--installation", first)
+    assert listed(speedwell)[str(first)]["mounts"] == [str(place)]
+    speedwell.ok("down", "--installation", first)
+    assert mounts.mounted(place) is None
+
+
+def test_a_mount_that_hangs_holds_up_no_status(two, tmp_path):
+    speedwell, first, _ = two
+    place = tmp_path / "ours"
+    speedwell.ok("mount", place, "--installation", first)
+    [record] = Processes(tmp_path / "state" / "mounts").running()
+    os.kill(record.pid, signal.SIGSTOP)
+    try:
+        status = speedwell.run("status", "--installation", first)
+        assert status.returncode == 1
+        assert f"the mount {place} does not answer" in status.stderr.decode()
+        assert f"mount {place}: NOT WORKING" in status.stdout.decode()
+    finally:
+        os.kill(record.pid, signal.SIGCONT)
+    assert f"mount {place}: mounted" in speedwell.ok("status", "--installation", first)
+
+
+def test_a_mount_is_taken_away_when_the_nameserver_has_to_take_another_address(two, tmp_path):
+    speedwell, first, _ = two
+    place = tmp_path / "ours"
+    speedwell.ok("mount", place, "--installation", first)
+    port = int(listed(speedwell)[str(first)]["nameserver"].rpartition(":")[2])
+    kill(first, "supervisor", "nameserver")
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        started = speedwell.run("up", "--local", first)
+    assert started.returncode == 0 and f"unmounting {place}, as the nameserver" in started.stderr.decode()
+    assert mounts.mounted(place) is None
+    speedwell.ok("mount", place, "--installation", first)
+    assert list(place.iterdir()) == []
