@@ -271,7 +271,7 @@ def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:
     console.print("\n[bold]The cluster is up.[/bold] Try:", highlight=False)
     for command, meaning in (
         *((f"ls -l {mount}", f"the filesystem as {host} sees it") for host, mount in cluster["mounts"].items()),
-        (f"curl -s {url}/v1/network", "switches, links, hosts; also /v1/links /v1/reads /openapi.json"),
+        (f"curl -sS --fail-with-body {url}/", "all that the controller tells: /v1/network, /v1/links, /v1/reads ..."),
         (f"speedwell enter {first}", "a shell on that host"),
         ("speedwell status", "processes, dataservers, capacity"),
         ("speedwell down", "stop it all"),
