@@ -1,0 +1,77 @@
+"""Large files on an emulated fabric: what a placement expects becomes flows, and nothing stays of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.placement_trial import counted
+from fs.limits import LEAST_ADVISED_BYTES
+from tests.waiting import wait_until
+from topo.fabric import three_tier
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+
+HOST_BPS = 20e6
+FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, aggregations_per_pod=1, cores=1, host_bps=HOST_BPS,
+                    oversubscription={"edge": 1.0, "aggregation": 1.0})
+SPEEDWELL = str(Path(sys.executable).with_name("speedwell"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]:
+    directory = tmp_path_factory.mktemp("placement")
+    cluster = FabricCluster(read_settings(fabric=FABRIC, directory=directory / "cluster", coflows="mincof"))
+    try:
+        cluster.start()
+        (directory / "source").write_bytes(os.urandom(LEAST_ADVISED_BYTES))
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def ask(path: str) -> Any:
+    return requests.get(f"{CONTROLLER_URL}{path}", timeout=10).json()
+
+
+def test_an_append_to_a_placed_file_is_a_flow_on_each_hop_until_it_has_arrived(cluster: FabricCluster) -> None:
+    writer = FABRIC.hosts[0]
+    source = cluster.settings.directory.parent / "source"
+    before = counted(NAMESERVER).get("controller", 0)
+    number = 0
+
+    def put() -> subprocess.Popen[bytes]:
+        nonlocal number
+        number += 1
+        return run_on_host(cluster.emulation.host_pid(writer.name), [
+            SPEEDWELL, "put", "--nameserver", NAMESERVER, str(source), f"/flow-{number}"], stdout=subprocess.PIPE,
+            env={**os.environ, **cluster.environment})
+
+    def is_flow_on_each_hop() -> bool:
+        putting = put()
+        try:
+            wait_until(lambda: putting.poll() is not None or found(), 60, "the put neither ends nor is seen")
+            return bool(found())
+        finally:
+            putting.communicate(timeout=60)
+            assert putting.returncode == 0
+
+    def found() -> bool:
+        flows = {(flow["source"], flow["destination"]) for flow in ask("/v1/flows")["flows"]
+                 if flow["size_bytes"] == LEAST_ADVISED_BYTES}
+        return any(placement["flows"] == 2 and placement["destinations"][0] == writer.ip and {
+            (writer.ip, placement["destinations"][1]), tuple(placement["destinations"][1:])} <= flows
+            for placement in ask("/v1/placements")["placements"])
+
+    wait_until(is_flow_on_each_hop, 90, "no put was seen as flows")
+    assert counted(NAMESERVER)["controller"] > before
+    wait_until(lambda: not ask("/v1/flows")["flows"] and not ask("/v1/placements")["placements"], 60,
+               "something is left")
