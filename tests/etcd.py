@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,15 @@ requires_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is
 class EtcdCluster:
     """`with EtcdCluster(tmp_path, members=3) as etcd: ... etcd.endpoints`."""
 
-    def __init__(self, directory: Path, members: int = 1) -> None:
+    def __init__(self, directory: Path, members: int = 1, *, data: Path | None = None,
+                 prefixes: Sequence[Sequence[str]] = ()) -> None:
+        """Member N keeps its data in `data`/N: in memory by default, as whoever else writes to the disk would decide
+        how long etcd's fsync takes. `prefixes[N]` are words in front of its command."""
         ports = free_ports(2 * members)
         self._directory = directory
-        # In memory: whoever else writes to the disk would decide how long etcd's fsync takes.
-        self._data = tempfile.TemporaryDirectory(prefix="etcd-", dir="/dev/shm")
+        self._memory = tempfile.TemporaryDirectory(prefix="etcd-", dir="/dev/shm")
+        self._prefixes = prefixes or [()] * members
+        self._data = data or Path(self._memory.name)
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:members]]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -33,7 +38,7 @@ class EtcdCluster:
         cluster = ",".join(f"m{other}={peer}" for other, peer in enumerate(self._peers))
         with (self._directory / f"etcd{number}.log").open("ab") as log:
             self._running[number] = subprocess.Popen([
-                "etcd", "--name", f"m{number}", "--data-dir", f"{self._data.name}/{number}",
+                *self._prefixes[number], "etcd", "--name", f"m{number}", "--data-dir", f"{self._data}/{number}",
                 "--listen-client-urls", url, "--advertise-client-urls", url,
                 "--listen-peer-urls", self._peers[number], "--initial-advertise-peer-urls", self._peers[number],
                 "--initial-cluster", cluster, "--max-txn-ops", "100000"],
@@ -45,19 +50,23 @@ class EtcdCluster:
         process.wait()
 
     def __enter__(self) -> "EtcdCluster":
-        for number in range(len(self.endpoints)):
-            self.start(number)
         try:
-            wait_until(self._answers, 20, "etcd does not answer")
+            self.start_all()
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def start_all(self) -> None:
+        """Start every member and wait until they serve."""
+        for number in range(len(self.endpoints)):
+            self.start(number)
+        wait_until(self._answers, 60, "etcd does not answer")
+
     def __exit__(self, *_: object) -> None:
         for number in list(self._running):
             self.kill(number)
-        self._data.cleanup()
+        self._memory.cleanup()
 
     def _answers(self) -> bool:
         client = EtcdClient(self.endpoints, timeout_seconds=0.5)

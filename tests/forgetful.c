@@ -38,11 +38,19 @@ static void record_content(int descriptor, const char *key)
     char made[PATH_MAX], place[PATH_MAX], path[64], buffer[65536];
     snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
     int source = open(path, O_RDONLY | O_CLOEXEC), copy = begin("inodes", key, made, place);
-    ssize_t count = 0;
-    while (source >= 0 && copy >= 0 && (count = read(source, buffer, sizeof buffer)) > 0)
-        if (write(copy, buffer, count) != count)
-            abort();
-    if (source < 0 || copy < 0 || count < 0 || rename(made, place))
+    if (source < 0 || copy < 0)
+        abort();
+    off_t end = lseek(source, 0, SEEK_END), hole = 0;   /* holes stay holes: a log is made as large as it may get */
+    for (off_t data; (data = lseek(source, hole, SEEK_DATA)) >= 0;) {
+        hole = lseek(source, data, SEEK_HOLE);
+        for (ssize_t count; data < hole; data += count) {
+            size_t wanted = (size_t)(hole - data) < sizeof buffer ? (size_t)(hole - data) : sizeof buffer;
+            count = pread(source, buffer, wanted, data);
+            if (count <= 0 || pwrite(copy, buffer, count, data) != count)
+                abort();
+        }
+    }
+    if (errno != ENXIO || ftruncate(copy, end) || rename(made, place))
         abort();
     close(source);
     close(copy);

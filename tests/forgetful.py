@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.preloaded import library
+from tests.preloaded import library, program
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD, _NO_FOLLOW, _BASIC_AND_BIRTH = -100, 0x100, 0xFFF
@@ -28,9 +28,18 @@ class ForgetfulDisk:
 
     @property
     def prefix(self) -> Sequence[str]:
+        self._make_records()
+        return ["env", f"LD_PRELOAD={library('forgetful')}", f"FORGETFUL={self._records}"]
+
+    @property
+    def tracing_prefix(self) -> Sequence[str]:
+        """In place of `prefix` for programs that do not call the C library, as those in Go."""
+        self._make_records()
+        return ["env", f"FORGETFUL={self._records}", str(program("forgetful_tracer"))]
+
+    def _make_records(self) -> None:
         for kind in ("inodes", "names"):
             (self._records / kind).mkdir(parents=True, exist_ok=True)
-        return ["env", f"LD_PRELOAD={library('forgetful')}", f"FORGETFUL={self._records}"]
 
     def remember_all(self) -> None:
         """From now on the disk has everything that is in the tree, as if it had been there for long."""
