@@ -75,11 +75,7 @@ def _run(settings: Settings) -> None:
 
     stop = _stop_signal()
     controller = Controller(settings, _applications(settings))
-    # What is there now stays: looking through it again and again would hold everything up for a tenth of a second.
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(THREAD_TURN_SECONDS)
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS)
+    set_interpreter()
     click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
     stop.wait()
     controller.stop(STOP_SECONDS)
@@ -87,6 +83,15 @@ def _run(settings: Settings) -> None:
     sys.stderr.flush()
     # Green threads that are stuck in a system call must not keep the process.
     os._exit(0)
+
+
+def set_interpreter() -> None:
+    """Once everything is made that stays: how Python looks for garbage, and how threads take turns."""
+    # Looking through it again and again would hold everything up for a tenth of a second.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS)
+    sys.setswitchinterval(THREAD_TURN_SECONDS)
 
 
 def _applications(settings: Settings) -> list[str]:
