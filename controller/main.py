@@ -25,8 +25,8 @@ GROUP = "speedwell.applications"
 STOP_SECONDS = 1.0
 THREAD_TURN_SECONDS = 0.0005
 """How long a thread that computes schedules of coflows may hold up the one that waits for messages."""
-YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS = 20_000, 5, 50
-"""When Python looks for garbage in cycles, of which reads and coflows leave none: rarely, and for a few milliseconds.
+YOUNG_OBJECTS, YOUNG_GENERATIONS, OLD_GENERATIONS = 10_000, 10, 50
+"""When Python looks for garbage in cycles, of which reads and coflows leave none: rarely, for ten milliseconds or so.
 At Python's own thresholds that takes a twentieth of the processor."""
 
 
