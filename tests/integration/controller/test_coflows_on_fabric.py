@@ -157,22 +157,22 @@ def test_a_metered_transfer_gets_nine_tenths_of_its_rate(fabric: Transfers) -> N
 
 def test_two_processes_share_one_coflow(fabric: Transfers) -> None:
     coflow_id = "c" * 32
-    sending = [fabric.send(f"r0h{number}", f"r1h{number}", 8_000_000, coflow_id=coflow_id) for number in (0, 1)]
+    sending = [fabric.send(f"r0h{number}", f"r1h{number}", 20_000_000, coflow_id=coflow_id) for number in (0, 1)]
     members = fabric.placed(4)
     assert [coflow["id"] for coflow in fabric.coflows()] == [coflow_id]
     assert len({flow["source"] for flow in members}) == 2
-    assert [process.wait(30) for process in sending] == [0, 0]
+    assert [process.wait(60) for process in sending] == [0, 0]
     fabric.wait_until_empty()
 
 
 def test_a_deleted_coflow_goes_on_without_a_schedule(fabric: Transfers) -> None:
-    sending = fabric.send("r0h0", "r1h0", 10_000_000)
+    sending = fabric.send("r0h0", "r1h0", 30_000_000)
     fabric.placed(2)
     [coflow] = fabric.coflows()
     assert fabric.ask("DELETE", f"/v1/coflows/{coflow['id']}").status_code == 204
     wait_until(lambda: not fabric.entries() and not fabric.meters(), 10, "the schedule stays")
     assert sending.poll() is None
-    assert sending.wait(30) == 0
+    assert sending.wait(60) == 0
     fabric.wait_until_empty()
 
 
@@ -184,7 +184,7 @@ def test_a_sender_that_is_killed_is_forgotten(fabric: Transfers) -> None:
 
 
 def test_a_leaf_that_restarts_in_the_middle_gets_its_schedule_back(fabric: Transfers) -> None:
-    sending = fabric.send("r0h0", "r1h0", 15_000_000)
+    sending = fabric.send("r0h0", "r1h0", 40_000_000)
     fabric.placed(2)
     before = fabric.meters()
     fabric.emulation.kill_switch("leaf0")
@@ -251,12 +251,12 @@ def test_meters_that_others_add_or_delete_at_a_switch_cost_no_flow_its_own(fabri
     before = fabric.get("/v1/meters")["without_meter"]
     for number in (1, LOWEST):
         ofctl("add-meter", f"meter={number},kbps,band=type=drop,rate=1000")
-    first = fabric.send("r0h0", "r1h0", 12_000_000)
+    first = fabric.send("r0h0", "r1h0", 40_000_000)
     fabric.placed(2)
     assert len(fabric.meters()) == 4 and all("meter:" in entry for entry in fabric.entries())
     assert not any(f"meter:{LOWEST} " in f"{entry.replace(',', ' ')} " for entry in fabric.entries())
     ofctl("del-meters")
-    second = fabric.send("r0h1", "r1h1", 4_000_000)
+    second = fabric.send("r0h1", "r1h1", 20_000_000)
     fabric.placed(4)
     scheduled = [flow for coflow in fabric.coflows() for flow in coflow["members"] if flow["queue"] == "scheduled"]
     assert len(scheduled) >= 2 and all(flow["meter"] for flow in scheduled)
@@ -272,12 +272,12 @@ def test_flows_beyond_the_meters_there_may_be_go_without_one_and_end(fabric: Tra
     fabric.settings = settings + "max_meters = 1\n"
     fabric.start_controller()
     try:
-        sending = fabric.send("r0h0", "r1h0", 10_000_000, flows=3)
+        sending = fabric.send("r0h0", "r1h0", 20_000_000, flows=3)
         assert {flow["queue"] for flow in fabric.placed(3)} == {"scheduled"}
         assert len(fabric.meters()) == 1 and len(fabric.entries()) == 3
         assert sum("meter:" in entry for entry in fabric.entries()) == 1
         assert fabric.get("/v1/meters")["without_meter"] >= 2
-        assert sending.wait(30) == 0
+        assert sending.wait(60) == 0
         fabric.wait_until_empty()
     finally:
         fabric.stop_controller()
