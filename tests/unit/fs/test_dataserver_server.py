@@ -84,9 +84,11 @@ def test_a_frame_that_stops_in_the_middle_closes_the_connection_too(start: Start
 
 
 def test_a_connection_too_many_takes_the_place_of_the_one_that_rests_for_the_longest_time(start: Start) -> None:
-    _, address = start(max_connections=2)
+    server, address = start(max_connections=2)
     with connected(address) as first, connected(address) as second:
-        assert {ask(first).status, ask(second).status} == {NOT_FOUND}
+        for each in (first, second):
+            assert ask(each).status == NOT_FOUND
+            wait_until(lambda: not any(list(server._open.values())), 15, "a connection does not rest")
         with connected(address) as surplus:
             assert ask(surplus).status == NOT_FOUND
             assert first.receive(DataReply) is None
