@@ -1,5 +1,6 @@
 """The fabric by itself: `speedwell fabric` and Mininet's own `mn`."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 
 from tests.integration.topo.machine import nothing_stays_behind
 from tests.waiting import wait_until
+from topo.emulation.reservation import Reservation
 
 pytestmark = pytest.mark.root
 
@@ -88,6 +90,24 @@ def test_mn_says_that_switches_without_a_controller_forward_nothing() -> None:
         done = mn("--topo", "spine-leaf,1,1,1")
     assert "forward nothing but what `dpctl add-flow` tells them" in done.stdout
     assert "--controller speedwell" in done.stdout
+
+
+@pytest.mark.parametrize(("topo", "message"), [
+    ("file,missing.json", "mn: 'missing.json' is neither a file nor a fabric"),
+    ("three-tier,pods=0", "mn: pods: must be a whole number"),
+    ("spine-leaf,2,1,1", "mn: an emulation runs already (held by a test, process"),
+])
+def test_an_mn_that_is_refused_leaves_the_hosts_of_others_alone(topo: str, message: str) -> None:
+    """Mininet cleans up after an exception, and takes every process of this name for a host that was left."""
+    with contextlib.ExitStack() as held:
+        reservation = Reservation("held by a test")
+        held.callback(reservation.release)
+        host = held.enter_context(subprocess.Popen(["bash", "-c", "exec -a mininet:other sleep 600"]))
+        held.callback(host.kill)
+        refused = mn("--topo", topo, "--controller", "none", "--test", "none")
+        assert refused.returncode == 1 and message in refused.stdout, refused.stdout
+        assert "Cleaning up" not in refused.stdout
+        assert host.poll() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
