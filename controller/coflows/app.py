@@ -255,8 +255,12 @@ class Coflows(Application):
 
     def apply(self) -> None:
         """Make the switches hold what the schedule says now, confirmed."""
-        target = {flow: (assignment, self.book.flow(flow)) for flow, assignment in self.book.enforced.items()}
-        turns, claims = Turns(), []
+        turns = Turns()
+        target: dict[FiveTuple, tuple[Assignment, ReportedFlow | None]] = {}
+        for flow, assignment in list(self.book.enforced.items()):
+            turns.others()
+            if flow in self.book.enforced:
+                target[flow] = assignment, self.book.flow(flow)
         turns.others()
         now = time.monotonic()
         retry, renewed = now >= self._retry_at, self._to_renew(now)
@@ -268,6 +272,7 @@ class Coflows(Application):
         if not wanted and not unwanted:
             return
         turns.others()
+        claims = []
         for flow, placed in wanted.items():
             claims.append(self._claim(flow, *placed))
             turns.others()
@@ -350,8 +355,9 @@ class Coflows(Application):
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
         """A round of polls is over: what the flows have moved, by their first switches' count."""
-        now = time.monotonic()
+        now, turns = time.monotonic(), Turns()
         for flow, (_, reported) in list(self._placed.items()):
+            turns.others()
             record = self.forwarding.records.get(flow)
             if record is None or reported is not self.book.flow(flow):
                 continue        # its entry has counted for an earlier one so far

@@ -14,9 +14,11 @@ import pytest
 from coflow.report import Flow, FlowReport, Report, encode
 from controller.coflows.api import CoflowsApi
 from controller.coflows.app import Coflows
+from controller.counters.poller import EventMeasured
 from controller.errors import InvalidSettings
 from controller.loops import Loops
 from controller.policy.coflows.live_coflows import TableScheduler
+from controller.policy.network.five_tuple import FiveTuple
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.settings import Settings
@@ -91,6 +93,19 @@ def test_nothing_is_left_in_the_switches_after_a_thousand_coflows(run: Any) -> N
             eventlet.sleep(0.02)
         assert most == own_range(None, 1 << 16).start
         assert site.entries == [] and site.meters == [] and len(site.coflows.book) == 0
+
+    run(scenario)
+
+
+def test_others_have_their_turn_while_counts_of_many_flows_are_taken_in(run: Any) -> None:
+    def scenario(site: Site) -> None:
+        site.coflows._placed = {FiveTuple("10.0.0.1", "10.0.0.2", 6, number >> 16, number & 0xFFFF): (None, None)
+                                for number in range(200_000)}
+        others: list[int] = []
+        eventlet.spawn(others.append, 1)
+        site.coflows.measured(EventMeasured(site.hub.now))
+        assert others
+        site.coflows._placed = {}
 
     run(scenario)
 
