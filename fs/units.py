@@ -1,4 +1,4 @@
-"""Sizes, lengths of time and moments as people read them: the one place that writes them.
+"""Numbers, sizes, lengths of time and moments as people read them: the one place that writes them.
 
 Scripts get bytes, seconds and ISO 8601 from `--json`.
 """
@@ -7,6 +7,12 @@ import time
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DURATIONS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 file`, `3 directories`; `noun` in the singular."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun.removesuffix('y')}ies" if noun.endswith("y") else \
+        f"{count} {noun}s"
 
 
 def size(count: int) -> str:

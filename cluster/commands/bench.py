@@ -11,6 +11,7 @@ from cluster.commands.output import echo, echo_json
 from cluster.commands.sizes import Size
 from cluster.tables import echo_table
 from fs import units
+from fs.units import counted
 
 
 @click.command()
@@ -42,8 +43,8 @@ def bench(directory: str, threads: int, big_size: int, small_size: int, small_fi
     if as_json:
         echo_json([asdict(row) for row in rows])
         return
-    echo(f"{threads} thread{'s' if threads > 1 else ''}, each with {units.size(big_size)} in one file and "
-         f"{small_files} files of {units.size(small_size)}")
+    echo(f"{counted(threads, 'thread')}, each with {units.size(big_size)} in one file and "
+         f"{counted(small_files, 'file')} of {units.size(small_size)}")
     echo_table(("item", "rate", "unit", "time per file"),
                [(row.item, f"{row.rate:.1f}", row.unit, units.latency(row.seconds_each)) for row in rows],
                ("rate", "time per file"))

@@ -15,6 +15,7 @@ from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo
 from cluster.errors import InvalidDump
 from cluster.progress import Meter
+from fs.units import counted
 
 STANDARD = "-"
 
@@ -70,7 +71,7 @@ def load(file: str, target: Target) -> None:
             loaded = client.metadata.load(dumped.records(), dumped.next_inode)
         except InvalidArgument as error:
             raise InvalidDump(f"{file}: {error}; nothing was loaded") from None
-    echo(f"{loaded.files} files and {loaded.directories} directories were loaded")
+    echo(f"loaded {counted(loaded.files, 'file')} and {counted(loaded.directories, 'directory')}")
     for name in loaded.silent:
         echo(f"dataserver {name} holds some of their contents and has not reported here yet: start it with this "
              f"nameserver, and if it belongs to another namespace, `speedwell node adopt {name}`")

@@ -11,6 +11,7 @@ from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
 from cluster.errors import CannotTell
 from fs.command_line import Number
+from fs.units import counted
 
 if TYPE_CHECKING:
     from cluster.fsck import Check, Problem
@@ -85,13 +86,14 @@ def _print(result: Check, repaired: list[Problem]) -> None:
     for warning in result.warnings:
         echo(f"to decide: {warning}")
     if result.waiting:
-        echo(f"normal: {result.waiting} replicas are being made or wait for their deletion, as after a drain")
+        echo(f"normal: {counted(result.waiting, 'replica')} being made or waiting for deletion, as after a drain")
     if result.awaited_inventories:
         echo(f"nothing is deleted before all is known that lies on {', '.join(result.awaited_inventories)}")
     if result.quarantined:
-        echo(f"in quarantine: {len(result.quarantined)} contents that no file has (`speedwell quarantine list`)")
+        echo(f"in quarantine: {counted(len(result.quarantined), 'content')} that no file has "
+             "(`speedwell quarantine list`)")
     counts = ", ".join(f"{count} {kind}" for kind, count in result.counts.items() if count)
-    verdict = f"{len(result.problems)} problems ({counts})" if result.problems else (
+    verdict = f"{counted(len(result.problems), 'problem')} ({counts})" if result.problems else (
         "not all could be looked at" if result.unreachable else "to decide" if result.warnings else "clean")
-    echo(f"{result.files} files, {result.replicas} replicas: {verdict}"
+    echo(f"{counted(result.files, 'file')}, {counted(result.replicas, 'replica')}: {verdict}"
          + (f", {len(repaired)} repaired" if repaired else ""))

@@ -13,6 +13,7 @@ from cluster.commands.watching import watch_options
 from cluster.tables import echo_table
 from fs import units
 from fs.command_line import Number
+from fs.units import counted
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -67,12 +68,15 @@ def drain(name: str, wait_seconds: float | None, target: Target) -> None:
     stuck = sum(replicas > others for replicas in left)
     if stuck:
         raise click.ClickException(
-            f"{name} keeps {stuck} of its {len(left)} replicas: their files are to have up to {max(left)} replicas, "
-            f"and only {others} other dataservers are in use. Add one, or `speedwell node undrain {name}`")
+            f"{name} keeps {stuck} of its {counted(len(left), 'replica')}: their files are to have up to "
+            f"{counted(max(left), 'replica')}, and only {counted(others, 'other dataserver')} in use. Add one, or "
+            f"`speedwell node undrain {name}`")
     if wait_seconds is not None and left:
-        raise click.ClickException(f"{name} still holds {len(left)} replicas after {units.duration(wait_seconds)}")
+        raise click.ClickException(f"{name} still holds {counted(len(left), 'replica')} after "
+                                   f"{units.duration(wait_seconds)}")
     echo(f"{name} holds no replicas any more" if not left else
-         f"{name} is being drained: {len(left)} replicas to move; `speedwell node list` shows how far it is")
+         f"{name} is being drained: {counted(len(left), 'replica')} to move; `speedwell node list` shows how far "
+         "it is")
 
 
 def _wanted_elsewhere(client: Client, name: str) -> list[int]:

@@ -16,6 +16,7 @@ from cluster.processes import Processes, is_running, resident_bytes
 from cluster.supervision import Told, told
 from cluster.tables import echo_table
 from fs import units
+from fs.units import counted
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import StatisticsReply
@@ -143,8 +144,8 @@ def _add_statistics(state: Status) -> None:
                        f"{units.about(server['last_heartbeat_seconds_ago'])}"
                        for server in state.statistics["dataservers"] if not server["alive"]]
     if reply.unwritable:
-        state.problems.append(f"{reply.unwritable} files cannot be changed: fewer than {reply.min_replicas} of their "
-                              "replicas live")
+        state.problems.append(f"{counted(reply.unwritable, 'file')} cannot be changed: fewer than "
+                              f"{counted(reply.min_replicas, 'replica')} alive")
 
 
 def _document(reply: StatisticsReply) -> dict[str, Any]:
@@ -185,9 +186,9 @@ def _print(state: Status) -> None:
 def _print_statistics(statistics: dict[str, Any]) -> None:
     servers = statistics["dataservers"]
     alive = sum(server["alive"] for server in servers)
-    echo(f"{statistics['files']} files, {statistics['directories']} directories; "
+    echo(f"{counted(statistics['files'], 'file')}, {counted(statistics['directories'], 'directory')}; "
          f"{units.size(statistics['available_bytes'])} of {units.size(statistics['capacity_bytes'])} free")
-    echo(f"{statistics['replication']} replicas, at least {statistics['min_replicas']} for a change, "
+    echo(f"{counted(statistics['replication'], 'replica')}, at least {statistics['min_replicas']} for a change, "
          f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
     if statistics["awaited_inventories"]:

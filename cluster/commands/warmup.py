@@ -11,6 +11,7 @@ from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo
 from cluster.progress import Meter
 from fs import units
+from fs.units import counted
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -33,8 +34,8 @@ def warmup(paths: tuple[str, ...], target: Target) -> None:
         work = jobs(found for path in paths for found in _files(client, path))
         with Meter("reading", sum(job.size_bytes for job in work)) as meter:
             warmed = warm(work, client.metadata.namespace, meter.advance)
-    echo(f"{warmed.files} files, {units.size(warmed.size_bytes)} with all replicas, were read on "
-         f"{len(warmed.dataservers)} dataservers")
+    echo(f"read {counted(warmed.files, 'file')}, {units.size(warmed.size_bytes)} with all replicas, on "
+         f"{counted(len(warmed.dataservers), 'dataserver')}")
     if warmed.problems:
         for problem in warmed.problems[:-1]:
             click.echo(f"speedwell: {problem}", err=True)

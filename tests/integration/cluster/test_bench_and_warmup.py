@@ -72,7 +72,7 @@ def test_every_replica_is_in_memory_after_warmup(installation, tmp_path):
         push_out(path)
     assert sum(map(resident_part, stored)) < 0.5, "the test could not push the replicas out of memory"
     shown = speedwell.ok("warmup", "/warm")
-    assert shown == "1 files, 24.0 MiB with all replicas, were read on 3 dataservers\n"
+    assert shown == "read 1 file, 24.0 MiB with all replicas, on 3 dataservers\n"
     assert [resident_part(path) for path in stored] == [1.0, 1.0, 1.0]
 
 

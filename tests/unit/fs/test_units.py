@@ -41,3 +41,9 @@ def test_a_moment_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
             assert units.moment(86400 * 10**9 + 5) == shown
             assert units.moment(86401 * 10**9, seconds=True) == shown + ":01"
     time.tzset()
+
+
+def test_one_thing_has_the_singular() -> None:
+    assert [units.counted(count, "directory") for count in (0, 1, 2)] == [
+        "0 directories", "1 directory", "2 directories"]
+    assert [units.counted(count, "file") for count in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
