@@ -32,8 +32,10 @@ def on_forgetful_disks(directory: Path, *, lie: bool) -> Iterator[tuple[EtcdClus
              for number in range(MEMBERS)]
     prefixes = [disk.tracing_prefix for disk in disks]
     with EtcdCluster(directory, MEMBERS, data=directory / "data", prefixes=() if lie else prefixes) as etcd:
+        kill_all(etcd, disks)
         for disk in disks:
             disk.remember_all()
+        etcd.start_all()
         yield etcd, disks
 
 
