@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from fs.client import Client
 from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
+from fs.errors import DeviceBusy
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
@@ -204,6 +206,18 @@ class LocalCluster:
         client = Client(self.nameserver.address, **options)
         self._clients.append(client)
         return client
+
+    def set_quota(self, path: str, *, max_bytes: int, max_files: int | None) -> None:
+        """Once no other directory's quota is being counted any more."""
+        client = self.client()
+
+        def is_set() -> bool:
+            with suppress(DeviceBusy):
+                client.metadata.set_quota(path, max_bytes=max_bytes, max_files=max_files)
+                return True
+            return False
+
+        wait_until(is_set, 30, "another directory's quota is being counted")
 
     def dataserver(self, name: str) -> Daemon:
         """The dataserver with this id."""

@@ -24,9 +24,9 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 
 @pytest.fixture
-def limited(here: Path, client: Client) -> Path:
+def limited(here: Path, cluster: LocalCluster) -> Path:
     """A directory that may hold 3 MiB in 5 files and directories, itself among them."""
-    client.metadata.set_quota(f"/{here.name}", max_bytes=LIMIT_BYTES, max_files=5)
+    cluster.set_quota(f"/{here.name}", max_bytes=LIMIT_BYTES, max_files=5)
     return here
 
 
@@ -131,8 +131,8 @@ def test_two_writers_overshoot_by_no_more_than_is_documented(limited: Path, ther
     assert used_bytes(client, limited) <= 2 * LIMIT_BYTES
 
 
-def test_a_quota_on_the_root_is_what_df_shows(here: Path, client: Client) -> None:
-    client.metadata.set_quota("/", max_bytes=64 << 20, max_files=10**6)
+def test_a_quota_on_the_root_is_what_df_shows(here: Path, client: Client, cluster: LocalCluster) -> None:
+    cluster.set_quota("/", max_bytes=64 << 20, max_files=10**6)
     try:
         shown = os.statvfs(here)
         assert shown.f_blocks * shown.f_frsize == 64 << 20

@@ -133,7 +133,7 @@ def test_a_rename_that_is_refused_leaves_the_open_file_where_it_was(here: Path, 
     (here / "full").mkdir()
     (here / "full" / "file").write_bytes(b"kept")
     (here / "large").write_bytes(b"x" * 1000)
-    cluster.client().metadata.set_quota(f"/{here.name}/full", max_bytes=100, max_files=None)
+    cluster.set_quota(f"/{here.name}/full", max_bytes=100, max_files=None)
     with (here / "full" / "file").open("rb+", buffering=0) as opened:
         with pytest.raises(OSError) as refused:
             (here / "large").rename(here / "full" / "file")
