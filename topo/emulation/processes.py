@@ -14,6 +14,14 @@ from topo.emulation.errors import EmulationError
 MARKER_VARIABLE = "SPEEDWELL_EMULATION"
 COMMAND_TIMEOUT_SECONDS = 30.0
 _TCP_ESTABLISHED = "01"
+# Below a root that is no mount point (a chroot) propagation cannot be changed: a bind that the caller sees is undone.
+_BIND_HOSTS = """\
+mount --make-rslave / 2>/dev/null
+mount --bind "$0" /etc/hosts
+file() { stat -Lc %d:%i "$1"; }
+[ "$(file /proc/$PPID/root/etc/hosts)" != "$(file "$0")" ] || umount /etc/hosts
+exec "$@"
+"""
 
 
 def environment(marker: str, additions: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -30,8 +38,7 @@ def in_namespace(pid: int, argv: Sequence[str]) -> list[str]:
 def with_host_names(hosts_file: Path | str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` with another /etc/hosts, in mounts of its own: what is mounted there stays
     there, what the machine mounts later comes in where the machine's mounts are shared."""
-    return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", 'mount --bind "$0" /etc/hosts; exec "$@"',
-            str(hosts_file), *argv]
+    return ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", _BIND_HOSTS, str(hosts_file), *argv]
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, standard_input: str | None = None,
