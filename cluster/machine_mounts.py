@@ -27,7 +27,8 @@ def enter() -> int | None:
     """Let what this process mounts from now on be the machine's, if it is in a shell of `speedwell enter`. Call it
     before any thread starts.
 
-    Returns the handle of the shell's mounts for `show`; None if this process sees the machine's.
+    Returns the handle of the shell's mounts for `show`; None if this process sees the machine's. Raises StartFailed
+    below a root that is no mount point (a chroot), to which one cannot come back from other mounts.
     """
     supervisor = fabric_network.supervisor()
     if supervisor is None or HOST_VARIABLE not in os.environ:
@@ -35,6 +36,9 @@ def enter() -> int | None:
     machines = Path(f"/proc/{supervisor}/ns/mnt")
     with suppress(OSError):
         if machines.stat().st_ino != _OWN.stat().st_ino:
+            if mounts.mounted(Path("/")) is None:
+                raise StartFailed("a shell of `speedwell enter` cannot mount where / is no mount point, as in a "
+                                  "chroot: leave the shell and mount on the machine")
             own, here = os.open(_OWN, os.O_RDONLY), Path.cwd()
             _join(machines)
             os.chdir(here)

@@ -38,3 +38,9 @@ def _mounts() -> set[str]:
 
 def _files() -> set[str]:
     return {str(path) for path in Path("/run/speedwell").glob("*.json")} if Path("/run/speedwell").exists() else set()
+
+
+def in_chroot() -> bool:
+    """Whether / is no mount point."""
+    mountpoints = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return "/" not in mountpoints

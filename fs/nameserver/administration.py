@@ -113,13 +113,12 @@ class Administration:
 
     def _add_surplus(self, reply: pb.ContentsReply) -> None:
         names = {server.number: server.dataserver_id for server, _ in self._registry.statuses()}
-        for number, file_id in deletions.waiting(self._store):
-            if number in names:
-                reply.surplus.add(file_id=requests.file_id_text(file_id), dataserver_id=names[number])
-        for file_id_text, number in self._recovery.copies():
-            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
-        for number, file_id_text in self._recovery.left_behind(self._clock_seconds()):
-            reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
+        found = [(number, requests.file_id_text(file_id)) for number, file_id in deletions.waiting(self._store)]
+        found += [(number, file_id_text) for file_id_text, number in self._recovery.copies()]
+        found += self._recovery.left_behind(self._clock_seconds())
+        for number, file_id_text in found:
+            if number in names:     # not a dataserver that was removed
+                reply.surplus.add(file_id=file_id_text, dataserver_id=names[number])
 
     def repair(self, request: pb.RepairRequest) -> pb.RepairReply:
         with self._guard:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.topo.machine import nothing_stays_behind
+from tests.machine_state import in_chroot
 from tests.waiting import wait_until
 from topo.emulation.reservation import Reservation
 
@@ -78,11 +79,6 @@ def test_mn_builds_our_fabric_and_pings_all_hosts() -> None:
     with nothing_stays_behind():
         done = mn("--topo", "three-tier,2,1,2,1,1,fail_mode=standalone", "--controller", "none", "--test", "pingall")
     assert "0% dropped (12/12 received)" in done.stdout
-
-
-def in_chroot() -> bool:
-    mountpoints = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return "/" not in mountpoints
 
 
 def test_mn_says_that_switches_without_a_controller_forward_nothing() -> None:
