@@ -38,6 +38,7 @@ from cluster.nameservers import (
 )
 from cluster.processes import Command, Processes
 from cluster.registration import wait_for_dataservers
+from fs.units import counted
 
 DEFAULT_DATASERVERS = 3
 DEFAULT_REPLICATION = 3
@@ -326,7 +327,7 @@ def _start_dataservers(processes: Processes, names: list[str], started: list[str
     addresses = processes.settings["addresses"]
     commands = [dataserver_command(processes, name, _listen_address(addresses.get(name))) for name in missing]
     if commands:
-        progress(f"starting {len(commands)} dataserver{'s' if len(commands) > 1 else ''}")
+        progress(f"starting {counted(len(commands), 'dataserver')}")
     for record in processes.start_together(commands):
         started.append(record.name)
         addresses[record.name] = _address(record.address, record.name)
