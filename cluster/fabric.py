@@ -157,6 +157,8 @@ class FabricCluster:
     def _stop_processes(self) -> None:
         etcd = etcd_names(self.settings.nameservers)
         self.processes.stop(names=[record.name for record in self.processes.records if record.name not in etcd])
+        for mountpoint in self.settings.mounts.values():
+            mounts.unmount(mountpoint, lazy=True)       # its process had to be killed
         stop_etcd(self.processes, etcd)
 
     def wanted(self) -> list[str]:

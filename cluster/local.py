@@ -383,7 +383,7 @@ def _stop(processes: Processes, names: list[str], force: bool,
         mountpoint = Path(processes.settings["mount"])
         progress(f"unmounting {mountpoint}")
         if processes.find("mount") or ours(processes, mountpoint):
-            mounts.unmount(mountpoint, lazy=force)
+            mounts.unmount(mountpoint, lazy=force or mounts.stopped_process(mountpoint) is not None)
         processes.stop(names=["mount"])
         if ours(processes, mountpoint):
             mounts.unmount(mountpoint, lazy=True)  # it had to be killed

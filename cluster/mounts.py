@@ -3,7 +3,9 @@
 import errno
 import os
 import re
+import select
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,8 +18,10 @@ from cluster.errors import InvalidSetting, StopFailed
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
 ANSWER_TIMEOUT_SECONDS = 2.0
+KILL_TIMEOUT_SECONDS = 5.0
 NAMED_USERS = 3
 FILESYSTEM = "fuse.speedwell"
+PROGRAM = "speedwell-mount"
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,9 @@ def condition(mountpoint: Path) -> Condition:
     """Asks in a process of its own: who calls a mount that hangs, hangs with it, and cannot be killed."""
     if mounted(mountpoint) is None:
         return Condition.NOT_MOUNTED
-    asking = subprocess.Popen(["stat", "--", str(mountpoint)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"})
     try:
-        said = os.fsdecode(asking.communicate(timeout=ANSWER_TIMEOUT_SECONDS)[1])
+        said = _error_of(["stat", "--", str(mountpoint)], ANSWER_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        asking.kill()
         return Condition.SILENT
     gone = any(os.strerror(number) in said for number in (errno.ENOTCONN, errno.ECONNABORTED))
     return Condition.DEAD if gone else Condition.MOUNTED
@@ -129,33 +130,94 @@ def require_usable(mountpoint: Path) -> None:
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     """Unmount `mountpoint`; nothing mounted there is no error.
 
-    `lazy` takes it out of the tree at once although it is in use; its users keep what they have open.
-    Raises StopFailed naming the users of a busy mount.
+    `lazy` takes it out of the tree at once although it is in use; its users keep what they have open. A process of it
+    that is stopped is killed then. Raises StopFailed naming the users of a busy mount, or the stopped process.
     """
     if mounted(mountpoint) is None:
         return
+    stopped = stopped_process(mountpoint)
+    if stopped is not None and not lazy:
+        raise StopFailed(f"{mountpoint} does not answer: its process (pid {stopped}) is stopped; "
+                         f"`kill -CONT {stopped}` lets it go on, --force kills it")
+    failure = _detach(mountpoint, lazy)
+    if stopped is not None:
+        _kill(stopped, mountpoint)
+        failure = _detach(mountpoint, lazy) if mounted(mountpoint) else ""
+    if mounted(mountpoint) is None:
+        return
+    if "busy" in failure:
+        names = users(mountpoint)
+        by = f" by {', '.join(names[:NAMED_USERS])}" if names else ""
+        more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
+        raise StopFailed(f"{mountpoint} is in use{by}{more}; leave it and try again, or use --force to "
+                         "unmount it under them")
+    raise StopFailed(f"cannot unmount {mountpoint}: {failure}; --force unmounts it lazily")
+
+
+def _detach(mountpoint: Path, lazy: bool) -> str:
+    """Why that failed, if it did."""
     tool = shutil.which("fusermount3") or shutil.which("fusermount")
     if os.geteuid() == 0 or tool is None:
         argv = ["umount", *(["-l"] if lazy else []), str(mountpoint)]
     else:
         argv = [tool, "-u", *(["-z"] if lazy else []), str(mountpoint)]
     try:
-        result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                                timeout=UNMOUNT_TIMEOUT_SECONDS, env={**os.environ, "LC_ALL": "C"})
-        reason = (result.stderr.strip().splitlines() or [f"{argv[0]} failed"])[-1]
+        return _error_of(argv, UNMOUNT_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        reason = f"{argv[0]} did not come back within {UNMOUNT_TIMEOUT_SECONDS:g} s"
+        return f"{argv[0]} did not come back within {UNMOUNT_TIMEOUT_SECONDS:g} s"
     except OSError as error:
         raise StopFailed(f"cannot unmount {mountpoint}: {argv[0]}: {error.strerror}") from error
-    if mounted(mountpoint) is None:
+
+
+def _error_of(argv: list[str], timeout_seconds: float) -> str:
+    """What a command says that fails; empty if it does not. One that does not come back is killed and left: it may
+    hang in the kernel, where nothing kills it. Raises TimeoutExpired, OSError."""
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               env={**os.environ, "LC_ALL": "C"})
+    try:
+        said = os.fsdecode(process.communicate(timeout=timeout_seconds)[1]).strip()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return (said.splitlines() or [f"{argv[0]} failed"])[-1] if process.returncode else ""
+
+
+def stopped_process(mountpoint: Path) -> int | None:
+    """The process that serves a mount, if a signal or a debugger has stopped it: whatever asks the mount waits."""
+    return next((int(process.name) for process in Path("/proc").iterdir()
+                 if process.name.isdigit() and _is_stopped(process) and _serves(process, mountpoint)), None)
+
+
+def _is_stopped(process: Path) -> bool:
+    with suppress(OSError):
+        return (process / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
+def _serves(process: Path, mountpoint: Path) -> bool:
+    with suppress(OSError):
+        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+        here = (process / "cwd").readlink()
+        return any(word.endswith(PROGRAM) for word in words) and \
+            any(locate(here / word) == mountpoint for word in words)
+    return False
+
+
+def _kill(pid: int, mountpoint: Path) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            ended = select.select([handle], [], [], KILL_TIMEOUT_SECONDS)[0]
+        finally:
+            os.close(handle)
+    except ProcessLookupError:
         return
-    if "busy" in reason:
-        names = users(mountpoint)
-        by = f" by {', '.join(names[:NAMED_USERS])}" if names else ""
-        more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
-        raise StopFailed(f"{mountpoint} is in use{by}{more}; leave it and try again, or use --force to "
-                         "unmount it under them")
-    raise StopFailed(f"cannot unmount {mountpoint}: {reason}; --force unmounts it lazily")
+    except OSError as error:
+        raise StopFailed(f"the process of {mountpoint} (pid {pid}) is stopped and cannot be killed: "
+                         f"{error.strerror}") from error
+    if not ended:
+        raise StopFailed(f"the process of {mountpoint} (pid {pid}) runs on after SIGKILL; look at /proc/{pid}/stack")
 
 
 def users(mountpoint: Path) -> list[str]:

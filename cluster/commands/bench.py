@@ -8,9 +8,9 @@ import click
 
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
-from cluster.commands.sizes import Size
 from cluster.tables import echo_table
 from fs import units
+from fs.option_types import Size
 from fs.units import counted
 
 

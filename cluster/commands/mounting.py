@@ -14,10 +14,11 @@ from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
 from cluster.processes import Command, Processes, program
 from fs.command_line import Number
+from fs.option_types import MountPoint
 
 
 @click.command()
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("mountpoint", type=MountPoint())
 @click.option("--allow-other", is_flag=True, help="Let other users in (root, or user_allow_other in "
                                                   "/etc/fuse.conf).")
 @click.option("--foreground", is_flag=True, help="Stay, and write the log to standard error.")
@@ -56,8 +57,8 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
 
 
 @click.command()
-@click.argument("mountpoint", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Unmount although it is in use.")
+@click.argument("mountpoint", type=MountPoint())
+@click.option("--force", is_flag=True, help="Unmount although it is in use, or its process is stopped.")
 def umount(mountpoint: Path, force: bool) -> None:
     """Unmount the filesystem."""
     place = mounts.locate(mountpoint)

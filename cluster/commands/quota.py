@@ -10,10 +10,10 @@ import click
 
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
-from cluster.commands.sizes import Size
 from cluster.commands.watching import watch_options
 from cluster.tables import echo_table
 from fs import units
+from fs.option_types import Size
 
 if TYPE_CHECKING:
     from fs.proto.speedwell_pb2 import QuotaRecord

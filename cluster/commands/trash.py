@@ -12,11 +12,11 @@ import click
 
 from cluster.commands.connection import Target, connection_options
 from cluster.commands.output import echo, echo_json
-from cluster.commands.sizes import Duration
 from cluster.commands.watching import watch_options
 from cluster.errors import ClusterError
 from cluster.tables import echo_table
 from fs import units
+from fs.option_types import Duration
 
 if TYPE_CHECKING:
     from fs.client import Client

@@ -11,10 +11,10 @@ import click
 from cluster import current
 from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.output import echo, echo_json
-from cluster.commands.sizes import Size
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.policy_options import PolicyOption, policy_path_option
+from fs.option_types import MountPoint, Size
 
 if TYPE_CHECKING:
     from cluster.local import LocalSettings
@@ -29,7 +29,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @installation_option
 @click.option("--fabric", metavar="SPEC", help="Start on an emulated fabric (as root): a fabric's JSON file, or for "
               "example three-tier,pods=4,racks=4,hosts=4.")
-@click.option("--mount", type=click.Path(path_type=Path), metavar="DIR", help="Mount the filesystem there.")
+@click.option("--mount", type=MountPoint(), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
 @click.option("--coflows", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.COFLOW),
@@ -121,8 +121,8 @@ def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | s
     from topo.fabric_spec import parse_fabric
 
     given = {name: value for name, value in settings.items() if value is not None}
-    mounts = {host: MOUNT_ROOT / host for host in mount_on}
-    chosen = read_settings(fabric=parse_fabric(spec), mounts=mounts, machine=True, **given)
+    chosen = read_settings(fabric=parse_fabric(spec), mounts={host: MOUNT_ROOT / host for host in mount_on},
+                           machine=True, **given)
     _tell_fabric(supervisor.up(chosen, (lambda message: None) if as_json else _say), as_json)
 
 

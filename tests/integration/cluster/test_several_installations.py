@@ -4,11 +4,13 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from cluster import mounts
-from cluster.processes import Processes
+from cluster.processes import Processes, is_running
 from tests.integration.cluster.speedwell import Speedwell, error_line, kill
 from tests.waiting import wait_until
 
@@ -101,20 +103,68 @@ def test_a_mount_belongs_to_its_installation_however_the_nameserver_was_named(tw
     assert mounts.mounted(place) is None
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that a signal stopped; it goes on at the end, if it is still there, so that nothing waits for it."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_mount_that_hangs_holds_up_no_status(two, tmp_path):
     speedwell, first, _ = two
     place = tmp_path / "ours"
     speedwell.ok("mount", place, "--installation", first)
     [record] = Processes(tmp_path / "state" / "mounts").running()
-    os.kill(record.pid, signal.SIGSTOP)
-    try:
+    with stopped(record.pid):
         status = speedwell.run("status", "--installation", first)
         assert status.returncode == 1
         assert f"the mount {place} does not answer" in status.stderr.decode()
         assert f"mount {place}: NOT WORKING" in status.stdout.decode()
-    finally:
-        os.kill(record.pid, signal.SIGCONT)
     assert f"mount {place}: mounted" in speedwell.ok("status", "--installation", first)
+
+
+def test_a_mount_whose_process_is_stopped_is_unmounted_by_force_only(two, tmp_path):
+    speedwell, first, _ = two
+    place = tmp_path / "ours"
+    speedwell.ok("mount", place, "--installation", first)
+    [record] = Processes(tmp_path / "state" / "mounts").running()
+    with stopped(record.pid):
+        refused = speedwell.run("umount", place)
+        assert refused.returncode == 1
+        assert f"{place} does not answer: its process (pid {record.pid}) is stopped" in error_line(refused)
+        assert speedwell.run("mount", place, "--installation", first).returncode == 1
+        speedwell.ok("umount", place, "--force")
+    assert mounts.mounted(place) is None and not is_running(record)
+
+
+def test_an_installation_is_stopped_whose_mounts_processes_are_stopped(two, tmp_path):
+    speedwell, first, _ = two
+    place, own = tmp_path / "ours", tmp_path / "own"
+    speedwell.ok("down", "--installation", first)
+    speedwell.ok("up", "--local", first, "--mount", own)
+    speedwell.ok("mount", place, "--installation", first)
+    [other] = Processes(tmp_path / "state" / "mounts").running()
+    processes = Processes(first)
+    with stopped(other.pid), stopped(processes.find("mount").pid):
+        speedwell.ok("down", "--installation", first)
+    assert mounts.mounted(place) is None and mounts.mounted(own) is None
+    assert not processes.running()
+
+
+def test_a_mount_of_an_installation_stays_unmounted_that_was_stopped_and_forced_off(two, tmp_path):
+    speedwell, first, _ = two
+    own = tmp_path / "own"
+    speedwell.ok("down", "--installation", first)
+    speedwell.ok("up", "--local", first, "--mount", own)
+    with stopped(Processes(first).find("mount").pid):
+        speedwell.ok("umount", own, "--force")
+    kill(first, "d0")
+    wait_until(lambda: Processes(first).find("d0"), 30, "the supervisor starts nothing again")
+    assert mounts.mounted(own) is None and not Processes(first).find("mount")
 
 
 def test_a_mount_is_taken_away_when_the_nameserver_has_to_take_another_address(two, tmp_path):

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from cluster import transfer
-from cluster.commands.sizes import Size
 from cluster.progress import Meter
+from fs.option_types import Size
 
 
 def test_a_tree_is_planned_with_parents_first_links_kept_and_special_files_passed_over(tmp_path):
