@@ -18,7 +18,8 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.11",
     packages=find_packages(include=[f"{room}{tail}" for room in
-                                    ("cluster", "coflow", "controller", "fs", "fuse_mount", "sim", "topo")
+                                    ("cluster", "coflow", "controller", "fs", "fuse_mount", "host_agent", "sim",
+                                     "topo")
                                     for tail in ("", ".*")]),
     package_data={"fs.proto": ["*.proto"], "cluster.hdfs": ["pom.xml", "log4j.properties", "java/*.java"]},
     install_requires=requirements(),

@@ -14,7 +14,7 @@ import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "topo", "cluster", "sim")
+FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cluster", "sim")
 
 FLOOR = {"errors", "loops", "services", "settings", "validation", "application"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "coflow": set(),
     "fs": {"coflow"},
     "fuse_mount": {"fs"},
+    "host_agent": {"coflow", "fs"},
     "topo": {"controller.validation"},
     "sim": {"controller.own_policies", "controller.policy", "topo"},
     "cluster": {"coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
@@ -58,6 +59,7 @@ LIBRARIES = {
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
     "fs": {"click", "crc32c", "google", "grpc", "plyvel"},
     "fuse_mount": {"click", "mfusepy", "fuse"},
+    "host_agent": {"click", "prometheus_client", "pyroute2"},
 }
 """What a room may use beside the standard library; those that are not listed may use anything."""
 IMPURE = {"asyncio", "datetime", "glob", "http", "io", "logging", "multiprocessing", "os", "pathlib", "secrets",
