@@ -32,5 +32,6 @@ setup(
             "speedwell-dataserver=fs.dataserver.main:main",
             "speedwell-mount=fuse_mount.main:main",
         ],
+        "fsspec.specs": ["speedwell=fs.fsspec:SpeedwellFileSystem"],
     },
 )

@@ -13,14 +13,14 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fs import paths
-from fs.errors import AlreadyExists, InvalidName, IsADirectory, NotADirectory
+from fs.errors import AlreadyExists, IsADirectory, NotADirectory
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 if TYPE_CHECKING:
@@ -104,18 +104,6 @@ def require_directory(client: Client, destination: str) -> None:
         raise NotADirectory(f"{paths.display(path)} is not a directory")
 
 
-def walk(client: Client, directory: bytes) -> Iterator[tuple[bytes, Attributes]]:
-    """Everything below a stored directory, parents before their entries. Works at any depth."""
-    pending = [directory]
-    while pending:
-        parent = pending.pop()
-        for entry in client.list(parent):
-            path = paths.join(parent, entry.name)
-            yield path, entry.attributes
-            if entry.attributes.type == DIRECTORY:
-                pending.append(path)
-
-
 def plan_uploads(source: Path, destination: bytes, skipped: Callable[[str], None]) -> Tree[bytes, Upload]:
     """What to make of the tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
     `skipped`."""
@@ -143,6 +131,8 @@ def plan_downloads(client: Client, source: bytes, destination: Path, skipped: Ca
                    ) -> Tree[Path, Download]:
     """What to make of the stored tree at `source`. Sockets, pipes and devices are passed over, with a sentence to
     `skipped`."""
+    from fs.client.trees import walk
+
     tree: Tree[Path, Download] = Tree(directories=[(destination, client.lookup(source).mode)])
     for path, attributes in walk(client, source):
         target = destination / os.fsdecode(path[len(source):].lstrip(b"/"))
@@ -288,22 +278,6 @@ def make_directory(client: Client, path: bytes, mode: int = 0o755) -> None:
     except AlreadyExists:
         if client.lookup(client.follow(path), fresh=True).type != DIRECTORY:
             raise NotADirectory(f"{paths.display(path)} is a file") from None
-
-
-def remove_tree(client: Client, path: bytes, removed: Callable[[], None]) -> None:
-    """Remove a directory and everything below it; `removed` is called after each entry."""
-    if path == paths.ROOT:
-        raise InvalidName("refusing to remove /; name the directories in it")
-    directories = [path]
-    for below, attributes in walk(client, path):
-        if attributes.type == DIRECTORY:
-            directories.append(below)
-        else:
-            client.remove(below)
-            removed()
-    for directory in reversed(directories):
-        client.rmdir(directory)
-        removed()
 
 
 # ------------------------------------------------------------------- helpers

@@ -60,7 +60,8 @@ def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> 
     Symbolic links are removed themselves, not what they lead to.
     """
     from cluster.progress import Meter
-    from cluster.transfer import lookup_or_none, remove_tree
+    from cluster.transfer import lookup_or_none
+    from fs.client.trees import remove_tree
     from fs.errors import IsADirectory, NoSuchFile
     from fs.paths import normalise
     from fs.proto.speedwell_pb2 import DIRECTORY

@@ -114,7 +114,7 @@ def _chosen(client: Client, paths: tuple[str, ...], recursive: bool) -> Iterator
 
 def _walk(client: Client, path: bytes, attributes: Attributes) -> Iterator[Found]:
     """A path and all below it, each directory before what it holds. Symbolic links are not followed."""
-    from cluster.transfer import walk
+    from fs.client.trees import walk
 
     yield path, attributes
     if attributes.type == DIRECTORY_TYPE:
