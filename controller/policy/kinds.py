@@ -22,12 +22,14 @@ class Kind(StrEnum):
       MinCOF schedules a coflow; it is a `CoflowScheduler`.
     * PLACEMENT: where the replicas of a new file go. Made of (network, generator, measured_by): who tells
       of links, `MeasuredBy`; it is a `PlacementPolicy`.
+    * TIMESLICES: who may send when. Made of (network, slice_seconds); it is a `TimeslicePolicy`.
     """
 
     REPLICA = "replica"
     PATH = "path"
     COFLOW = "coflow"
     PLACEMENT = "placement"
+    TIMESLICES = "timeslices"
 
 
 @dataclass(frozen=True, slots=True)

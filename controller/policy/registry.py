@@ -44,6 +44,9 @@ def _offered() -> Iterator[Policy]:
     def placement(name: str, help: str, source: str, make: Callable[..., Any]) -> Policy:  # noqa: A002
         return Policy(Kind.PLACEMENT, name, help, source, make)
 
+    def timeslices(name: str, help: str, source: str, place: str) -> Policy:  # noqa: A002
+        return Policy(Kind.TIMESLICES, name, help, source, _of(0, 1, place=f"timeslices.{place}"))
+
     def comparator(name: str) -> Callable[..., Any]:
         return _of(_NETWORK, place=f"coflows.coflow_comparators.{name}")
 
@@ -94,6 +97,12 @@ def _offered() -> Iterator[Policy]:
     yield placement("hdfs", "the writer's own, another rack, then that rack again, at random; no load counts",
                     "HDFS, BlockPlacementPolicyDefault",
                     _of(_NETWORK, _CHANCE, place="placements.rack_aware.HdfsPlacement"))
+    yield timeslices("xco", "senders in turn, each to one destination at its full rate, never more than links carry",
+                     "Rajanna et al., XCo, HPDC 2010, Algorithm 1", "xco.XCo")
+    yield timeslices("xco-plus", "rates inside slices, several destinations at once, and a bound on every wait",
+                     "own", "xco_plus.XCoPlus")
+    yield timeslices("rate-limits", "everybody all the time, each with C/n of the tightest link", "XCo, section 3.3",
+                     "rate_limits.RateLimits")
 
 
 POLICIES = PolicyRegistry()

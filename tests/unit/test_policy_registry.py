@@ -106,6 +106,9 @@ def test_every_policy_can_be_made() -> None:
         placed = POLICIES.make(Kind.PLACEMENT, policy.name, network, Random(1), MeasuredBy.SWITCHES).place(
             "file", request, 0.0)
         assert [destination.host for destination in placed.destinations] == ["a", "b"]
+    for policy in POLICIES.of(Kind.TIMESLICES):
+        assert POLICIES.make(Kind.TIMESLICES, policy.name, network, 0.01).backlogged("a", ["b"], 0.0) == {
+            "a": {"b": 10e6}}
 
 
 def test_the_documentation_names_every_policy() -> None:
