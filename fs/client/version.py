@@ -6,13 +6,15 @@ nothing else is lost.
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
 from fs.errors import (
+    InvalidArgument,
     LocksLost,
     NoReplicaAvailable,
     NoSpace,
@@ -55,6 +57,18 @@ class Changes:
     size: int | None = None
     keep: int | None = None
     reach: int = 0
+
+    @classmethod
+    def of(cls, pieces: Mapping[int, bytes], size: int | None = None) -> "Changes":
+        """New bytes by the offset where they begin. Raises InvalidArgument for a negative offset or an overlap."""
+        filled = sorted((offset, data) for offset, data in pieces.items() if data)
+        ranges = [(offset, offset + len(data)) for offset, data in filled]
+        if ranges and ranges[0][0] < 0:
+            raise InvalidArgument(f"pieces: the offset {ranges[0][0]} is negative")
+        for (_, end), (begin, _) in pairwise(ranges):
+            if begin < end:
+                raise InvalidArgument(f"pieces: the one at {begin} begins before the one in front of it ends ({end})")
+        return cls(ranges, lambda channel: channel.send_bytes([data for _, data in filled]), size=size)
 
 
 def publish_changes(context: ClientContext, attributes: Attributes, path: bytes,
