@@ -30,6 +30,7 @@ setup(
             "speedwell-controller=controller.main:main",
             "speedwell-nameserver=fs.nameserver.main:main",
             "speedwell-dataserver=fs.dataserver.main:main",
+            "speedwell-metadata-store=fs.metadata_store.main:main",
             "speedwell-mount=fuse_mount.main:main",
         ],
         "fsspec.specs": ["speedwell=fs.fsspec:SpeedwellFileSystem"],

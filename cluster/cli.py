@@ -42,6 +42,8 @@ COMMANDS = {
     "dump": ("cluster.commands.dump", "dump", "Write the namespace to FILE, a JSON document a line."),
     "load": ("cluster.commands.dump", "load", "Fill the namespace of a new installation from FILE."),
     "fsck": ("cluster.commands.fsck", "fsck", "Check that every file's content lies where it should."),
+    "metadata": ("cluster.commands.metadata", "metadata",
+                 "Get and put records that the network finds by the hash of their key."),
     "coflow": ("cluster.commands.coflow", "coflow", "Move a file over TCP flows that are scheduled together."),
     "fabric": ("topo.cli", "fabric", "Build a network fabric by itself, with a Mininet prompt."),
     "flows": ("cluster.commands.flows", "flows",

@@ -57,7 +57,7 @@ LIBRARIES = {
     "controller.policy": {"numpy", "numba", "networkx"},
     "coflow": set(),
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
-    "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel"},
+    "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel", "pyroute2"},
     "fuse_mount": {"click", "mfusepy", "fuse"},
     "host_agent": {"click", "prometheus_client", "pyroute2"},
 }

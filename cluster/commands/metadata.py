@@ -1,0 +1,49 @@
+"""speedwell metadata"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from cluster.errors import ClusterError
+from fs.metadata_store.addresses import PORT, address_of
+from fs.metadata_store.client import MetadataClient
+
+port_option = click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True,
+                           help="Where the metadata servers listen.")
+
+
+@click.group()
+def metadata() -> None:
+    """Get and put records that the network finds by the hash of their key.
+
+    Run it on a host of the fabric, or on another that has a route to 100.64.0.0/10.
+    """
+
+
+@metadata.command()
+@click.argument("key")
+@port_option
+def get(key: str, port: int) -> None:
+    """Write the value of KEY to standard output."""
+    value = MetadataClient(port=port).get(key.encode())
+    if value is None:
+        raise ClusterError(f"{key}: there is no such key")
+    sys.stdout.buffer.write(value)
+
+
+@metadata.command()
+@click.argument("key")
+@click.argument("value")
+@port_option
+def put(key: str, value: str, port: int) -> None:
+    """Store VALUE (`-`: standard input) under KEY. Returns once it is as safe as the server's store promises."""
+    MetadataClient(port=port).put(key.encode(), sys.stdin.buffer.read() if value == "-" else value.encode())
+
+
+@metadata.command()
+@click.argument("key")
+def address(key: str) -> None:
+    """Show to which address requests for KEY go."""
+    click.echo(str(address_of(key.encode())))

@@ -1,0 +1,112 @@
+"""Get and put by key: a request goes to the address of its key, and the network knows whose that is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
+from fs.errors import InvalidArgument, ProtocolError, SpeedwellError, reason
+from fs.metadata_store.addresses import PORT, address_of, block_of
+from fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, Connection, Refused, Reply
+
+CONNECT_SECONDS = 0.2
+"""A SYN that is lost while tables change would be sent again after a second only."""
+ANSWER_SECONDS = 2.0
+PAUSE_SECONDS = 0.01
+MAX_KEPT = 64
+
+
+class MetadataUnavailable(SpeedwellError):
+    """Nobody answers for a key."""
+
+
+class _Kept(NamedTuple):
+    blocks: list[IPv4Network]
+    connection: Connection
+
+
+class MetadataClient:
+    """For one thread. Keeps one connection to each server, whatever addresses its keys have: a server says with the
+    first answer which blocks it owns. One that refuses a key, or breaks, is left, and the request goes to the key's
+    address again; get and put may be sent twice."""
+
+    def __init__(self, *, port: int = PORT, timeout_seconds: float = 5.0, keep: bool = True) -> None:
+        """`keep` False: a connection for each request, as the paper's clients have them."""
+        self._port = port
+        self._timeout_seconds = timeout_seconds
+        self._keep = keep
+        self._kept: deque[_Kept] = deque()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, None if there is none. Raises InvalidArgument, MetadataUnavailable."""
+        value = self._request(key, b"GET", key)
+        assert value is None or isinstance(value, bytes)
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Returns once the server has it as safe as its store promises. Raises InvalidArgument, MetadataUnavailable.
+        """
+        if len(value) > MAX_VALUE_BYTES:
+            raise InvalidArgument(f"a value of {len(value)} bytes: at most {MAX_VALUE_BYTES} are taken")
+        self._request(key, b"SET", key, value)
+
+    def close(self) -> None:
+        while self._kept:
+            self._kept.pop().connection.close()
+
+    def _request(self, key: bytes, *parts: bytes) -> Reply:
+        if not 0 < len(key) <= MAX_KEY_BYTES:
+            raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
+        address = address_of(key)
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            kept = None
+            try:
+                kept = self._connection(address)
+                reply = kept.connection.call(*parts)
+            except Refused as error:
+                self._leave(kept)
+                problem: Exception = error
+                if not str(error).startswith("NOTMINE"):
+                    raise MetadataUnavailable(f"{address}: {error}") from None
+            except (OSError, EOFError, ProtocolError) as error:
+                self._leave(kept)
+                problem = error
+            else:
+                if not self._keep:
+                    self._leave(kept)
+                return reply
+            if time.monotonic() > deadline:
+                raise MetadataUnavailable(f"no server answers for {address}: {reason(problem)}")
+            time.sleep(PAUSE_SECONDS)
+
+    def _connection(self, address: IPv4Address) -> _Kept:
+        for kept in self._kept:
+            if block_of(address, kept.blocks):
+                return kept
+        connected = socket.create_connection((str(address), self._port), CONNECT_SECONDS)
+        connected.settimeout(ANSWER_SECONDS)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(connected)
+        if not self._keep:
+            return _Kept([], connection)
+        try:
+            blocks = connection.call(b"BLOCKS")
+            assert isinstance(blocks, list)
+            kept = _Kept([IPv4Network(block.decode()) for block in blocks if isinstance(block, bytes)], connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._kept.append(kept)
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popleft().connection.close()
+        return kept
+
+    def _leave(self, kept: _Kept | None) -> None:
+        if kept is not None:
+            kept.connection.close()
+            if kept in self._kept:
+                self._kept.remove(kept)

@@ -1,0 +1,69 @@
+"""`speedwell-metadata-store`: a server of metadata records that clients reach by the hash of the key."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+import click
+
+from fs import command_line
+from fs.addresses import parse_address
+from fs.ending import run_to_the_end
+from fs.errors import InvalidArgument, reason
+from fs.metadata_store.addresses import PORT, PREFIX, parse_block
+from fs.metadata_store.engines import open_engine
+from fs.metadata_store.ownership import Ownership
+from fs.metadata_store.routes import OwnerRoutes
+from fs.metadata_store.server import MetadataServer
+
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+@click.command("speedwell-metadata-store", context_settings={"help_option_names": ["-h", "--help"],
+                                                             "show_default": True})
+@click.option("--store", required=True, metavar="STORE", help="leveldb:DIR, or redis:SOCKET for the Redis "
+              "that listens at that Unix socket.")
+@click.option("--listen", default=f"0.0.0.0:{PORT}", metavar="HOST:PORT", help="The same port at all servers; the "
+              "host must be 0.0.0.0 where requests come by the address of a key.")
+@click.option("--block", "blocks", multiple=True, metavar="CIDR", help=f"Own this part of {PREFIX}. May be repeated.")
+@click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
+              "it (LevelDB; a Redis has its own settings).")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def command(store: str, listen: str, blocks: tuple[str, ...], fsync: bool, log_level: str) -> int:
+    """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
+    it owns for this host's (as root)."""
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    host, port = parse_address(listen, "--listen", lowest_port=0)
+    owned = {parse_block(text, "--block") for text in blocks}
+    # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    engine = open_engine(store, fsync)
+    ownership = Ownership(engine, f"{host}:{port}")
+    ownership.set_owned(owned)
+    try:
+        server = MetadataServer((host, port), engine, ownership)
+    except OSError as error:
+        raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
+    routes = OwnerRoutes()
+    routes.set(owned)
+    threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()
+    print(f"ready {host}:{server.server_address[1]}", flush=True)
+    signal.sigwait(STOP_SIGNALS)
+    routes.set(set())
+    server.shutdown()
+    engine.close()
+    return command_line.DONE
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: command_line.run(command, "speedwell-metadata-store", arguments,
+                                            wrong_usage=(InvalidArgument,)))
+
+
+if __name__ == "__main__":
+    main()

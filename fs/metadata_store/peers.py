@@ -1,0 +1,48 @@
+"""Requests from one metadata server to another, by its own address."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import NamedTuple
+
+from fs.metadata_store.wire import Connection, Refused, Reply
+
+TIMEOUT_SECONDS = 2.0
+_idle = threading.local()
+
+
+class Peer(NamedTuple):
+    """Where a metadata server listens: its host's address, not one of a block."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def call_peer(peer: Peer, *parts: bytes) -> Reply:
+    """Ask, over this thread's connection to it. Raises Refused, ProtocolError, OSError, EOFError."""
+    connections: dict[Peer, Connection] = _idle.__dict__.setdefault("connections", {})
+    connection = connections.pop(peer, None)
+    if connection is not None:
+        try:
+            return _asked(connections, peer, connection, parts)
+        except (OSError, EOFError):
+            pass    # it was closed meanwhile: every request may be sent twice
+    return _asked(connections, peer, Connection(socket.create_connection(peer, TIMEOUT_SECONDS)), parts)
+
+
+def _asked(connections: dict[Peer, Connection], peer: Peer, connection: Connection,
+           parts: tuple[bytes, ...]) -> Reply:
+    try:
+        reply = connection.call(*parts)
+    except Refused:
+        connections[peer] = connection
+        raise
+    except BaseException:
+        connection.close()
+        raise
+    connections[peer] = connection
+    return reply

@@ -1,0 +1,62 @@
+"""Has the kernel take the addresses of blocks for this host's own: no address translation is needed."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from fs.errors import NotPermitted, StorageFailed
+from fs.metadata_store.addresses import GATEWAY_IP, GATEWAY_MAC, PREFIX
+
+LOCAL_TABLE = 255
+_ABSENT = 3     # ESRCH
+
+
+class OwnerRoutes:
+    """The local routes of this network namespace to blocks of `PREFIX`: `ip route add local BLOCK dev lo`."""
+
+    def __init__(self) -> None:
+        """Takes over none of an earlier process: they are removed. Raises NotPermitted, StorageFailed."""
+        self._blocks: set[IPv4Network] = set()
+        # Otherwise ARP requests bear an address of a block as their sender's, and the network takes it for a host's.
+        try:
+            Path("/proc/sys/net/ipv4/conf/all/arp_announce").write_text("2")
+        except OSError as error:
+            raise NotPermitted(f"a metadata server sets routes and arp_announce, as root: {error.strerror}"
+                                   ) from None
+        with IPRoute() as kernel:
+            kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
+            for route in kernel.get_routes(family=2, table=LOCAL_TABLE):
+                text = f"{route.get_attr('RTA_DST')}/{route['dst_len']}"
+                if route.get_attr("RTA_DST") and IPv4Network(text, strict=False).subnet_of(PREFIX):
+                    self._blocks.add(IPv4Network(text))
+        self.set(set())
+
+    def set(self, blocks: set[IPv4Network]) -> None:
+        """These blocks are this host's, and no others."""
+        with IPRoute() as kernel:
+            loopback = kernel.link_lookup(ifname="lo")[0]
+            for block in sorted(blocks - self._blocks):
+                self._change(kernel, "replace", block, loopback)
+            for block in sorted(self._blocks - blocks):
+                self._change(kernel, "del", block, loopback)
+        self._blocks = set(blocks)
+
+    def _change(self, kernel: IPRoute, verb: str, block: IPv4Network, loopback: int) -> None:
+        try:
+            kernel.route(verb, dst=str(block), oif=loopback, table=LOCAL_TABLE, type="local", scope="host", family=2)
+        except NetlinkError as error:
+            if not (verb == "del" and error.code == _ABSENT):
+                raise StorageFailed(f"cannot {verb} the local route to {block}: {error}") from None
+
+
+def lead_to_switch(interface: str, source: str) -> None:
+    """Have this namespace send requests for keys out of an interface, from the host's own address, to the gateway
+    that nobody is: its switch takes them by their destination."""
+    with IPRoute() as kernel:
+        index = kernel.link_lookup(ifname=interface)[0]
+        kernel.neigh("replace", dst=GATEWAY_IP, lladdr=GATEWAY_MAC, ifindex=index, state=0x80)
+        kernel.route("replace", dst=str(PREFIX), gateway=GATEWAY_IP, oif=index, flags=4, prefsrc=source)

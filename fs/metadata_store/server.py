@@ -1,0 +1,138 @@
+"""The listening end: a thread per connection, one request after the other on each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from itertools import islice
+
+from fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
+from fs.metadata_store.addresses import parse_block
+from fs.metadata_store.engines import Engine
+from fs.metadata_store.ownership import NotMine, Ownership
+from fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, encode, encode_bulk, encode_error, read_request
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 60.0
+MAX_CONNECTIONS = 1024
+OK = b"+OK\r\n"
+
+
+class MetadataServer(socketserver.ThreadingTCPServer):
+    """Serves GET, SET, BLOCKS and PING, and to other servers what moves need, until `shutdown`."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 1024
+
+    def __init__(self, address: tuple[str, int], engine: Engine, ownership: Ownership) -> None:
+        """Raises OSError if the address cannot be had."""
+        self.engine = engine
+        self.ownership = ownership
+        self.places = threading.Semaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Session)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        log.exception("a request of %s failed", client_address)
+
+
+class _Session(socketserver.StreamRequestHandler):
+    server: MetadataServer
+    timeout = IDLE_SECONDS
+
+    def setup(self) -> None:
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().setup()
+
+    def handle(self) -> None:
+        if not self.server.places.acquire(blocking=False):
+            self.wfile.write(encode_error(f"ERR {MAX_CONNECTIONS} connections are open: try again later"))
+            return
+        try:
+            while (parts := read_request(self.rfile)) is not None:
+                self.wfile.write(self._answer(parts))
+        except ProtocolError as error:
+            self.wfile.write(encode_error(f"ERR {error}"))
+        except (OSError, EOFError):
+            pass
+        finally:
+            self.server.places.release()
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def _answer(self, parts: list[bytes]) -> bytes:
+        name, *arguments = parts or [b""]
+        command = COMMANDS.get(name.upper())
+        try:
+            if command is None:
+                raise InvalidArgument(f"unknown command {name[:32]!r}: there are "
+                                      f"{', '.join(sorted(known.decode() for known in COMMANDS))}")
+            count, function = command
+            if len(arguments) != count:
+                raise InvalidArgument(f"{name.upper().decode()} takes {count} arguments, not {len(arguments)}")
+            return function(self, *arguments)
+        except NotMine as error:
+            return encode_error(str(error))
+        except (InvalidArgument, StorageFailed, NoSpace) as error:
+            return encode_error(f"ERR {error}")
+
+    # --- for clients ---
+
+    def _ping(self) -> bytes:
+        return b"+PONG\r\n"
+
+    def _blocks(self) -> bytes:
+        return encode(*(str(block).encode() for block in self.server.ownership.owned))
+
+    def _get(self, key: bytes) -> bytes:
+        return encode_bulk(self.server.ownership.get(_key(key)))
+
+    def _set(self, key: bytes, value: bytes) -> bytes:
+        self.server.ownership.put(_key(key), value)
+        return OK
+
+    # --- for other servers ---
+
+    def _release(self, block: bytes) -> bytes:
+        self.server.ownership.release(parse_block(_text(block), "RELEASE"), self.client_address[0])
+        return OK
+
+    def _keys(self, block: bytes, most: bytes) -> bytes:
+        if not most.isdigit() or int(most) > MAX_VALUE_BYTES:
+            raise InvalidArgument(f"KEYS: {most[:32]!r} is no number of keys")
+        keys = islice(self.server.engine.keys_in(parse_block(_text(block), "KEYS")), int(most))
+        return encode(*dict.fromkeys(keys))
+
+    def _fetch(self, key: bytes) -> bytes:
+        self.server.ownership.handed_over(self.client_address[0], key)
+        return encode_bulk(self.server.engine.get(key))
+
+    def _forget(self, key: bytes) -> bytes:
+        self.server.ownership.handed_over(self.client_address[0], key)
+        self.server.engine.delete(key)
+        return OK
+
+
+COMMANDS: dict[bytes, tuple[int, Callable[..., bytes]]] = {
+    b"PING": (0, _Session._ping), b"BLOCKS": (0, _Session._blocks), b"GET": (1, _Session._get),
+    b"SET": (2, _Session._set), b"RELEASE": (1, _Session._release), b"KEYS": (2, _Session._keys),
+    b"FETCH": (1, _Session._fetch), b"FORGET": (1, _Session._forget)}
+"""How many arguments each takes, and who answers it."""
+
+
+def _key(key: bytes) -> bytes:
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
+    return key
+
+
+def _text(word: bytes) -> str:
+    return word.decode(errors="replace")
