@@ -113,7 +113,7 @@ def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_mes
 def _listen(host: str, port: int) -> Any:
     try:
         return eventlet.listen((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-                               backlog=BACKLOG)
+                               backlog=BACKLOG, reuse_port=False)
     except OSError as error:
         raise AddressTaken(f"cannot listen for switches at {_address((host, port))}: "
                            f"{os.strerror(error.errno or 0)}") from error

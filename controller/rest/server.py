@@ -23,7 +23,7 @@ Application = Callable[[Request], Answer]
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket on `host:port` (port 0: any free one). Raises OSError if it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening: socket.socket = eventlet.listen((host, port), family=family, backlog=256)
+    listening: socket.socket = eventlet.listen((host, port), family=family, backlog=256, reuse_port=False)
     # Accepted sockets inherit it: an answer must not wait for the acknowledgement of the one before.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

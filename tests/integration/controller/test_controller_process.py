@@ -84,6 +84,17 @@ def test_a_taken_port_is_one_clear_message(taken: str, other: str, what: str) ->
     assert "Address already in use" in message
 
 
+@pytest.mark.parametrize(("shared", "other", "name"), [
+    ("--openflow-port", "--rest-port", "openflow"), ("--rest-port", "--openflow-port", "rest"),
+])
+def test_a_second_controller_never_shares_the_port_of_the_first(shared: str, other: str, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with controller(shared, port, other, "0") as first:
+        assert first.stdout is not None and f"{name}=127.0.0.1:{port}" in first.stdout.readline()
+        assert "Address already in use" in refusal(shared, port, other, "0")
+
+
 @pytest.mark.parametrize(("toml", "what"), [
     ("replica_polcy = 'random'", "unknown setting 'replica_polcy'"),
     ("replica_policy = 'best'", "setting 'replica_policy'"),
