@@ -23,7 +23,7 @@ from typing import Any
 
 from cluster import current
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
-from cluster.fabric import FabricCluster, FabricSettings
+from cluster.fabric import CONTROLLER_URL, FabricCluster, FabricSettings
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
@@ -79,9 +79,11 @@ def up_again(progress: Callable[[str], None] = lambda message: None) -> tuple[di
 
 def running() -> dict[str, Any]:
     """Description of the cluster that runs on this machine. Raises NotRunning."""
-    state = _state()
-    if state is None or start_ticks(state["supervisor"]["pid"]) != state["supervisor"]["start_ticks"]:
+    state = _supervised()
+    if state is None:
         raise NotRunning("no cluster on an emulated fabric runs here; start one with `speedwell up --fabric`")
+    if "hosts" not in state:
+        raise NotRunning(f"the cluster on {state['fabric']} is still being started")
     return state
 
 
@@ -91,7 +93,7 @@ def down() -> None:
     if state is None:
         raise NotRunning("no cluster on an emulated fabric runs here")
     supervisor = state["supervisor"]
-    if start_ticks(supervisor["pid"]) == supervisor["start_ticks"]:
+    if _supervised():
         with contextlib.suppress(ProcessLookupError):
             os.kill(supervisor["pid"], signal.SIGTERM)
             handle = os.pidfd_open(supervisor["pid"])
@@ -112,10 +114,17 @@ def _state() -> dict[str, Any] | None:
     return state
 
 
+def _supervised() -> dict[str, Any] | None:
+    """The state, if its supervisor runs."""
+    state = _state()
+    is_running = state and start_ticks(state["supervisor"]["pid"]) == state["supervisor"]["start_ticks"]
+    return state if is_running else None
+
+
 def _refuse_second() -> None:
-    with contextlib.suppress(NotRunning):
-        state = running()
-        raise AlreadyRunning(f"a cluster on {state['fabric']} runs already "
+    state = _supervised()
+    if state is not None:
+        raise AlreadyRunning(f"a cluster on {state['fabric']} runs already, or is being started "
                              f"(supervisor pid {state['supervisor']['pid']}); stop it with `speedwell down`")
 
 
@@ -165,10 +174,7 @@ def _supervise(cluster: FabricCluster) -> None:
     try:
         with _announced(cluster):
             cluster.start(lambda text: _say({"progress": text}))
-            description = _write_state(cluster, cluster.description())
-            current.write(current.Current("fabric", description["directory"], description["nameserver"],
-                                          description["controller"], list(description["mounts"].values())))
-            _say({"ready": description})
+            _say({"ready": _write_state(cluster, cluster.description())})
             _detach()
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
             Supervision(cluster.processes, cluster.wanted, cluster.command_again).run()
@@ -184,10 +190,13 @@ def _supervise(cluster: FabricCluster) -> None:
 
 @contextlib.contextmanager
 def _announced(cluster: FabricCluster) -> Iterator[None]:
-    """From the first moment the state file says what to clear if this process is killed."""
-    _write_state(cluster, {"kind": "fabric", "fabric": cluster.settings.fabric.name,
-                           "mounts": {host: str(path) for host, path in cluster.settings.mounts.items()}})
+    """From the first moment the state file says what to clear, or to start again, if this process is killed."""
+    mountpoints = {host: str(path) for host, path in cluster.settings.mounts.items()}
+    _write_state(cluster, {"kind": "fabric", "fabric": cluster.settings.fabric.name, "mounts": mountpoints})
     try:
+        cluster.processes.save()
+        current.write(current.Current("fabric", str(cluster.settings.directory), cluster.nameserver, CONTROLLER_URL,
+                                      list(mountpoints.values())))
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import requests
 
+from cluster import current
 from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
 from cluster.fabric import read_settings
 from cluster.processes import Processes, start_ticks
 from cluster.supervision import told
-from cluster.supervisor import STATE_FILE, down, running, up
+from cluster.supervisor import STATE_FILE, down, running, up, up_again
 from fs.client.metadata import MetadataClient
 from fs.limits import LEAST_ADVISED_BYTES
 from tests.etcd import requires_etcd
@@ -143,6 +144,25 @@ def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
     blocked = settings.model_copy(update={"mounts": {SMALL.hosts[0].name: Path("/proc/speedwell")}})
     with pytest.raises(StartFailed):
         up(blocked)
+    assert left_on_machine() == before
+
+
+def test_what_was_killed_while_it_started_is_found_and_started_again(settings):
+    def kill(message):
+        if "dataservers" in message:
+            state = json.loads(STATE_FILE.read_text())
+            with pytest.raises(NotRunning, match="still being started"):
+                running()
+            os.kill(state["supervisor"]["pid"], signal.SIGKILL)
+
+    before = left_on_machine()
+    with pytest.raises(StartFailed):
+        up(settings, kill)
+    assert current.read().directory == str(settings.directory)
+    try:
+        assert up_again()[1]
+    finally:
+        down()
     assert left_on_machine() == before
 
 
