@@ -31,8 +31,11 @@ def join(nameserver: str) -> str:
         return refusal
     try:
         enter(fabric["machine"]["pid"])
-    except OSError as error:
-        return f"{refusal} (only root can; here: {error.strerror})"
+    except PermissionError:
+        return f"{refusal} (only root can)"
+    except OSError:
+        return "this fabric's host `machine`, as which commands here take part, is gone: start the fabric again, " \
+               "`speedwell down` and `speedwell up --fabric SPEC`"
     os.environ.update(fabric["environment"])
     return ""
 

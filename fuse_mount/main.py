@@ -91,7 +91,7 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
-    return start_daemon(lambda report: _serve(settings, library, report), log_file)
+    return start_daemon(lambda report: _serve(settings, library, report, needs_dataserver=True), log_file)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -119,8 +119,9 @@ def _writable(log_file: Path) -> Path:
         raise MountError(f"the log file {log_file} cannot be written: {error.strerror}") from None
 
 
-def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
-    """Mount and serve until unmounted; the exit status of the process."""
+def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dataserver: bool = False) -> int:
+    """Mount and serve until unmounted; the exit status of the process. With `needs_dataserver` a mount of names
+    without bytes is refused; what a supervisor starts again has to wait for dataservers, too."""
     # The client starts threads, which a fork would lose: everything that does is imported and made here.
     from fs.client import Client
     from fs.errors import SpeedwellError
@@ -133,6 +134,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report) -> int:
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
                         strong=settings.strong)
         client.statistics()
+        if needs_dataserver:
+            client.require_dataservers()
     except SpeedwellError as error:
         report.failed(f"speedwell-mount: {error}")
         return 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import mounts
 from fs.client import Client
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
@@ -87,6 +88,13 @@ def test_a_mount_that_could_serve_no_byte_is_refused(cluster: LocalCluster, stra
     refused = speedwell(cluster, "mount", str(tmp_path / "mnt"))
     assert refused.returncode == 1
     assert b"is not the dataserver d0" in refused.stderr
+    place = tmp_path / "place"
+    place.mkdir()
+    refused = subprocess.run([SCRIPTS / "speedwell-mount", place, "--nameserver", cluster.nameserver.address],
+                             capture_output=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert b"is not the dataserver d0" in refused.stderr
+    assert mounts.mounted(place) is None
 
 
 def test_what_a_stranger_hides_is_not_called_missing_and_not_repaired(cluster: LocalCluster,

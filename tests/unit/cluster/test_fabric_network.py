@@ -49,4 +49,4 @@ def test_a_machine_whose_place_is_gone_is_refused(fabric: Path) -> None:
     gone = os.getpid() + (1 << 23)
     machine = {"pid": gone, "ip": "10.0.0.9"}
     fabric.write_text(json.dumps({"nameserver": LOCAL, "environment": {}, "machine": machine}))
-    assert "not on the fabric" in fabric_network.join(LOCAL)
+    assert "is gone: start the fabric again" in fabric_network.join(LOCAL)
