@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
+
+from fs import units
 
 
 class MountPoint(click.Path):
@@ -16,20 +19,36 @@ class MountPoint(click.Path):
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
-    """A number of bytes, plain or with a unit: 1048576, 1MiB, 64K."""
+    """A number of bytes, plain or with a unit: 1048576, 1MiB, 1.5 GiB, 64K; at least `least`."""
 
     name = "BYTES"
-    units = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    example = "1048576 or 1MiB"
+    prefixes = " KMGT"
+    pattern = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT]?)(?:i?B)?)", re.IGNORECASE)
+    most = (1 << 62) - 1
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
 
     def convert(self, value: str | int, parameter: click.Parameter | None,
                 context: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        digits = value.strip().rstrip("iBbKkMmGgTt ")
-        unit = value.strip()[len(digits):].strip().upper().replace("IB", "").removesuffix("B")
-        if not digits.isdigit() or unit not in self.units:
-            self.fail(f"{value!r} is not a number of bytes such as 1048576 or 1MiB", parameter, context)
-        return int(digits) * self.units[unit]
+        found = self.pattern.fullmatch(value.strip())
+        count = float(found[1]) * 1024 ** self.prefixes.index(found[2].upper() or " ") if found else -1
+        if not found or count != int(count):
+            self.fail(f"{value!r} is not a number of bytes such as {self.example}", parameter, context)
+        if not self._least <= count <= self.most:
+            self.fail(f"{value!r} must be from {self._least} to {units.size(self.most)}", parameter, context)
+        return int(count)
+
+
+class Rate(Size):
+    """Bytes a second, written as a size, with or without `/s`: 8MiB/s."""
+
+    name = "BYTES/S"
+    example = "8388608 or 8MiB/s"
+    pattern = re.compile(Size.pattern.pattern + r"(?:/s)?", re.IGNORECASE)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # likewise

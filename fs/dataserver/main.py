@@ -32,6 +32,7 @@ from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
+from fs.option_types import Rate, Size
 from fs.proto.speedwell_pb2 import Replica
 
 STACK_BYTES = 256 * 1024
@@ -56,17 +57,17 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
 @click.option("--directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
               help="Where the chunks are kept.")
-@click.option("--reserve", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTES",
+@click.option("--reserve", type=Size(),
               help="Of the disk are kept for files that grow: new ones go elsewhere.  "
               "[default: 1 GiB, or a fiftieth of a smaller disk]")
-@click.option("--disk-rate", type=Number(0, 1 << 62, max_open=True), default=0.0, metavar="BYTES",
-              help="That the disk writes a second: large files go where links and disks have most to spare.  "
+@click.option("--disk-rate", type=Rate(), default=0,
+              help="What the disk writes: large files go where links and disks have most to spare.  "
               "[default: not known, only links count]")
 @click.option("--controller", metavar="URL",
               help="SDN controller that chooses where the copies of lost replicas are read from.")
-@click.option("--recovery-rate", type=Number(0, min_open=True), default=64 << 20, metavar="BYTES",
-              help="Of lost replicas, this server receives at most so many bytes a second, and sends as many; the "
-              f"rest is for clients.  [default: {units.size(64 << 20)}]")
+@click.option("--recovery-rate", type=Rate(1), default=64 << 20,
+              help="Of lost replicas, this server receives at most so much, and sends as much; the "
+              f"rest is for clients.  [default: {units.size(64 << 20)}/s]")
 @click.option("--scrub-rate", type=Number(0, 1 << 20), default=1.0, show_default=True, metavar="MIB",
               help="How much is compared with its checksums per second; 0: only what clients report.")
 @click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from fs import command_line
+from fs import command_line, units
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import DatabaseDamaged, InvalidArgument
@@ -28,6 +28,7 @@ from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
+from fs.option_types import Size
 from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
 
 log = logging.getLogger(__name__)
@@ -113,8 +114,8 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="Replicas of a file whose creator does not ask for another number.")
 @click.option("--min-replicas", type=int, default=defaults.DEFAULT_MIN_REPLICAS, show_default=True, metavar="N",
               help="So many replicas of a file hold a change before it is acknowledged.")
-@click.option("--chunk-size", type=int, default=defaults.DEFAULT_CHUNK_BYTES, show_default=True,
-              metavar="BYTES", help="Size of a chunk, likewise.")
+@click.option("--chunk-size", type=Size(), default=defaults.DEFAULT_CHUNK_BYTES,
+              help=f"Size of a chunk, likewise.  [default: {units.size(defaults.DEFAULT_CHUNK_BYTES)}]")
 @click.option("--deletion-grace", type=float, default=defaults.DEFAULT_DELETION_GRACE_SECONDS,
               show_default=True, metavar="SECONDS",
               help="How long the content of a removed file stays on the dataservers for open readers.")

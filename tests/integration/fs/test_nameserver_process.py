@@ -327,7 +327,8 @@ class TestLife:
 
     @pytest.mark.parametrize(("options", "message"), [
         (["--replication", "0"], "replication: 0"), (["--replication", "17"], "replication: 17"),
-        (["--replication", "many"], "'--replication'"), (["--chunk-size", "-1"], "chunk-size: -1"),
+        (["--replication", "many"], "'--replication'"), (["--chunk-size", "-1"], "'--chunk-size'"),
+        (["--chunk-size", "5"], "chunk-size: 5"),
         (["--deletion-grace", "nan"], "deletion-grace"), (["--listen", "somewhere"], "--listen: 'somewhere'"),
         (["--listen", "127.0.0.1:70000"], "--listen: '127.0.0.1:70000'"), (["--frobnicate"], "--frobnicate"),
         (["--log-level", "loud"], "--log-level")])

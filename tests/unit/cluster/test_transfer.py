@@ -9,7 +9,7 @@ import pytest
 
 from cluster import transfer
 from cluster.progress import Meter
-from fs.option_types import Size
+from fs.option_types import Rate, Size
 
 
 def test_a_tree_is_planned_with_parents_first_links_kept_and_special_files_passed_over(tmp_path):
@@ -83,15 +83,26 @@ def test_a_failed_download_leaves_the_old_file_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(("text", "size_bytes"), [
     ("1048576", 1 << 20), ("64K", 64 << 10), ("64KiB", 64 << 10), ("2 MB", 2 << 20), ("1g", 1 << 30),
-    ("1T", 1 << 40), ("5B", 5)])
+    ("1T", 1 << 40), ("5B", 5), ("6.5 MiB", 13 << 19), ("0", 0)])
 def test_sizes_are_read_with_units(text, size_bytes):
     assert Size()(text) == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "K", "-1", "1.5M", "1Q", "1KK", "0x10", "M1"])
+@pytest.mark.parametrize("text", ["", "K", "-1", "1.3B", "1.M", "1Q", "1MiB/s", "nan", "1KK", "0x10", "M1"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(Exception, match="is not a number of bytes"):
         Size()(text)
+
+
+@pytest.mark.parametrize("text", ["8MiB/s", "8 mib", "8388608/S", "8M"])
+def test_rates_are_sizes_a_second(text):
+    assert Rate()(text) == 8 << 20
+
+
+@pytest.mark.parametrize("text", ["0", "9999999T"])
+def test_sizes_and_rates_have_bounds(text):
+    with pytest.raises(Exception, match=r"must be from 1 to 4\.0 EiB"):
+        Rate(1)(text)
 
 
 def test_a_meter_without_a_terminal_shows_nothing_and_starts_no_thread(capfd):
