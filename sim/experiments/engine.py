@@ -3,11 +3,15 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import as_completed as local_as_completed
 from contextlib import contextmanager
+from multiprocessing.synchronize import Lock
 from typing import Any, Protocol, TypeVar
+
+from numba.core import event
 
 from sim.errors import InvalidSetting
 from sim.experiments.results_file import ResultsFile
@@ -49,7 +53,8 @@ def run_all(tasks: Sequence[T], run: Callable[[T], Result], results: ResultsFile
 def _on_this_machine(tasks: Sequence[T], run: Callable[[T], Result]) -> Iterator[Iterator[Result]]:
     context = multiprocessing.get_context("spawn")
     workers = min(os.cpu_count() or 1, len(tasks))
-    pool = ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_prepare_worker,
+                               initargs=(context.Lock(),))
     try:
         futures = [pool.submit(run, task) for task in tasks]
         yield (future.result() for future in local_as_completed(futures))
@@ -63,9 +68,26 @@ def _on_this_machine(tasks: Sequence[T], run: Callable[[T], Result]) -> Iterator
             raise
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _prepare_worker(untold: Lock) -> None:
     """Ctrl-C reaches all processes of a terminal: the parent lets what runs end, and nothing new begins."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    event.register("numba:compile", _Compilation(untold))
+
+
+class _Compilation(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Says that the first of all workers compiles: that takes long, and looks as if nothing happened."""
+
+    def __init__(self, untold: Lock) -> None:
+        self._untold = untold
+
+    def on_start(self, event: event.Event) -> None:
+        if self._untold.acquire(block=False):
+            over_a_bar = "\r\x1b[2K" if sys.stderr.isatty() else ""
+            print(f"{over_a_bar}compiling the simulator: a minute or two, the first time only", file=sys.stderr,
+                  flush=True)
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing is said of it."""
 
 
 @contextmanager
