@@ -32,6 +32,7 @@ setup(
             "speedwell-dataserver=fs.dataserver.main:main",
             "speedwell-metadata-store=fs.metadata_store.main:main",
             "speedwell-mount=fuse_mount.main:main",
+            "speedwell-host-agent=host_agent.main:main",
         ],
         "fsspec.specs": ["speedwell=fs.fsspec:SpeedwellFileSystem"],
     },

@@ -15,7 +15,7 @@ from fs.errors import reason
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
-ROOMS = ("cluster", "coflow", "controller", "fs", "fuse_mount", "sim", "topo")
+ROOMS = ("cluster", "coflow", "controller", "fs", "fuse_mount", "host_agent", "sim", "topo")
 
 
 class Interrupted(Exception):

@@ -191,8 +191,9 @@ NAMESERVER = ["--listen", "127.0.0.1:0", "--directory", "names"]
 
 
 @pytest.mark.parametrize(("program", "arguments", "code"), [
-    *[(program, ["--no-such-option"], 2) for program in ("controller", "nameserver", "dataserver", "mount")],
-    *[(program, ["--log-level", "loud"], 2) for program in ("controller", "nameserver", "dataserver")],
+    *[(program, ["--no-such-option"], 2) for program in ("controller", "nameserver", "dataserver", "mount",
+                                                          "host-agent")],
+    *[(program, ["--log-level", "loud"], 2) for program in ("controller", "nameserver", "dataserver", "host-agent")],
     ("nameserver", [], 2), ("dataserver", [], 2), ("mount", [], 2), ("mount", ["/x"], 2),
     ("controller", ["--rest-port", "garbage"], 2), ("controller", ["--rest-port", "99999"], 2),
     ("controller", ["--rest-host", "example"], 2), ("controller", ["--coflow-host", "::1"], 2),

@@ -1,0 +1,350 @@
+"""What an agent does: one loop over the channel, the queues of held packets and the clock."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import select
+import socket
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+from coflow.report import TCP, Flow
+from coflow.settings import SchedulerAddress
+from host_agent import netlink
+from host_agent.channel import (
+    LEASE_SLICES,
+    MAX_BACKLOGS,
+    MAX_DATAGRAM_BYTES,
+    NONCE_BYTES,
+    Backlog,
+    Directive,
+    FlowClass,
+    FlowClasses,
+    Turns,
+    Welcome,
+)
+from host_agent.connections import Senders, connections, pace
+from host_agent.errors import AgentError, KernelRefused
+from host_agent.gate import Gate
+from host_agent.guardian import Guardian
+from host_agent.marks import Marks
+from host_agent.netlink import NETLINK_SOCK_DIAG
+from host_agent.packet_queues import PacketQueues
+from host_agent.session import AgentEnd
+from host_agent.uplink import Uplink, UplinkCounters, gate_rule, mark_of
+
+FIRST_QUEUE, MAX_GATES = 5300, 64
+KEEP_SECONDS = 2.0
+"""How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
+LOOK_SECONDS = 0.02
+"""Between two looks at what is queued."""
+SILENCE_SECONDS = 1.0
+"""Without a word of the scheduler; then the agent registers anew. Also how often it gives a sign of life."""
+MARK_AGAIN_SECONDS, MARK_ATTEMPTS = 0.02, 50
+"""A connection that is not there yet may be about to begin."""
+GUARDIAN_SLICES = 2.5
+"""Of silence, after which the guardian lets go what is held: less than a lease."""
+PAUSE_SECONDS = 0.05
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Door:
+    """A destination's gate, its queue, and the change of its rule that is under way."""
+
+    gate: Gate
+    queue: int
+    change: Future[None]
+    is_leaving: bool = False
+
+
+class Agent:
+    """`run` until `stop`. Counters are for metrics."""
+
+    def __init__(self, address: str, scheduler: SchedulerAddress, uplink: Uplink, threshold_bytes: int) -> None:
+        """Makes rules and classes. Raises AgentError, with nothing left behind."""
+        self._uplink_bps = uplink.rate_bps
+        self._end = AgentEnd(address, scheduler.key, uplink.rate_bps)
+        self._queues = PacketQueues()
+        try:
+            self._queues.bind(FIRST_QUEUE)
+        except KernelRefused as error:
+            raise KernelRefused(f"{error}; perhaps another agent runs on this host") from None
+        self._marks = Marks()
+        self._diagnostics = netlink.connect(NETLINK_SOCK_DIAG)
+        self._diagnostics.settimeout(1.0)
+        self._counters = UplinkCounters(uplink.interface)
+        self._senders = Senders(address, threshold_bytes)
+        self._guardian = Guardian(self._queues, uplink)
+        self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._scheduler = scheduler.host, scheduler.port
+        self._waking, self._wake = socket.socketpair()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="commands")
+        self._doors: dict[str, _Door] = {}
+        self._free_queues = list(range(FIRST_QUEUE + MAX_GATES, FIRST_QUEUE, -1))
+        self._unmarked: dict[Flow, tuple[int, int]] = {}
+        """Mark and attempts left of flows that have no connection yet."""
+        self._paces: dict[Flow, int] = {}
+        self._heard_at = self._registered_at = self._reported_at = -inf
+        self._looked_at = self._beaten_at = self._tried_marks_at = -inf
+        self._sent_bytes = 0
+        self._told: dict[str, Backlog] = {}
+        self._is_stopped = False
+        self.counts: Counter[str] = Counter()
+        self.late_seconds = 0.0
+        """The sum of how late the loop came for its own deadlines."""
+        try:
+            uplink.make()
+        except AgentError:
+            self._guardian.end()
+            raise
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Datagrams, by reason."""
+        return self._end.refused
+
+    @property
+    def is_registered(self) -> bool:
+        return self._end.is_registered
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(door.gate.held_bytes for door in self._doors.values())
+
+    @property
+    def destinations(self) -> int:
+        """How many have turns, or had until lately."""
+        return len(self._doors)
+
+    @property
+    def guardian_pid(self) -> int:
+        return self._guardian.pid
+
+    @property
+    def guardian_deaths(self) -> int:
+        return self._guardian.deaths
+
+    def stop(self, *_: object) -> None:
+        """End `run`, from any thread or a signal's handler."""
+        self._is_stopped = True
+        with suppress(OSError):
+            self._wake.send(b"x")
+
+    def run(self) -> None:
+        """Returns when all that was made is gone again."""
+        turned_at = time.monotonic()
+        try:
+            while not self._is_stopped:
+                try:
+                    turned_at = self._turn(turned_at)
+                except (AgentError, OSError) as error:
+                    self._failed("a turn", error)
+                    time.sleep(PAUSE_SECONDS)
+        finally:
+            self._worker.shutdown(cancel_futures=True)
+            self._guardian.end()
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        self.counts["failures"] += 1
+        log.error("%s failed: %s", what, error)
+
+    def _turn(self, turned_at: float) -> float:
+        due = self._due(time.monotonic())
+        wait = max(0.0, due - time.monotonic())
+        readable, _, _ = select.select([self._queues.socket, self._channel, self._waking], [], [], min(wait, 60.0))
+        now = time.monotonic()
+        self.counts["turns"] += 1
+        if not readable:
+            self.late_seconds += now - due
+        if self._doors and now - turned_at > self._silence_seconds:
+            for door in self._doors.values():
+                door.gate.forget_waiting()      # the guardian has let them go
+        if self._channel in readable:
+            self._hear(now)
+        if self._queues.socket in readable:
+            self._hold()
+        self._release(now)
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self._look(now)
+            self._tidy(now)
+        if self._unmarked and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
+            self._mark_again(now)
+        if self._doors and now - self._beaten_at >= self._slice_seconds:
+            self._beaten_at = now
+            self._guardian.beat(self._silence_seconds)
+        return now
+
+    def _due(self, now: float) -> float:
+        due = self._looked_at + LOOK_SECONDS
+        if self._doors:
+            due = min(due, self._beaten_at + self._slice_seconds,
+                      *(door.gate.next_change(now) for door in self._doors.values()))
+        return due
+
+    @property
+    def _slice_seconds(self) -> float:
+        return self._end.slice_microseconds / 1e6 or 0.01
+
+    @property
+    def _silence_seconds(self) -> float:
+        return GUARDIAN_SLICES * self._slice_seconds
+
+    # --- the gate ---
+
+    def _hold(self) -> None:
+        gates = {door.queue: door.gate for door in self._doors.values()}
+        packets = self._queues.receive()
+        for queue, number, size_bytes in packets:
+            gates[queue].arrive(number, size_bytes)
+        self.counts["packets"] += len(packets)
+
+    def _release(self, now: float) -> None:
+        for door in self._doors.values():
+            if (last := door.gate.release(now)) is not None:
+                self._queues.accept(door.queue, last)
+
+    def _direct(self, turns: Turns, now: float) -> None:
+        door = self._doors.get(turns.destination)
+        if door is None:
+            if not turns.lease_microseconds:
+                return
+            if not self._free_queues:
+                self.counts["too_many_destinations"] += 1
+                return
+            queue = self._free_queues.pop()
+            self._queues.bind(queue)
+            door = self._doors[turns.destination] = _Door(
+                Gate(self._uplink_bps), queue, self._worker.submit(gate_rule, turns.destination, queue, True))
+            self._guardian.beat(self._silence_seconds)
+            self._beaten_at = now
+        door.gate.direct(turns, now)
+
+    def _tidy(self, now: float) -> None:
+        """Take rules away that nobody has needed for a while."""
+        for destination, door in list(self._doors.items()):
+            if not door.change.done():
+                continue
+            if error := door.change.exception():
+                self._failed(f"the rule for {destination}", error)
+            if door.is_leaving or error:
+                self._hold()
+                self._release(now)
+                self._queues.unbind(door.queue)
+                self._free_queues.append(door.queue)
+                del self._doors[destination]
+            elif now > door.gate.free_at + KEEP_SECONDS:
+                door.change = self._worker.submit(gate_rule, destination, door.queue, False)
+                door.is_leaving = True
+        if not self._doors and self._beaten_at > -inf:
+            self._beaten_at = -inf
+            self._guardian.beat(0)
+
+    # --- classes and paces ---
+
+    def _classify(self, flows: tuple[FlowClass, ...], now: float) -> None:
+        paced = []
+        for each in flows:
+            self._mark(each.flow, mark_of(each.priority), MARK_ATTEMPTS)
+            if each.flow.protocol == TCP and self._paces.get(each.flow, 0) != each.pacing_bps:
+                self._paces[each.flow] = each.pacing_bps
+                paced.append(each)
+        if paced:
+            self._worker.submit(self._pace, paced).add_done_callback(partial(self._ended, "pacing"))
+        self._tried_marks_at = now
+
+    def _mark(self, flow: Flow, mark: int, attempts: int) -> None:
+        if self._marks.set(flow, mark):
+            self.counts["marks"] += 1
+            self._unmarked.pop(flow, None)
+        elif attempts:
+            self._unmarked[flow] = mark, attempts - 1
+        else:
+            self._unmarked.pop(flow, None)
+            self.counts["no_connection"] += 1
+
+    def _mark_again(self, now: float) -> None:
+        self._tried_marks_at = now
+        for flow, (mark, attempts) in list(self._unmarked.items()):
+            self._mark(flow, mark, attempts)
+
+    def _pace(self, flows: list[FlowClass]) -> None:
+        with netlink.connect(NETLINK_SOCK_DIAG) as diagnostics:
+            diagnostics.settimeout(1.0)
+            live = {each.flow: each.inode for each in connections(diagnostics)}
+        self._paces = {flow: rate_bps for flow, rate_bps in self._paces.items() if flow in live}
+        for each in flows:
+            if each.flow in live and pace(live[each.flow], each.pacing_bps):
+                self.counts["paces"] += 1
+
+    def _ended(self, what: str, future: Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()):
+            self._failed(what, error)
+
+    # --- the channel ---
+
+    def _hear(self, now: float) -> None:
+        with suppress(BlockingIOError, ConnectionRefusedError):
+            while True:
+                datagram, source = self._channel.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                message = self._end.take(datagram)
+                match message:
+                    case Welcome():
+                        self._reported_at = -inf
+                        self._told = {}
+                        log.info("registered with the scheduler at %s:%d", *source)
+                    case Directive():
+                        for turns in message.turns:
+                            self._direct(turns, now)
+                    case FlowClasses():
+                        self._classify(message.flows, now)
+                if message is not None:
+                    self._heard_at = now
+                    self.counts["directives"] += isinstance(message, Directive)
+
+    def _look(self, now: float) -> None:
+        """Report what is queued, or register."""
+        if now - self._heard_at > SILENCE_SECONDS:
+            if now - self._registered_at >= SILENCE_SECONDS:
+                self._registered_at = now
+                self._send(self._end.register(secrets.token_bytes(NONCE_BYTES)))
+            return
+        if not self._end.is_registered:
+            return
+        sent_bytes = self._counters.sent_bytes()
+        is_moving = sent_bytes != self._sent_bytes or bool(self._told)
+        self._sent_bytes = sent_bytes
+        is_sign_due = now - self._reported_at >= SILENCE_SECONDS / LEASE_SLICES
+        if not is_moving and not is_sign_due:
+            return
+        backlogs = self._backlogs()
+        news = [each for destination, each in backlogs.items() if each.queued_bytes
+                or self._told.get(destination) != each]
+        self._told = {each.destination: each for each in news}
+        if news or is_sign_due:
+            self._reported_at = now
+            news.sort(key=lambda each: each.queued_bytes, reverse=True)
+            self._send(self._end.report(self._counters.dropped_packets(), news[:MAX_BACKLOGS]))
+
+    def _backlogs(self) -> dict[str, Backlog]:
+        """TCP's own backlog has what is held of it; of other protocols only what is held is known."""
+        sendings = self._senders.count(list(connections(self._diagnostics)))
+        backlogs = {destination: Backlog(destination, each.queued_bytes, each.sent_bytes, each.retransmitted_segments)
+                    for destination, each in sendings.items()}
+        for destination, door in self._doors.items():
+            known = backlogs.get(destination, Backlog(destination, 0, 0, 0))
+            if door.gate.held_bytes > known.queued_bytes:
+                backlogs[destination] = Backlog(destination, door.gate.held_bytes, known.sent_bytes,
+                                                known.retransmitted_segments)
+        return backlogs
+
+    def _send(self, datagram: bytes) -> None:
+        with suppress(OSError):     # a scheduler or a network that is away: leases run out, and we register anew
+            self._channel.sendto(datagram, self._scheduler)

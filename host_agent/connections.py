@@ -1,0 +1,142 @@
+"""What the kernel tells of TCP connections (linux/inet_diag.h), and the pace of their senders."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import NamedTuple
+
+from coflow.report import TCP, Flow
+from host_agent import netlink
+
+_BY_FAMILY = 20
+_REQUEST = struct.Struct("=BBBxI48x")
+_ANSWER = struct.Struct("!4xHH16s16s4x8s")
+_NUMBERS = struct.Struct("=IIIII")
+_INFO = 2
+_RETRANSMITTED, _ACKNOWLEDGED = struct.Struct("=I"), struct.Struct("=Q")
+_RETRANSMITTED_AT, _ACKNOWLEDGED_AT = 100, 120
+"""`tcpi_total_retrans` and `tcpi_bytes_acked` of `struct tcp_info`."""
+_SENDING_STATES = sum(1 << state for state in (1, 4, 8, 9, 11))
+"""Established, and the ways of closing in which data may still go."""
+_V4_IN_V6 = bytes(10) + b"\xff\xff"
+SO_MAX_PACING_RATE = 47
+UNPACED = (1 << 64) - 1
+_PIDFD_GETFD = 438
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Connection(NamedTuple):
+    """A TCP connection, seen from its sender. `cookie` tells it from any other of this machine's."""
+
+    flow: Flow
+    cookie: bytes
+    inode: int
+    queued_bytes: int
+    acknowledged_bytes: int
+    retransmitted_segments: int
+
+
+def connections(diagnostics: socket.socket) -> Iterator[Connection]:
+    """Those of this network namespace that can send, by IPv4, also from sockets of IPv6; `diagnostics` is of
+    `netlink.connect(NETLINK_SOCK_DIAG)`."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        diagnostics.send(netlink.message(_BY_FAMILY, netlink.REQUEST | netlink.DUMP, _REQUEST.pack(
+            family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _SENDING_STATES)))
+        is_done = False
+        while not is_done:
+            for kind, _, body in netlink.messages(diagnostics.recv(netlink.RECEIVE_BYTES)):
+                is_done |= kind in (netlink.DONE, netlink.ERROR)
+                if kind == _BY_FAMILY and (connection := _connection(family, body)):
+                    yield connection
+
+
+def _connection(family: int, body: bytes) -> Connection | None:
+    port, to_port, source, destination, cookie = _ANSWER.unpack_from(body)
+    _, _, queued_bytes, _, inode = _NUMBERS.unpack_from(body, _ANSWER.size)
+    if family == socket.AF_INET6:
+        if not source.startswith(_V4_IN_V6):
+            return None
+        source, destination = source[12:], destination[12:]
+    acknowledged = retransmitted = 0
+    for kind, begin, end in netlink.attributes(body, _ANSWER.size + _NUMBERS.size):
+        if kind == _INFO and end - begin >= _ACKNOWLEDGED_AT + _ACKNOWLEDGED.size:
+            retransmitted = _RETRANSMITTED.unpack_from(body, begin + _RETRANSMITTED_AT)[0]
+            acknowledged = _ACKNOWLEDGED.unpack_from(body, begin + _ACKNOWLEDGED_AT)[0]
+    flow = Flow(str(IPv4Address(source[:4])), str(IPv4Address(destination[:4])), port, to_port, TCP)
+    return Connection(flow, cookie, inode, queued_bytes, acknowledged, retransmitted)
+
+
+@dataclass(slots=True)
+class Sending:
+    """All large flows to a destination: bytes that wait in their sockets, and what has gone since the count began."""
+
+    queued_bytes: int = 0
+    sent_bytes: int = 0
+    retransmitted_segments: int = 0
+
+
+class Senders:
+    """Adds connections up by destination. Those that ended stay in the sums."""
+
+    def __init__(self, address: str, threshold_bytes: int) -> None:
+        self._address = address
+        self._threshold_bytes = threshold_bytes
+        self._known: dict[bytes, tuple[int, int]] = {}
+        self._sums: dict[str, Sending] = {}
+
+    def count(self, now: list[Connection]) -> dict[str, Sending]:
+        """By destination, all that ever had a large flow."""
+        for sending in self._sums.values():
+            sending.queued_bytes = 0
+        known = {}
+        for each in now:
+            is_large = each.acknowledged_bytes + each.queued_bytes >= self._threshold_bytes
+            if each.flow.source != self._address or not is_large:
+                continue
+            sending = self._sums.setdefault(each.flow.destination, Sending())
+            acknowledged, retransmitted = self._known.get(each.cookie, (0, 0))
+            known[each.cookie] = each.acknowledged_bytes, each.retransmitted_segments
+            sending.queued_bytes += each.queued_bytes
+            sending.sent_bytes += each.acknowledged_bytes - acknowledged
+            sending.retransmitted_segments += each.retransmitted_segments - retransmitted
+        self._known = known
+        return self._sums
+
+
+def pace(inode: int, rate_bps: int) -> bool:
+    """Limit what the socket with this inode sends, whosever it is, to `rate_bps`; 0: no longer. False: nobody has it
+    open. TCP keeps to it by itself, whatever the qdisc."""
+    for pid, descriptor in _holders(f"socket:[{inode}]"):
+        with suppress(OSError), socket.socket(fileno=_copy_of(pid, descriptor)) as copy:
+            copy.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_bps // 8 or UNPACED))
+            return True
+    return False
+
+
+def _holders(name: str) -> Iterator[tuple[int, int]]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(link.readlink()) == name:
+                        yield int(process.name), int(link.name)
+
+
+def _copy_of(pid: int, descriptor: int) -> int:
+    """pidfd_getfd(2). Raises OSError."""
+    process = os.pidfd_open(pid)
+    try:
+        copy = _libc.syscall(_PIDFD_GETFD, process, descriptor, 0)
+    finally:
+        os.close(process)
+    if copy < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return int(copy)

@@ -1,0 +1,96 @@
+"""Which packets to a destination may go now: its turns, and what waits for them. No clock, no sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+from host_agent.channel import Turns
+
+AHEAD_SECONDS = 0.005
+"""As much as so long carries is let go at once: the uplink's own queue spreads it, and we are woken less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A slice in seconds of our clock; in one without end everything goes."""
+
+    begin: float
+    end: float
+    rate_bps: int
+
+
+@dataclass(slots=True)
+class Gate:
+    """`uplink_bps` is what a slice without a rate carries. `free_at` is when the lease ends, in seconds of the
+    caller's clock; before the first directive it is open."""
+
+    uplink_bps: int
+    free_at: float = -inf
+    held_bytes: int = 0
+    _waiting: deque[tuple[int, int]] = field(default_factory=deque)
+    """(number, bytes) of each packet, the oldest first."""
+    _spans: tuple[_Span, ...] = ()
+    _sent_until: float = -inf
+    """When what was let go will have left the uplink."""
+    _used: float = -inf
+    """Begin of the last slice in which something was let go."""
+
+    def direct(self, turns: Turns, now: float) -> None:
+        """Take what a directive says that arrives now."""
+        self.free_at = now + turns.lease_microseconds / 1e6
+        begins = [now + each.start_microseconds / 1e6 for each in turns.slices]
+        self._spans = tuple(
+            _Span(begin, begin + each.duration_microseconds / 1e6, each.rate_bps or self.uplink_bps)
+            for begin, each in zip(begins, turns.slices, strict=True))
+
+    def arrive(self, number: int, size_bytes: int) -> None:
+        """A packet has come to wait."""
+        self._waiting.append((number, size_bytes))
+        self.held_bytes += size_bytes
+
+    def release(self, now: float) -> int | None:
+        """The number of the last packet that may go now; None: none may. Those up to it count as gone.
+
+        What goes has left the uplink before the slice ends, unless a single packet is longer than that.
+        """
+        span = self._open_span(now)
+        if not self._waiting or span is None:
+            return None
+        if span.end == inf:
+            newest, _ = self._waiting[-1]
+            self.forget_waiting()
+            return newest
+        last, self._sent_until = None, max(self._sent_until, now)
+        while self._waiting and self._sent_until <= now + AHEAD_SECONDS and self._fits(span, self._sent_until):
+            last, size_bytes = self._waiting.popleft()
+            self.held_bytes -= size_bytes
+            self._sent_until += size_bytes * 8 / span.rate_bps
+            self._used = span.begin
+        return last
+
+    def next_change(self, now: float) -> float:
+        """When `release` may give more than it did just now if nothing else happens; inf: never."""
+        if not self._waiting:
+            return inf
+        span = self._open_span(now)
+        if span is not None and span.end == inf:
+            return now
+        if span is not None and self._fits(span, max(self._sent_until, now)):
+            return min(max(now, self._sent_until - AHEAD_SECONDS / 2), span.end, self.free_at)
+        return min([each.begin for each in self._spans if each.begin > now] + [self.free_at])
+
+    def forget_waiting(self) -> None:
+        """Somebody else has let them go."""
+        self._waiting.clear()
+        self.held_bytes = 0
+
+    def _fits(self, span: _Span, begin: float) -> bool:
+        takes = self._waiting[0][1] * 8 / span.rate_bps
+        return begin + takes <= span.end or (takes > span.end - span.begin and self._used != span.begin)
+
+    def _open_span(self, now: float) -> _Span | None:
+        if now >= self.free_at:
+            return _Span(now, inf, self.uplink_bps)
+        return next((each for each in self._spans if each.begin <= now < each.end), None)

@@ -1,0 +1,84 @@
+"""`speedwell-host-agent`: the command line of the agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from coflow.errors import CoflowError
+from coflow.host_heartbeat import interface_of
+from coflow.settings import SchedulerAddress, read_key
+from fs import command_line
+from fs.addresses import parse_address
+from fs.ending import run_to_the_end
+from fs.errors import InvalidArgument
+from host_agent import metrics
+from host_agent.agent import Agent
+from host_agent.errors import InvalidSetting, MissingRequirement
+from host_agent.uplink import Uplink
+
+
+@click.command("speedwell-host-agent", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--address", required=True, metavar="ADDRESS",
+              help="This host's IPv4 address on the network whose turns are given; its interface is the uplink.")
+@click.option("--scheduler", required=True, metavar="HOST:PORT", help="Who gives the turns.")
+@click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="This agent's own key, which the scheduler makes.")
+@click.option("--rate", type=click.IntRange(10_000, 1 << 40), metavar="BITS",
+              help="That the uplink carries a second.  [default: what limits it today]", show_default=False)
+@click.option("--queue-packets", type=click.IntRange(2, 100_000), metavar="N",
+              help="That each class of the uplink holds.  [default: as today, or 50]", show_default=False)
+@click.option("--large", type=click.IntRange(1, 1 << 50), default=100_000, metavar="BYTES",
+              help="A flow that has moved so many waits for its turn; smaller ones never wait.")
+@click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
+@click.option("--metrics", "metrics_address", metavar="HOST:PORT", help="Answer Prometheus there.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
+            realtime: bool, metrics_address: str | None, log_level: str) -> int:
+    """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    scheduler_at = SchedulerAddress(*parse_address(scheduler, "--scheduler"), read_key(key_file))
+    metrics_at = parse_address(metrics_address, "--metrics", lowest_port=0) if metrics_address else None
+    interface = interface_of(address)
+    if os.geteuid() != 0:
+        raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
+    uplink = Uplink(interface, rate, queue_packets, large)
+    if realtime:
+        _before_all_others()
+    agent = Agent(address, scheduler_at, uplink, large)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, agent.stop)
+    told = f"ready {address} {interface} {uplink.rate_bps}"
+    if metrics_at is not None:
+        told += f" http://{metrics_at[0]}:{metrics.serve(agent, *metrics_at)}/metrics"
+    print(told, flush=True)
+    agent.run()
+    return 0
+
+
+def _before_all_others() -> None:
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError as error:
+        raise InvalidSetting(f"--realtime: the kernel refuses it: {error.strerror}") from None
+
+
+def status_of(arguments: list[str] | None = None) -> int:
+    """Run an agent; returns the exit status: 0 stopped, 1 could not start, 2 bad options."""
+    return command_line.run(command, "speedwell-host-agent", arguments,
+                            wrong_usage=(InvalidArgument, InvalidSetting, CoflowError))
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: status_of(arguments))
+
+
+if __name__ == "__main__":
+    main()

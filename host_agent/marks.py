@@ -1,0 +1,58 @@
+"""Marks of live connections (ctnetlink, linux/netfilter/nfnetlink_conntrack.h)."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from ipaddress import IPv4Address
+
+from coflow.report import Flow
+from host_agent import netlink
+from host_agent.uplink import MARK_MASK
+
+_SET = 1 << 8
+_TUPLE, _MARK, _MARK_MASK = 1, 8, 21
+_TUPLE_ADDRESSES, _TUPLE_PORTS = 1, 2
+_SOURCE, _DESTINATION = 1, 2
+_PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
+
+
+class Marks:
+    """Sets the class bits of connections' marks."""
+
+    def __init__(self) -> None:
+        """Raises KernelRefused."""
+        self._socket = netlink.connect(netlink.NETLINK_NETFILTER)
+        self._socket.settimeout(1.0)
+        self._sequence = 0
+
+    def set(self, flow: Flow, mark: int) -> bool:
+        """Mark the connection that a flow, in either direction, is part of. False: there is none (yet).
+
+        Raises KernelRefused.
+        """
+        self._sequence += 1
+        body = netlink.NETFILTER_HEADER.pack(socket.AF_INET, 0, 0) + _tuple(flow) + netlink.attribute(
+            _MARK, struct.pack("!I", mark)) + netlink.attribute(_MARK_MASK, struct.pack("!I", MARK_MASK))
+        self._socket.send(netlink.message(_SET, netlink.REQUEST | netlink.ACK, body, self._sequence))
+        while True:
+            for kind, sequence, answer in netlink.messages(self._socket.recv(netlink.RECEIVE_BYTES)):
+                if kind == netlink.ERROR and sequence == self._sequence:
+                    number = netlink.error_of(answer)
+                    if number not in (0, errno.ENOENT):
+                        raise netlink.refused("a connection's mark", number)
+                    return number == 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _tuple(flow: Flow) -> bytes:
+    addresses = (netlink.attribute(_SOURCE, IPv4Address(flow.source).packed)
+                 + netlink.attribute(_DESTINATION, IPv4Address(flow.destination).packed))
+    ports = (netlink.attribute(_PROTOCOL, bytes([flow.protocol]))
+             + netlink.attribute(_SOURCE_PORT, struct.pack("!H", flow.source_port))
+             + netlink.attribute(_DESTINATION_PORT, struct.pack("!H", flow.destination_port)))
+    return netlink.attribute(_TUPLE | netlink.NESTED, netlink.attribute(_TUPLE_ADDRESSES | netlink.NESTED, addresses)
+                             + netlink.attribute(_TUPLE_PORTS | netlink.NESTED, ports))

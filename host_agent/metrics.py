@@ -1,0 +1,49 @@
+"""What an agent tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from host_agent.agent import Agent
+
+_COUNTERS = {"packets": "Packets that were held, however shortly.", "directives": "Directives believed.",
+             "marks": "Connections' classes set.", "paces": "Senders' paces set.",
+             "no_connection": "Classes for flows that had no connection.",
+             "too_many_destinations": "Turns for destinations beyond those that the agent has queues for.",
+             "turns": "Turns of the loop.", "failures": "Failures of the loop and of commands."}
+
+
+class AgentMetrics(Collector):
+    """Reads the agent when it is asked."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def collect(self) -> Iterator[Metric]:
+        agent = self._agent
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"speedwell_agent_{name}", text, value=agent.counts[name])
+        yield CounterMetricFamily("speedwell_agent_late_seconds", "How late the loop came for its own deadlines.",
+                                  value=agent.late_seconds)
+        yield CounterMetricFamily("speedwell_agent_guardian_deaths", "Guardians that had to be replaced.",
+                                  value=agent.guardian_deaths)
+        refused = CounterMetricFamily("speedwell_agent_refused", "Datagrams not believed.", labels=["reason"])
+        for reason, count in list(agent.refused.items()):
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily("speedwell_agent_registered", "Whether a scheduler has welcomed it.",
+                                value=agent.is_registered)
+        yield GaugeMetricFamily("speedwell_agent_destinations", "With turns, or lately so.", value=agent.destinations)
+        yield GaugeMetricFamily("speedwell_agent_held_bytes", "That wait for their turn.", value=agent.held_bytes)
+
+
+def serve(agent: Agent, host: str, port: int) -> int:
+    """Answer at http://host:port/metrics until the process ends; the port. Raises OSError."""
+    registry = CollectorRegistry()
+    registry.register(AgentMetrics(agent))
+    server, _ = start_http_server(port, host, registry)
+    return int(server.server_port)

@@ -1,0 +1,192 @@
+"""Connections are queued by class on the uplink, and paced, while they live: real TCP, HTB and conntrack."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from coflow import Flow
+from host_agent.channel import FlowClass
+from host_agent.marks import Marks
+from host_agent.uplink import dscp_of, mark_of, socket_priority
+from tests.integration.host_agent.hosts import (
+    RATE_BPS,
+    RECEIVER,
+    SENDER,
+    Agent,
+    Hosts,
+    Scheduler,
+    agent_on_host,
+    inside,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.root
+DEADLINE_SECONDS = 20
+UNPACED_SHARE = 0.3
+
+
+class Transfer:
+    """One connection that sends as much as it can; `received_bytes` grows at the other end."""
+
+    def __init__(self, hosts: Hosts, port: int, opened_by_receiver: bool = False) -> None:
+        opener, server, address = ((hosts.receiver, hosts.sender, SENDER) if opened_by_receiver
+                                   else (hosts.sender, hosts.receiver, RECEIVER))
+        with inside(server):
+            listener = socket.create_server((address, port))
+        with inside(opener):
+            opened = socket.create_connection((address, port))
+        accepted, _ = listener.accept()
+        listener.close()
+        self.out, self._into = (accepted, opened) if opened_by_receiver else (opened, accepted)
+        (source, from_port), (destination, to_port) = self.out.getsockname(), self.out.getpeername()
+        self.flow = Flow(source, destination, from_port, to_port)
+        self.received_bytes = 0
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.out.send(bytes(1 << 16))
+
+    def _receive(self) -> None:
+        with suppress(OSError):
+            while data := self._into.recv(1 << 16):
+                self.received_bytes += len(data)
+
+    def close(self) -> None:
+        for each in (self.out, self._into):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self.out.close()
+        self._into.close()
+
+
+Scene = tuple[Hosts, Scheduler, Agent, Transfer, Transfer]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """Two connections share the uplink."""
+    with agent_on_host(tmp_path) as (hosts, scheduler, agent), \
+            closing(Transfer(hosts, 9001)) as one, closing(Transfer(hosts, 9002)) as other:
+        wait_until(lambda: min(one.received_bytes, other.received_bytes) > 100_000, DEADLINE_SECONDS, "none sends")
+        yield hosts, scheduler, agent, one, other
+
+
+def share_of(one: Transfer, other: Transfer, at_least_bytes: int = 250_000) -> float:
+    """The first's part of the next bytes that both send."""
+    before = one.received_bytes, other.received_bytes
+    wait_until(lambda: one.received_bytes + other.received_bytes - sum(before) > at_least_bytes, DEADLINE_SECONDS,
+               "nothing is sent")
+    first, second = one.received_bytes - before[0], other.received_bytes - before[1]
+    return first / (first + second)
+
+
+def test_the_first_class_goes_before_the_sixth_and_they_change_places_in_mid_flow(scene: Scene) -> None:
+    _, scheduler, agent, one, other = scene
+    scheduler.classify(FlowClass(one.flow, 0), FlowClass(other.flow, 6))
+    wait_until(lambda: share_of(one, other) >= 0.9, DEADLINE_SECONDS, agent.log.read_text)
+    scheduler.classify(FlowClass(one.flow, 6), FlowClass(other.flow, 0))
+    wait_until(lambda: share_of(one, other) <= 0.1, DEADLINE_SECONDS, agent.log.read_text)
+    assert share_of(one, other) <= 0.1
+    assert agent.metrics()["marks_total"] == 4
+
+
+def test_a_sender_that_may_sets_its_class_itself(scene: Scene) -> None:
+    _, _, _, one, other = scene
+    one.out.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, socket_priority(0))
+    wait_until(lambda: share_of(one, other) >= 0.9, DEADLINE_SECONDS, "its class is of no consequence")
+
+
+def test_the_dscp_of_strangers_is_cleared_and_that_of_a_class_set(tmp_path: Path) -> None:
+    with agent_on_host(tmp_path) as (hosts, scheduler, agent):
+        with inside(hosts.receiver):
+            into = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with inside(hosts.sender):
+            out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with into, out:
+            into.bind((RECEIVER, 9003))
+            into.settimeout(DEADLINE_SECONDS)
+            into.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+            out.bind((SENDER, 9004))
+            out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 7 << 2)
+
+            def dscp() -> int:
+                out.sendto(b"x", (RECEIVER, 9003))
+                _, [(_, _, tos)], *_ = into.recvmsg(100, 100)
+                return tos[0] >> 2
+
+            assert dscp() == 0
+            flow = Flow(SENDER, RECEIVER, 9004, 9003, 17)
+            for priority in (0, 3, 7):
+                scheduler.classify(FlowClass(flow, priority))
+                expected = dscp_of(priority)
+                wait_until(lambda: dscp() == expected, DEADLINE_SECONDS, agent.log.read_text)   # noqa: B023
+
+
+def test_a_flow_that_is_named_before_it_begins_gets_its_class(tmp_path: Path) -> None:
+    with agent_on_host(tmp_path) as (hosts, scheduler, agent):
+        with inside(hosts.sender):
+            out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with out:
+            out.bind((SENDER, 9004))
+            scheduler.classify(FlowClass(Flow(SENDER, RECEIVER, 9004, 9003, 17), 2))
+            out.sendto(b"x", (RECEIVER, 9003))
+            wait_until(lambda: agent.metrics()["marks_total"] == 1, DEADLINE_SECONDS, agent.log.read_text)
+
+
+def test_a_sender_is_paced_and_let_loose_in_mid_flow(scene: Scene) -> None:
+    _, scheduler, agent, one, other = scene
+    scheduler.classify(FlowClass(one.flow, 7, RATE_BPS // 20))
+    wait_until(lambda: share_of(one, other, 1_000_000) < 0.15, DEADLINE_SECONDS, agent.log.read_text)
+    scheduler.classify(FlowClass(one.flow, 7))
+    wait_until(lambda: share_of(one, other, 1_000_000) > UNPACED_SHARE, DEADLINE_SECONDS, agent.log.read_text)
+    assert agent.metrics()["paces_total"] == 2
+
+
+def test_data_that_goes_to_who_opened_the_connection_has_a_class_too(scene: Scene) -> None:
+    hosts, scheduler, agent, one, _ = scene
+    with closing(Transfer(hosts, 9003, opened_by_receiver=True)) as answering:
+        assert answering.flow.source == SENDER
+        scheduler.classify(FlowClass(answering.flow, 1))
+        wait_until(lambda: share_of(answering, one) >= 0.85, DEADLINE_SECONDS, agent.log.read_text)
+
+
+def test_backlogs_are_reported_and_end(scene: Scene) -> None:
+    _, scheduler, _, one, other = scene
+
+    def backlog() -> int:
+        return sum(each.queued_bytes for each in scheduler.reports[-1].backlogs if each.destination == RECEIVER)
+
+    wait_until(lambda: backlog() > 100_000, DEADLINE_SECONDS, lambda: str(scheduler.reports[-1]))
+    sent = [each.sent_bytes for report in scheduler.reports for each in report.backlogs]
+    assert sent == sorted(sent) and sent[-1] > 0
+    one.close()
+    other.close()
+    reports = len(scheduler.reports)
+    wait_until(lambda: len(scheduler.reports) > reports + 1 and backlog() == 0, DEADLINE_SECONDS,
+               lambda: str(scheduler.reports[-1]))
+
+
+def test_marking_takes_well_below_a_millisecond(scene: Scene) -> None:
+    hosts, _, _, one, _ = scene
+    with inside(hosts.sender):
+        marks = Marks()
+    with closing(marks):
+        took = []
+        for number in range(200):
+            began = time.perf_counter()
+            assert marks.set(one.flow, mark_of(number % 8))
+            took.append(time.perf_counter() - began)
+    assert sorted(took)[100] < 0.001
