@@ -4,6 +4,7 @@ for each interface and setting would take most of an emulation's start."""
 import socket
 import threading
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 
 from topo import network_namespace
 from topo.emulation import processes
@@ -34,10 +35,10 @@ def enter(pid: int) -> None:
 
 
 def announce_all(hosts: Sequence[tuple[int, str]]) -> None:
-    """Let each host, given as a process in its namespace and its address, ask for the next one's address."""
+    """Let each host, given as a process in its namespace and its address, ask for the next one's address, and one
+    that is alone for an address that nobody has: who asks is known either way."""
     for (pid, address), (_, neighbour) in zip(hosts, (*hosts[1:], *hosts[:1]), strict=True):
-        if address != neighbour:
-            announce(pid, neighbour)
+        announce(pid, neighbour if neighbour != address else str(IPv4Address(address) + 1))
 
 
 def announce(pid: int, neighbour: str) -> None:

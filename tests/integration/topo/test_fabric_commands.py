@@ -115,6 +115,7 @@ def test_mn_that_was_terminated_leaves_nothing_once_speedwell_down_has_run(numbe
             process = subprocess.Popen(["mn", "--custom", str(CUSTOM), "--topo", "spine-leaf,1,1,1", "--controller",
                                         "speedwell"], stdin=subprocess.PIPE, stdout=output, stderr=output, cwd="/")
         wait_until(lambda: "mininet>" in log.read_text(), 60, log.read_text)
+        assert "does not know" not in log.read_text(), "a host that is alone is known too"
         os.kill(json.loads(RECORD.read_text())["process"], number)
         process.communicate(timeout=20)
         done = subprocess.run([SPEEDWELL, "down"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
