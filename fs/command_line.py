@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+from importlib import metadata
 from typing import Any
 
 import click
@@ -69,8 +70,21 @@ def explain(error: Exception) -> str:
         return ": ".join([" -> ".join(str(name) for name in names), reason(error)] if names else [reason(error)])
     if type(error).__module__.partition(".")[0] in ROOMS:
         return reason(error)
+    if isinstance(error, ModuleNotFoundError) and (extras := _extras_with(error.name or "")):
+        return f"this needs {error.name}: pip install 'speedwell[{extras[0]}]'"
     return (f"unexpected {type(error).__name__}: {reason(error)} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
+
+
+def _extras_with(module: str) -> list[str]:
+    """The extras of the package that bring a library."""
+    library = re.escape(module.replace("_", "-"))
+    try:
+        required = metadata.requires("speedwell") or []
+    except metadata.PackageNotFoundError:
+        return []
+    pattern = rf"{library}\b(?!-).*extra == ['\"](\w+)['\"]"
+    return [found[1] for each in required if (found := re.match(pattern, each))]
 
 
 def _own_words(message: str) -> str:

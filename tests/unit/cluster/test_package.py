@@ -1,0 +1,62 @@
+"""What the package is built of."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fs.command_line import explain
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_a_build_holds_the_modules_of_all_protocols(tmp_path: Path) -> None:
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    protocols = sorted(path.stem for path in (ROOT / "fs" / "proto").glob("*.proto"))
+    assert len(protocols) > 1
+    for name in protocols:
+        for ending in (".proto", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py"):
+            assert (tmp_path / "fs" / "proto" / f"{name}{ending}").stat().st_mtime > 0
+    program = "import fs.client; print(fs.client.__file__)"
+    told = subprocess.run([sys.executable, "-P", "-c", program], cwd="/", env={"PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True, check=True, timeout=120)
+    assert told.stdout.startswith(str(tmp_path))
+    assert not (tmp_path / "tests").exists()
+
+
+@pytest.mark.parametrize("target", [*PROJECT["scripts"].values(), *PROJECT["entry-points"]["fsspec.specs"].values()])
+def test_every_entry_point_leads_somewhere(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_the_code_generator_is_of_the_same_release_as_grpc() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert len(re.findall(r'"grpcio(?:-tools)?==[\d.]+"', text)) == 3
+    assert len(set(re.findall(r'"grpcio(?:-tools)?==([\d.]+)"', text))) == 1
+
+
+@pytest.mark.parametrize(("module", "extra"), [
+    ("plyvel", "server"), ("numba", "simulator"), ("ryu", "controller"), ("prometheus_client", "controller"),
+    ("mfusepy", "client"), ("pyroute2", "fabric"), ("distributed", "dask")])
+def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(module: str, extra: str) -> None:
+    error = ModuleNotFoundError(f"No module named '{module}'", name=module)
+    assert explain(error) == f"this needs {module}: pip install 'speedwell[{extra}]'"
+
+
+def test_a_module_that_nobody_brings_is_unexpected() -> None:
+    assert "unexpected ModuleNotFoundError" in explain(ModuleNotFoundError("No module named 'x'", name="nobodys"))
+
+
+def test_the_citation_names_this_version_and_the_five_papers() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == PROJECT["version"]
+    assert len(citation["references"]) == 5
+    assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
