@@ -2,7 +2,7 @@
 
 A link between switches has a queue for each class of traffic with a part of its capacity, and what one class leaves
 the others may take (HTB); on a host's link all flows are alike. Within a class flows share as TCP does, max-min fair.
-Classes that are ranked go strictly one before the other.
+Classes that are ranked go strictly one before the other on links that know ranks.
 
 Hierarchical sharing on many links has no rates that a single pass would find. Here each class first has its part of
 every link for itself; what is left of a link is then offered to its classes by their weights, some times over; and at
@@ -15,7 +15,8 @@ from numba import njit
 
 from controller.policy.coflows.coflow_kernels import Integers, Reals
 
-ROUNDS = 4
+ROUNDS, RANKED_ROUNDS = 4, 8
+NEVER_FULL = 1e30               # bit/s
 FULL = 1e-9
 
 
@@ -26,51 +27,62 @@ def fill(caps: Reals, slots: Integers, free: Reals, rates: Reals, active: np.nda
     Flow f uses the slots `slots[f]` (-1 after the last) of which `free` is left, changed in place; it starts from
     `rates[f]`, which are all alike or all 0 for a max-min fair result.
     """
-    flows, width = slots.shape
+    width = slots.shape[1]
     users = np.zeros(len(free), np.int64)
     whole = free.copy()
-    rising = 0
-    for f in range(flows):
-        if active[f]:
-            rising += 1
-            for position in range(width):
-                if slots[f, position] < 0:
-                    break
-                users[slots[f, position]] += 1
-    going = active.copy()
+    going = np.flatnonzero(active)
+    for f in going:
+        for position in range(width):
+            if slots[f, position] < 0:
+                break
+            users[slots[f, position]] += 1
+    rising = len(going)
     while rising > 0:
         step = np.inf
         for slot in range(len(free)):
             if users[slot] > 0:
                 step = min(step, max(free[slot], 0.0) / users[slot])
-        for f in range(flows):
-            if going[f]:
-                step = min(step, max(caps[f] - rates[f], 0.0))
+        for f in going[:rising]:
+            step = min(step, max(caps[f] - rates[f], 0.0))
         if step == np.inf:
             return
         for slot in range(len(free)):
             if users[slot] > 0:
                 free[slot] -= step * users[slot]
-        stopped = 0
-        for f in range(flows):
-            if going[f]:
-                rates[f] += step
-                stop = rates[f] >= caps[f] * (1 - FULL)
-                for position in range(width):
-                    slot = slots[f, position]
-                    if slot < 0:
-                        break
-                    stop = stop or free[slot] <= FULL * whole[slot]
-                if stop:
-                    going[f] = False
-                    stopped += 1
-                    for position in range(width):
-                        if slots[f, position] < 0:
-                            break
-                        users[slots[f, position]] -= 1
-        rising -= stopped
-        if stopped == 0:
+        kept = 0
+        for f in going[:rising]:
+            rates[f] += step
+            stop = rates[f] >= caps[f] * (1 - FULL)
+            for position in range(width):
+                slot = slots[f, position]
+                if slot < 0:
+                    break
+                stop = stop or free[slot] <= FULL * whole[slot]
+            if not stop:
+                going[kept] = f
+                kept += 1
+                continue
+            for position in range(width):
+                if slots[f, position] < 0:
+                    break
+                users[slots[f, position]] -= 1
+        if kept == rising:
             return
+        rising = kept
+
+
+@njit(cache=True)
+def fits(links: Integers, caps: Reals, capacities: Reals) -> bool:
+    """Whether all flows can have the rate of their meter at once: then all do."""
+    left = capacities * (1 + FULL)
+    for f in range(len(links)):
+        for link in links[f]:
+            if link < 0:
+                break
+            left[link] -= caps[f]
+            if left[link] < 0:
+                return False
+    return True
 
 
 @njit(cache=True)
@@ -137,9 +149,36 @@ def class_rates(links: Integers, caps: Reals, classes: Integers, capacities: Rea
 
 
 @njit(cache=True)
-def ranked_rates(links: Integers, caps: Reals, ranks: Integers, capacities: Reals, rates: Reals) -> None:
-    """Strict priorities: flows of rank 0 share the links as if alone, those of rank 1 what is left, and so on."""
-    free = capacities.copy()
-    rates[:] = 0.0
-    for rank in range(np.max(ranks) + 1 if len(ranks) else 0):
-        fill(caps, links, free, rates, ranks == rank)
+def ranked_rates(links: Integers, caps: Reals, ranks: Integers, capacities: Reals, ranked: np.ndarray,
+                 rates: Reals) -> None:
+    """Strict priorities on `ranked` links: flows of rank 0 share them as if alone, those of rank 1 what is left, ...
+    Other links are shared fairly by flows of all ranks.
+
+    The share of the latter comes first, as hosts send before switches queue. Flows that a ranked link then holds back
+    further leave the rest of that share to others, some times over; and what is left at last goes to whoever can use
+    it, by rank.
+    """
+    everybody = np.ones(len(ranks), np.bool_)
+    ranks_used = np.unique(ranks)
+    limits, shares = caps.copy(), caps.copy()
+    for _ in range(1 if ranked.all() else RANKED_ROUNDS):
+        if not ranked.all():
+            shares[:] = 0.0
+            fill(limits, links, np.where(ranked, NEVER_FULL, capacities), shares, everybody)
+        rates[:] = 0.0
+        free = np.where(ranked, capacities, NEVER_FULL)
+        for rank in ranks_used:
+            fill(shares, links, free, rates, ranks == rank)
+        held_back = rates < shares * (1 - FULL)
+        limits = np.where(held_back, np.minimum(limits, rates), limits)
+        if not held_back.any():
+            break
+    spare = capacities.copy()
+    for f in range(len(ranks)):
+        for link in links[f]:
+            if link < 0:
+                break
+            spare[link] -= rates[f]
+    spare = np.maximum(spare, 0.0)
+    for rank in ranks_used:
+        fill(caps, links, spare, rates, ranks == rank)

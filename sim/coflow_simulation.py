@@ -26,7 +26,7 @@ from controller.policy.coflows.live_coflows import hashed
 from controller.policy.coflows.mincof import BEST_EFFORT_SHARE, SCHEDULED_SHARE, STARVED_SHARE
 from controller.policy.network.graph import Network
 from controller.policy.reads.rerouting import Tcp, loss
-from sim.class_shares import class_rates, ranked_rates
+from sim.class_shares import class_rates, fits, ranked_rates
 from sim.errors import InvalidSetting
 
 CLASSES = {ServiceClass.SCHEDULED: 0, ServiceClass.STARVED: 1, ServiceClass.BEST_EFFORT: 2}
@@ -38,7 +38,8 @@ WAIT_BPS = 1e-3         # a meter of less lets nothing pass
 
 @dataclass(frozen=True)
 class Enforcement:
-    """Seconds, and what meters do. `sliced`: links between switches have queues; `hosts_sliced`: hosts' as well."""
+    """Seconds, and what meters do. `sliced`: links between switches have the policy's queues (three by weight or
+    eight by priority); `hosts_sliced`: hosts' own links as well. Links without are shared fairly."""
 
     decision: float = 0.005         # from an event to the switches' doing what was decided
     report_interval: float = 1.0
@@ -219,7 +220,9 @@ class CoflowSimulation:
         links, caps, rates = self._links[:rows], self._caps[:rows], self._rates[:rows]
         if rows == 0:
             return
-        if (self._rank[:rows] < LOWEST_RANK).any():
-            ranked_rates(links, caps, self._rank[:rows], self._capacities, rates)
+        if fits(links, caps, self._capacities):
+            rates[:] = caps
+        elif (self._rank[:rows] < LOWEST_RANK).any():
+            ranked_rates(links, caps, self._rank[:rows], self._capacities, self._sliced, rates)
         else:
             class_rates(links, caps, self._class[:rows], self._capacities, self._sliced, WEIGHTS, rates)

@@ -32,6 +32,8 @@ from controller.policy.errors import InvalidRequest
 from controller.policy.network.graph import Path
 
 BITS_PER_BYTE = 8
+AGAIN_SECONDS = 1.0
+"""So long after a decision a report leads to another one, for policies that decide as reports come."""
 
 
 class ServiceClass(StrEnum):
@@ -173,12 +175,12 @@ class CoflowScheduler(ABC):
 
     def again(self, now: float) -> Schedule | None:
         """A new schedule if the policy decides beside arrivals and completions too, as reports come, and it is time.
-        MinCOF and those that it is compared with do not."""
+        MinCOF does not."""
         return None
 
     @abstractmethod
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
-        """A flow has ended. None unless that makes a new schedule: for most policies, a coflow's last flow does."""
+        """A flow has ended. None unless that makes a new schedule: a coflow's last flow always does."""
 
     @abstractmethod
     def coflow_gone(self, coflow_id: Hashable, now: float) -> Schedule:

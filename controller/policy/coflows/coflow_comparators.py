@@ -1,5 +1,8 @@
 """What MinCOF is compared with: coflow policies of others, behind the same interface.
 
+Each decides when a coflow comes, when a flow ends and as reports come, a second after its last decision: as often as
+its paper says or oftener, and at no fewer occasions than coflow-plus.
+
 * `FairSharing`: nobody schedules; every flow takes the switches' default path (ECMP) at TCP's fair share.
 * `Varys` (Chowdhury, Zhong and Stoica, SIGCOMM 2014): smallest effective bottleneck first (SEBF), MADD as its code
   has it (`coflow_kernels.scaled`), and what is left goes flow by flow. Hosts enforce the rates; the network between
@@ -18,7 +21,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -90,6 +95,8 @@ class _HostLinksOnly(TableScheduler):
 
 
 class FairSharing(_HostLinksOnly):
+    decides_often = False
+
     def _decide(self, now: float) -> list[LiveCoflow]:
         return list(self._by_age())
 
@@ -171,80 +178,109 @@ class _Routed(TableScheduler):
 class Tailor(_Routed):
     def _decide(self, now: float) -> list[LiveCoflow]:
         flows = [flow for flow in self._flows.values() if flow.links]
+        numbers: dict[LiveCoflow, list[int]] = {}
+        for number, flow in enumerate(flows):
+            numbers.setdefault(flow.coflow, []).append(number)
+        shares: list[float] | None = None
         for coflow in self._by_age():
-            self._trim(coflow, flows, now)
+            own = numbers.get(coflow, [])
+            if any(len(self._network.shortest_paths(flows[number].source, flows[number].destination)) > 1
+                   for number in own):
+                shares = self._trim(own, flows, shares or self._shares(flows), now)
         return list(self._by_age())
 
-    def _trim(self, coflow: LiveCoflow, flows: Sequence[LiveFlow], now: float) -> None:
-        """Move the slowest flow to where it gets most, if the coflow then ends earlier."""
-        own = [number for number, flow in enumerate(flows) if flow.coflow is coflow]
-        if not own:
-            return
+    def _shares(self, flows: Sequence[LiveFlow]) -> list[float]:
+        return global_shares([flow.links for flow in flows], self._network.capacities_bps(), {})
+
+    def _trim(self, own: Sequence[int], flows: Sequence[LiveFlow], shares: list[float], now: float) -> list[float]:
+        """Move the slowest of a coflow's `own` flows to where it gets most, if the coflow then ends earlier.
+
+        Gives the shares that all flows have then."""
         capacities = self._network.capacities_bps()
-        shares = global_shares([flow.links for flow in flows], capacities, {})
         ends = {number: flows[number].remaining_bits(now) / shares[number] for number in own}
         slowest = max(own, key=lambda number: (ends[number], -number))
-        flow = flows[slowest]
-        used = dict.fromkeys(range(len(capacities)), 0)
+        flow, before = flows[slowest], flows[slowest].links
+        paths = self._network.shortest_path_links(flow.source, flow.destination)
+        used = dict.fromkeys((link for links in paths for link in links), 0)
         for number, other in enumerate(flows):
             if number != slowest:
                 for link in other.links:
-                    used[link] += 1
-        paths = self._network.shortest_path_links(flow.source, flow.destination)
+                    if link in used:
+                        used[link] += 1
         best = max(range(len(paths)), key=lambda path: (min(capacities[link] / (used[link] + 1)
-                                                            for link in paths[path]), paths[path] == flow.links))
-        if paths[best] == flow.links:
-            return
-        moved = [other.links for other in flows]
-        moved[slowest] = paths[best]
-        after = global_shares(moved, capacities, {})
+                                                            for link in paths[path]), paths[path] == before))
+        if paths[best] == before:
+            return shares
+        present = paths.index(before)
+        self._put(flow, best)
+        after = self._shares(flows)
         if max(flows[number].remaining_bits(now) / after[number] for number in own) < max(ends.values()) * (1 - 1e-9):
-            self._put(flow, best)
+            return after
+        self._put(flow, present)
+        return shares
+
+
+class _Wanted(NamedTuple):
+    """What Rapier places: paths are given by their links, of which `present` are the flow's now."""
+
+    flow: LiveFlow
+    bits: float
+    paths: Sequence[tuple[int, ...]]
+    present: int
 
 
 class Rapier(_Routed):
     def _decide(self, now: float) -> list[LiveCoflow]:
         without_rates(self._flows.values(), ServiceClass.BEST_EFFORT)
-        free = np.array(self._network.capacities_bps(), np.float64)
-        whole, waiting, ordered = free.copy(), list(self._by_age()), []
+        whole = list(self._network.capacities_bps())
+        free, ordered = whole.copy(), []
+        waiting = [(coflow, self._wanted(coflow, now)) for coflow in self._by_age()]
         while waiting:
-            placed = [(self._place_on(coflow, free, whole, now), coflow) for coflow in waiting]
-            (seconds, choices), coflow = min(placed, key=lambda item: (item[0][0], item[1].age))
-            waiting.remove(coflow)
+            placed = [(*_placed(wanted, free, whole), coflow) for coflow, wanted in waiting]
+            first = min(range(len(placed)), key=lambda number: placed[number][0])
+            (seconds, numbers, coflow), (_, wanted) = placed[first], waiting.pop(first)
             ordered.append(coflow)
-            for flow, number in choices:
+            for (flow, bits, _, _), number in zip(wanted, numbers, strict=True):
                 self._put(flow, number)
-                if 0 < seconds < float("inf"):
-                    flow.rate_bps = flow.remaining_bits(now) / seconds
+                if 0 < seconds < math.inf:
+                    flow.rate_bps = bits / seconds
                     for link in flow.links:
                         free[link] -= flow.rate_bps
         arrays = LiveArrays(ordered, self._network, now)
-        arrays.free = free
+        arrays.free = np.array(free, np.float64)
         arrays.rates = np.array([flow.rate_bps or 0.0 for flow in arrays.flows])
         arrays.backfill(arrays.all)
         return ordered
 
-    def _place_on(self, coflow: LiveCoflow, free: Reals, whole: Reals, now: float,
-                  ) -> tuple[float, list[tuple[LiveFlow, int]]]:
-        """The coflow's time on what is free, and the paths that give it: flow by flow, the largest first, each where
-        its most loaded link takes least."""
-        load: dict[int, float] = {}
-        seconds, choices = 0.0, []
-        for flow in sorted(coflow.flows.values(), key=lambda flow: -flow.remaining_bits(now)):
+    def _wanted(self, coflow: LiveCoflow, now: float) -> list[_Wanted]:
+        """The largest flow first."""
+        wanted = []
+        for flow in coflow.flows.values():
             bits = flow.remaining_bits(now)
-            if flow.is_stranded or bits <= 0:
-                continue
-            paths = self._network.shortest_path_links(flow.source, flow.destination)
+            if not flow.is_stranded and bits > 0:
+                paths = self._network.shortest_path_links(flow.source, flow.destination)
+                wanted.append(_Wanted(flow, bits, paths, paths.index(flow.links) if flow.links in paths else 0))
+        return sorted(wanted, key=lambda each: -each.bits)
 
-            def longest(links: tuple[int, ...], bits: float = bits) -> float:
-                return max((load.get(link, 0.0) + bits) / free[link] if free[link] > FULL * whole[link]
-                           else float("inf") for link in links)
 
-            times = [longest(links) for links in paths]
-            present = paths.index(flow.links) if flow.links in paths else 0
-            number = min(range(len(paths)), key=lambda path: (times[path], path != present))
-            seconds = max(seconds, times[number])
-            choices.append((flow, number))
-            for link in paths[number]:
-                load[link] = load.get(link, 0.0) + bits
-        return seconds, choices
+def _placed(wanted: Sequence[_Wanted], free: Sequence[float], whole: Sequence[float]) -> tuple[float, list[int]]:
+    """The coflow's time on what is free, and the paths that give it: flow by flow, each where its most loaded link
+    takes least, and where it is if that is as good."""
+    load: dict[int, float] = {}
+    longest, numbers = 0.0, []
+    for _, bits, paths, present in wanted:
+        best, least = present, math.inf
+        for number, links in enumerate(paths):
+            seconds = 0.0
+            for link in links:
+                if free[link] <= FULL * whole[link]:
+                    seconds = math.inf
+                    break
+                seconds = max(seconds, (load.get(link, 0.0) + bits) / free[link])
+            if seconds < least or (seconds == least and number == present):
+                best, least = number, seconds
+        longest = max(longest, least)
+        numbers.append(best)
+        for link in paths[best]:
+            load[link] = load.get(link, 0.0) + bits
+    return longest, numbers

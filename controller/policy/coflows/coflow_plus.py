@@ -10,7 +10,6 @@
   No rate has to be right, and what a flow leaves when it ends is taken at once, without a decision.
 * **Decisions** at arrivals, completions, and a second after the last one as reports come: what has to be done first
   changes while coflows run.
-* **Replicas are free too**: `choose_replicas` makes a coflow of a read that may come from several hosts in parts.
 
 What is decided in a moment is decided by number, over arrays; `Schedule.assignments` makes its objects when asked.
 """
@@ -26,6 +25,7 @@ import numpy as np
 
 from controller.policy.coflows import checked_kernels as kernels
 from controller.policy.coflows.coflow import (
+    AGAIN_SECONDS,
     BITS_PER_BYTE,
     Assignment,
     Coflow,
@@ -54,8 +54,6 @@ NEXT = 64
 """So many coflows from the first on are put into a better order: those that go soon. Later there are others."""
 PASSES = 10
 """Over these coflows, at most: some two or three are enough mostly."""
-AGAIN_SECONDS = 1.0
-"""So long after a decision a report leads to another one."""
 _NO_LINKS = (-1, -1, -1, -1)
 
 

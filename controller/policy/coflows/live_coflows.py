@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import count
 
 from controller.policy.coflows.coflow import (
+    AGAIN_SECONDS,
     BITS_PER_BYTE,
     Assignment,
     Coflow,
@@ -117,15 +118,19 @@ class LiveCoflow:
 
 
 class TableScheduler(CoflowScheduler):
-    """A scheduler that decides anew over all live flows, whenever a coflow comes or its last flow ends.
+    """A scheduler that decides anew over all live flows whenever a coflow comes or its last flow ends. One that
+    `decides_often` does so at the end of each flow too, and as reports come `AGAIN_SECONDS` after the last decision.
 
     A policy says where flows go when they arrive (`_place`) and sets each flow's rate, queue and perhaps path when
     it decides (`_decide`). Between decisions nothing changes.
     """
 
+    decides_often = True
+
     def __init__(self, network: Network) -> None:
         super().__init__()
         self._network = network
+        self._decided_at = -math.inf
         self._version = network.version
         self._coflows: dict[Hashable, LiveCoflow] = {}
         self._flows: dict[Hashable, LiveFlow] = {}
@@ -181,12 +186,16 @@ class TableScheduler(CoflowScheduler):
         flow = self._flow(flow_id)
         return self._decided(now) if now + flow.seconds_left(now) > flow.coflow.latest_at else None
 
+    def again(self, now: float) -> Schedule | None:
+        is_time = self.decides_often and self._flows and now - self._decided_at >= AGAIN_SECONDS
+        return self._decided(now) if is_time else None
+
     def flow_finished(self, flow_id: Hashable, now: float) -> Schedule | None:
         flow = self._flow(flow_id)
         del self._flows[flow_id], flow.coflow.flows[flow_id]
         self._schedule = None
         if flow.coflow.flows:
-            return None
+            return self._decided(now) if self.decides_often else None
         return self._forget(flow.coflow, now)
 
     def coflow_gone(self, coflow_id: Hashable, now: float) -> Schedule:
@@ -210,6 +219,7 @@ class TableScheduler(CoflowScheduler):
     def _decide_anew(self, now: float) -> Schedule:
         """Over all live flows, on the network as it is at this moment."""
         self._follow_network()
+        self._decided_at = now
         for flow in self._flows.values():
             flow.settle(now)
         unplaced = [flow for flow in self._unplaced if self._flows.get(flow.flow_id) is flow]

@@ -43,7 +43,9 @@ Choice = tuple[int, ...]        # a path as the indices of its links
 
 
 class MinCOF(TableScheduler):
-    """Algorithm 1. SERVECOFLOW is what happens at each arrival and completion, SCHEDULE is `_decide`."""
+    """Algorithm 1. SERVECOFLOW is what happens at each arrival and completion of a coflow, SCHEDULE is `_decide`."""
+
+    decides_often = False
 
     def __init__(self, network: Network, threshold_bytes: float = THRESHOLD_BYTES,
                  scheduled_share: float = SCHEDULED_SHARE, sufficient_share: float = STARVED_SHARE,

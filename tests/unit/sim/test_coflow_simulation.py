@@ -9,60 +9,12 @@ import pytest
 from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
 from controller.policy.coflows.coflow_comparators import FairSharing, Rapier, Sincronia, Tailor, Varys
 from controller.policy.coflows.mincof import MinCOF
-from sim.class_shares import class_rates, ranked_rates
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
 from sim.coflow_workload import CoflowWorkload, generate
 from sim.errors import InvalidSetting, InvalidWorkload
 from sim.fabric_network import network_of
-from sim.fluid import FluidNetwork
 from topo.fabric import spine_leaf
-
-INFINITE = float("inf")
-SHARES = np.array([0.5, 0.2, 0.3])
-
-
-def shares(classes: list[int], caps: list[float], capacity: float = 10.0) -> list[float]:
-    """Of flows on one sliced link."""
-    rates = np.zeros(len(classes))
-    class_rates(np.zeros((len(classes), 1), np.int64), np.array(caps), np.array(classes), np.array([capacity]),
-                np.array([True]), SHARES, rates)
-    return rates.tolist()
-
-
-def test_classes_have_their_parts_and_flows_of_a_class_share_it() -> None:
-    assert shares([0, 1, 2, 2], [INFINITE] * 4) == pytest.approx([5, 2, 1.5, 1.5])
-
-
-def test_what_a_class_leaves_goes_to_the_others_by_their_weights() -> None:
-    assert shares([0, 1, 2], [1, INFINITE, INFINITE]) == pytest.approx([1, 9 * 0.4, 9 * 0.6])
-    assert shares([1], [INFINITE]) == pytest.approx([10])
-    assert shares([0, 0], [INFINITE, 2]) == pytest.approx([8, 2])
-
-
-def test_ranks_are_served_one_after_the_other() -> None:
-    rates = np.zeros(3)
-    ranked_rates(np.zeros((3, 1), np.int64), np.array([6.0, INFINITE, INFINITE]), np.array([0, 1, 2]),
-                 np.array([10.0]), rates)
-
-    assert rates.tolist() == pytest.approx([6, 4, 0])
-
-
-def test_flows_of_one_class_have_the_rates_of_the_fluid_network() -> None:
-    generator = Random(4)
-    network = network_of(spine_leaf(leaves=3, spines=2, hosts_per_leaf=3, host_bps=10.0, oversubscription=2.0))
-    hosts = sorted(network.hosts)
-    fluid = FluidNetwork({link: network.capacity_bps(link) for link in network.links})
-    paths = [generator.choice(network.shortest_paths(*generator.sample(hosts, 2))) for _ in range(60)]
-    flows = [fluid.start(path.links, 1e9) for path in paths]
-    links = np.full((len(paths), 4), -1, np.int64)
-    for row, path in enumerate(paths):
-        links[row, : len(path.links)] = [network.link_index(link) for link in path.links]
-    rates, capacities = np.zeros(len(paths)), np.array(network.capacities_bps())
-    class_rates(links, np.full(len(paths), INFINITE), np.full(len(paths), 2), capacities,
-                np.zeros(len(capacities), np.bool_), SHARES, rates)
-
-    assert rates.tolist() == pytest.approx([fluid.rate_bps(flow) for flow in flows])
 
 
 def one_flow(name: str, source: str, destination: str, megabits: float, at: float = 0.0) -> Coflow:
