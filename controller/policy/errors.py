@@ -1,5 +1,7 @@
 """What the policies refuse, each with one message that says what to change."""
 
+from ipaddress import IPv4Address
+
 
 class PolicyError(Exception):
     """Base of everything this package raises on purpose."""
@@ -85,3 +87,35 @@ class ImpossiblePlacement(PolicyError):
 
 class InvalidArrays(PolicyError):
     """Arrays that do not fit each other: compiled code must not see them."""
+
+
+class MetadataError(PolicyError):
+    """Metadata servers cannot be placed or reached as asked; nothing was changed."""
+
+
+class NoSuchKeyOwner(MetadataError):
+    """Tables or blocks that lead an address nowhere."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"{IPv4Address(address)} leads to no metadata server")
+        self.address = address
+
+
+class TableFull(MetadataError):
+    """A switch's table would have more entries than the switch holds."""
+
+    def __init__(self, switch: str, entries: int, limit: int) -> None:
+        super().__init__(f"switch {switch}: {entries} entries are needed, it holds {limit}")
+        self.switch, self.entries, self.limit = switch, entries, limit
+
+
+class UnknownServer(MetadataError):
+    """A metadata server or switch that there is not, or that is there already."""
+
+
+class NoIdleServer(MetadataError):
+    """All metadata servers are busy: more have to be added."""
+
+
+class InvalidCounts(MetadataError):
+    """Numbers of keys that no server can hold, or that do not add up."""

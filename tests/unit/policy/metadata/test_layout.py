@@ -1,0 +1,139 @@
+"""Our layout: who owns which keys, that every switch leads there, and what a change moves."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.policy.errors import MetadataError, NoIdleServer, TableFull, UnknownServer
+from controller.policy.metadata.blocks import (
+    SPACE,
+    Block,
+    Move,
+    Node,
+    Tables,
+    address_of,
+    check_limit,
+    look_up,
+    moves,
+    nodes_above,
+    owner,
+    size,
+    walk,
+)
+from controller.policy.metadata.layout import Layout, join, lay_out, leave, tables
+from sim.fabric_network import network_of
+from topo.fabric import fat_tree, spine_leaf, three_tier
+
+
+def place(pod: int, rack: int) -> tuple[Node, ...]:
+    return (f"edge-p{pod}r{rack}",), (f"aggregation-p{pod}-0", f"aggregation-p{pod}-1"), ("core0",)
+
+
+HOSTS = {f"p{pod}r{rack}h{host}": place(pod, rack) for pod in range(3) for rack in range(3) for host in range(4)}
+EDGES = [place(pod, rack) for pod in range(3) for rack in range(3)]
+
+
+def is_partition(layout: Layout) -> bool:
+    ends = [SPACE[0], *(block.end for block in layout.blocks)]
+    firsts = [*(block.first for block in layout.blocks), SPACE[0] + size(SPACE)]
+    return ends == firsts
+
+
+def check(layout: Layout, rng: Random) -> None:
+    assert is_partition(layout)
+    assert layout.busiest_over_mean <= 1.03
+    made = tables(layout, EDGES)
+    addresses = [block.first for block in layout.blocks] + [block.end - 1 for block in layout.blocks]
+    for address in rng.choices(addresses, k=10):
+        for (edge,), *_ in EDGES:
+            way = walk(made, edge, address)
+            assert way[-1] == owner(layout.blocks, address)
+            assert len(way) <= 4, "one aggregation switch at most"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_after_any_changes_the_blocks_are_the_whole_space_and_every_edge_switch_leads_to_their_servers(
+        data: st.DataObject) -> None:
+    rng = Random(data.draw(st.integers(0, 1000)))
+    layout = lay_out({server: HOSTS[server] for server in data.draw(
+        st.sets(st.sampled_from(sorted(HOSTS)), min_size=1, max_size=30))})
+    check(layout, rng)
+    for _ in range(data.draw(st.integers(1, 15))):
+        server = data.draw(st.sampled_from(sorted(HOSTS)))
+        before = layout
+        if server not in layout.above:
+            layout = join(layout, server, HOSTS[server])
+        elif len(layout.above) > 1:
+            layout = leave(layout, server)
+        by_hand = {(a, b) for address in {each.first for each in (*before.blocks, *layout.blocks)}
+                   if (a := owner(before.blocks, address)) != (b := owner(layout.blocks, address))}
+        assert by_hand == {(move.source, move.target) for move in moves(before.blocks, layout.blocks)}
+    check(layout, rng)
+
+
+def test_what_leaves_moves_and_nothing_else_where_others_have_room() -> None:
+    layout = lay_out(HOSTS)
+    server = "p1r1h2"
+    gone = leave(layout, server)
+    assert {move.source for move in moves(layout.blocks, gone.blocks)} == {server}
+    assert sum(size((move.first, move.length)) for move in moves(layout.blocks, gone.blocks)) == sum(
+        size(block.prefix) for block in layout.blocks if block.server == server)
+
+
+def test_moves_are_the_fewest_prefixes() -> None:
+    before = [Block(0, 30, "a"), Block(4, 30, "b")]
+    after = [Block(0, 31, "a"), Block(2, 31, "c"), Block(4, 30, "c")]
+    assert moves(before, after) == (Move(2, 31, "a", "c"), Move(4, 30, "b", "c"))
+    assert moves(before, before) == ()
+
+
+def test_two_tiers_and_one_switch_have_tables_too() -> None:
+    for fabric in (spine_leaf(leaves=3, spines=2, hosts_per_leaf=2), three_tier(), fat_tree(4)):
+        network = network_of(fabric)
+        layout = lay_out(nodes_above(network, network.hosts))
+        made = tables(layout)
+        assert not any(switch.startswith("core") for switch in made)
+        for host in fabric.hosts:
+            for block in layout.blocks:
+                assert walk(made, fabric.edge_switch_of(host).name, block.first)[-1] == block.server
+    alone = lay_out({"h1": (("s1",),), "h2": (("s1",),)})
+    assert {walk(tables(alone), "s1", block.first)[-1] for block in alone.blocks} == {"h1", "h2"}
+
+
+def test_switches_of_one_node_have_the_same_table_and_clients_racks_have_one() -> None:
+    layout = lay_out({server: HOSTS[server] for server in ("p0r0h0", "p1r1h1")})
+    made = tables(layout, EDGES)
+    assert made["aggregation-p0-0"] == made["aggregation-p0-1"]
+    assert set(made) == {*(edge for (edge,), *_ in EDGES), *place(0, 0)[1], *place(1, 1)[1]}
+    assert look_up(made["edge-p2r2"], layout.blocks[0].first) == place(0, 0)[1]
+
+
+@pytest.mark.parametrize(("change", "error"), [
+    (lambda layout: join(layout, "p0r0h0", place(0, 0)), UnknownServer),
+    (lambda layout: leave(layout, "p2r2h0"), UnknownServer),
+    (lambda layout: leave(leave(layout, "p0r0h0"), "p1r1h1"), NoIdleServer),
+    (lambda layout: lay_out({f"h{number}": place(0, 0) for number in range(5000)}), NoIdleServer),
+])
+def test_what_cannot_be_is_refused(change: object, error: type[MetadataError]) -> None:
+    layout = lay_out({server: HOSTS[server] for server in ("p0r0h0", "p1r1h1")})
+    with pytest.raises(error):
+        change(layout)      # type: ignore[operator]
+
+
+def test_a_table_over_its_limit_is_refused_by_name() -> None:
+    made: Tables = tables(lay_out(HOSTS))
+    check_limit(made)
+    with pytest.raises(TableFull, match="edge-p") as refused:
+        check_limit(made, 5)
+    assert refused.value.limit == 5 < refused.value.entries
+
+
+def test_keys_are_spread_over_the_space() -> None:
+    addresses = [address_of(str(number).encode()) for number in range(1000)]
+    assert all(SPACE[0] <= address < SPACE[0] + size(SPACE) for address in addresses)
+    assert 450 < sum(address < SPACE[0] + size(SPACE) // 2 for address in addresses) < 550
