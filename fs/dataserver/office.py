@@ -38,6 +38,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     Status,
 )
+from fs.units import counted
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +75,8 @@ class Office:
             raise Refused(STALE, "a new version was made from this one", file.length)
         replicas = self.replica_set(file, epoch, others, leaving)
         if 1 + len(replicas.others) < min_replicas:
-            raise Refused(TOO_FEW_REPLICAS, f"the file has {1 + len(replicas.others)} replica(s), a change needs "
-                          f"{min_replicas} (--min-replicas)", file.length)
+            raise Refused(TOO_FEW_REPLICAS, f"the file has {counted(1 + len(replicas.others), 'replica')}, a "
+                          f"change needs {min_replicas} (--min-replicas)", file.length)
         appends = file.ordering.log(file.length)
         if not appends.closed:
             return replicas

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from fs import units
 from fs.errors import DataserverInUse, InvalidArgument
 from fs.nameserver import deletions, requests
 from fs.nameserver.namespace import Namespace
@@ -56,8 +57,8 @@ class Administration:
         if reply.lost and not request.force:
             first = ", ".join(str(inode) for inode in reply.lost_inodes[:NAMED_INODES])
             more = ", ..." if reply.lost > NAMED_INODES else ""
-            raise DataserverInUse(f"{reply.lost} file(s) with {reply.lost_bytes} bytes have no live replica without "
-                                  f"{name} (inode {first}{more}); to give them up: --force")
+            raise DataserverInUse(f"{name} has the last replica of {units.counted(reply.lost, 'file')}, "
+                                  f"{units.size(reply.lost_bytes)} (inode {first}{more}); to give them up: --force")
         with self._guard:
             self._registry.remove(self._dead(name))
             self._recovery.look_again()

@@ -167,7 +167,7 @@ def test_a_dataserver_that_never_comes_back_is_removed_and_what_only_it_had_is_n
     cluster.dataserver("d2").kill()
     cluster.wait_alive({"d0", "d3"})
     refused = speedwell(cluster, "node", "remove", "d2")
-    assert refused.returncode == 1 and "1 file(s) with 1000 bytes have no live replica without d2" in refused.stderr
+    assert refused.returncode == 1 and "d2 has the last replica of 1 file, 1000 B (inode" in refused.stderr
     forced = speedwell(cluster, "node", "remove", "d2", "--force")
     assert forced.returncode == 0 and "  /only here\n" in forced.stdout
     assert ("missing", "/only here") in {(problem.kind, problem.path) for problem in check(client.metadata).problems}
