@@ -5,17 +5,26 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from socket import AF_INET
+from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from topo.emulation.capacity import MAX_NODES
 from topo.emulation.errors import AddressConflict, EmulationError
-from topo.fabric.addresses import MACHINE_ADDRESS, MANAGEMENT_NETWORK
+from topo.fabric.addresses import (
+    MACHINE_ADDRESS,
+    MANAGEMENT_NETWORK,
+    host_management_address,
+    switch_management_address,
+)
 
 BRIDGE = "swmgmt0"
 NODE_INTERFACE = "mgmt0"
 _MAIN_TABLE = 254
 _MEMBER_PREFIX = "swm"
+_OUR_ROUTES = 83    # rtnetlink(7), rtm_protocol: who made a route
+_RESOLVERS = Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")
 
 
 class ManagementNetwork:
@@ -33,12 +42,15 @@ class ManagementNetwork:
             for use in _uses_of_management_network(netlink):
                 raise AddressConflict(f"the management network {MANAGEMENT_NETWORK} is in use on this machine by "
                                       f"{use}: free these addresses first")
+            ways = [way for resolver in _shadowed_resolvers() for way in _ways_to(resolver, netlink)]
             netlink.link("add", ifname=BRIDGE, kind="bridge")
             with suppress(FileNotFoundError):
                 Path(f"/proc/sys/net/ipv6/conf/{BRIDGE}/disable_ipv6").write_text("1")
             index = netlink.link_lookup(ifname=BRIDGE)[0]
             netlink.addr("add", index=index, address=MACHINE_ADDRESS, prefixlen=MANAGEMENT_NETWORK.prefixlen)
             netlink.link("set", index=index, state="up")
+            for way in ways:
+                netlink.route("replace", proto=_OUR_ROUTES, **way)
 
     def attach(self, pid: int) -> None:
         """Give the namespace of `pid` its `mgmt0`; the caller sets the address in there."""
@@ -54,8 +66,9 @@ class ManagementNetwork:
 
 
 def remove_bridge() -> None:
-    """Remove the bridge and its members, if they are there."""
+    """Remove the bridge, its members and the ways round it, if they are there."""
     with IPRoute() as netlink:
+        netlink.flush_routes(family=AF_INET, proto=_OUR_ROUTES)
         for bridge in netlink.link_lookup(ifname=BRIDGE):
             for link in netlink.get_links():
                 if link.get_attr("IFLA_MASTER") == bridge:
@@ -66,6 +79,31 @@ def remove_bridge() -> None:
 def _delete(netlink: IPRoute, index: int) -> None:
     with suppress(NetlinkError):  # a member goes by itself when its namespace does
         netlink.link("del", index=index)
+
+
+def _shadowed_resolvers() -> Iterator[str]:
+    """The machine's DNS resolvers that the management network would hide. Raises AddressConflict."""
+    ours = {MACHINE_ADDRESS, *map(host_management_address, range(MAX_NODES)),
+            *map(switch_management_address, range(MAX_NODES))}
+    for path in _RESOLVERS:
+        with suppress(OSError):
+            for words in map(str.split, path.read_text().splitlines()):
+                with suppress(ValueError, IndexError):
+                    if words[0] == "nameserver" and IPv4Address(words[1]) in MANAGEMENT_NETWORK:
+                        if words[1] in ours:
+                            raise AddressConflict(f"the DNS resolver {words[1]} of this machine ({path}) has a "
+                                                  f"node's address in {MANAGEMENT_NETWORK}: name another resolver")
+                        yield words[1]
+
+
+def _ways_to(address: str, netlink: IPRoute) -> Iterator[dict[str, Any]]:
+    """How the machine reaches an address now, if it does, as a route to it alone."""
+    names = {"RTA_OIF": "oif", "RTA_GATEWAY": "gateway", "RTA_PREFSRC": "prefsrc"}
+    with suppress(NetlinkError):
+        for found in netlink.route("get", dst=address):
+            way = {name: value for attribute, name in names.items()
+                   if (value := found.get_attr(attribute)) is not None}
+            yield {"dst": f"{address}/32", "scope": "universe" if "gateway" in way else "link", **way}
 
 
 def _uses_of_management_network(netlink: IPRoute) -> Iterator[str]:

@@ -17,6 +17,7 @@ from topo.emulation import (
     EmulationRunning,
     InvalidSettings,
     MissingRequirement,
+    management,
 )
 from topo.emulation.reservation import RUN_DIRECTORY
 from topo.fabric import Fabric, spine_leaf
@@ -139,6 +140,31 @@ def test_wider_network_of_the_machine_is_no_conflict(emulation: Emulation) -> No
             assert emulation.run("r0h0", ["ping", "-c", "1", "-W", "1", "10.255.0.1"]).returncode == 0
     finally:
         subprocess.run(["ip", "link", "del", "wide0"], check=True)
+
+
+def way_to(address: str) -> str:
+    return subprocess.run(["ip", "-o", "route", "get", address], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_machines_resolver_is_reached_as_before(emulation: Emulation, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver, listed = "10.255.255.53", tmp_path / "resolv.conf"
+    listed.write_text(f"search example.org\nnameserver 192.0.2.1\nnameserver {resolver}\n")
+    monkeypatch.setattr(management, "_RESOLVERS", (listed, tmp_path / "none"))
+    before, routes = way_to(resolver), subprocess.run(["ip", "route"], check=True, capture_output=True).stdout
+    with emulation:
+        assert way_to(resolver) == before
+        assert "dev swmgmt0" in way_to("10.255.255.54")
+    assert subprocess.run(["ip", "route"], check=True, capture_output=True).stdout == routes
+
+
+def test_a_resolver_with_the_address_of_a_node_is_refused(emulation: Emulation, tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tmp_path / "resolv.conf"
+    listed.write_text("nameserver 10.255.1.2\n")
+    monkeypatch.setattr(management, "_RESOLVERS", (listed,))
+    with nothing_stays_behind(), pytest.raises(AddressConflict, match=r"the DNS resolver 10\.255\.1\.2 of this"):
+        emulation.start()
 
 
 def test_foreign_interface_of_our_name_is_left_alone(emulation: Emulation) -> None:
