@@ -1,4 +1,4 @@
-"""How long a file can be."""
+"""How long a file can be, and for how long what nobody has any more is kept."""
 
 from fs.errors import FileTooLarge
 
@@ -14,3 +14,6 @@ def require_possible_length(length: int) -> None:
 LEAST_ADVISED_BYTES = 8 << 20
 """The controller may say where a file goes that is expected to be of at least so many bytes: smaller ones are over
 before a choice matters."""
+
+MAX_KEEP_SECONDS = 3660 * 86400
+"""What is removed, and contents that no file has, are kept for ten years at most."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fs import units
+from fs.units import duration, size
 
 
 class MountPoint(click.Path):
@@ -39,7 +39,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only in newer 
         if not found or count != int(count):
             self.fail(f"{value!r} is not a number of bytes such as {self.example}", parameter, context)
         if not self._least <= count <= self.most:
-            self.fail(f"{value!r} must be from {self._least} to {units.size(self.most)}", parameter, context)
+            self.fail(f"{value!r} must be from {self._least} to {size(self.most)}", parameter, context)
         return int(count)
 
 
@@ -52,10 +52,13 @@ class Rate(Size):
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # likewise
-    """Seconds, written with a unit: 90s, 30m, 12h, 7d."""
+    """Seconds, written with a unit: 90s, 30m, 12h, 7d; at most `most`."""
 
     name = "TIME"
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+    def __init__(self, most: int) -> None:
+        self._most = most
 
     def convert(self, value: str | int, parameter: click.Parameter | None,
                 context: click.Context | None) -> int:
@@ -64,4 +67,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # likewise
         digits, unit = value.strip()[:-1], value.strip()[-1:]
         if not digits.isdigit() or unit not in self.units:
             self.fail(f"{value!r} is not a time such as 30m, 12h or 7d", parameter, context)
-        return int(digits) * self.units[unit]
+        seconds = int(digits) * self.units[unit]
+        if seconds > self._most:
+            self.fail(f"{value!r} must be at most {duration(self._most)}", parameter, context)
+        return seconds

@@ -134,6 +134,7 @@ def adopt(name: str, target: Target) -> None:
     """
     with target.connect() as client:
         client.metadata.adopt(name)
+    echo(f"{name} belongs to this namespace from its next heartbeat on; `speedwell status` tells if it is refused")
 
 
 @node.command()

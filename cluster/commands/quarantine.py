@@ -55,7 +55,7 @@ def restore(content: str, path: str | None, target: Target) -> None:
         copies = [(server, report) for server, report in _found(client)
                   if report.file_id == content and not report.damage]
         if not copies:
-            raise ClusterError(f"no dataserver that can be reached has {content} in quarantine; "
+            raise ClusterError(f"no dataserver that can be reached has {content!r} in quarantine; "
                                "`speedwell quarantine list` shows what there is")
         server, report = max(copies, key=lambda copy: copy[1].size)
         _ask(client, server, QuarantineOperation(restore=content))

@@ -16,6 +16,7 @@ from cluster.commands.watching import watch_options
 from cluster.errors import ClusterError
 from cluster.tables import echo_table
 from fs import units
+from fs.limits import MAX_KEEP_SECONDS
 from fs.option_types import Duration
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def trash() -> None:
 
 @trash.command()
 @click.argument("path", default="/")
-@click.option("--keep", "keep_seconds", type=Duration(), required=True, help="How long: 30m, 12h, 7d.")
+@click.option("--keep", "keep_seconds", type=Duration(MAX_KEEP_SECONDS), required=True,
+              help="How long: 30m, 12h, 7d.")
 @connection_options
 def on(path: str, keep_seconds: int, target: Target) -> None:
     """Keep what is removed in the directory PATH (default: everywhere) and below it."""

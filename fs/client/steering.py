@@ -195,7 +195,8 @@ class Steering:
                 placement = Placement(str(answer["id"]), parts, self)
         except (FutureTimeout, OSError, http.client.HTTPException, RuntimeError) as error:
             log.warning("reading without the controller: %s did not answer: %s", self._url,
-                        str(error) or f"nothing within {self._timeout_seconds:g} s")     # a time-out says nothing
+                        # a time-out says nothing
+                        reason(error) if str(error) else f"nothing within {self._timeout_seconds:g} s")
             self._ask_again_at = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS
             placement = None
         except Refused as error:

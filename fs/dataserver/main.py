@@ -26,12 +26,13 @@ from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.office import Authority
 from fs.dataserver.pace import Pace
-from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, MAX_KEEP_SECONDS, Quarantine
+from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
+from fs.limits import MAX_KEEP_SECONDS
 from fs.option_types import Rate, Size
 from fs.proto.speedwell_pb2 import Replica
 

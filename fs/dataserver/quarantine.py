@@ -24,7 +24,6 @@ from fs.proto.speedwell_pb2 import FileReport
 log = logging.getLogger(__name__)
 
 DEFAULT_KEEP_SECONDS = 7 * 86400.0
-MAX_KEEP_SECONDS = 3660 * 86400.0
 KEEP_AGE_SECONDS = 60.0
 RESTORED_SECONDS = 3600.0
 """So long a content that was restored is not taken for an orphan: somebody makes a file of it."""

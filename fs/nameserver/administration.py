@@ -153,5 +153,5 @@ class Administration:
         """The dataserver's number. Raises InvalidArgument for one that never reported."""
         number = self._registry.number_of(requests.dataserver_id(dataserver_id, field))
         if number is None:
-            raise InvalidArgument(f"{field}: no dataserver {dataserver_id!r} has ever reported")
+            raise InvalidArgument(f"no dataserver {dataserver_id!r} has ever reported")
         return number

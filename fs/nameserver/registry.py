@@ -199,9 +199,9 @@ class Registry:
         for index, dataserver_id in enumerate(wanted):
             number = self.number_of(dataserver_id)
             if number is None:
-                raise InvalidArgument(f"replicas[{index}]: no dataserver is called {dataserver_id!r}")
+                raise InvalidArgument(f"no dataserver is called {dataserver_id!r}")
             if not self.is_alive(number, now_seconds):
-                raise NoReplicaAvailable(f"replicas[{index}]: the dataserver {dataserver_id} is not alive")
+                raise NoReplicaAvailable(f"the dataserver {dataserver_id} is not alive")
             if self._status[number].available_bytes == 0:
                 raise NoSpace(f"replicas[{index}]: the dataserver {dataserver_id} is full")
             numbers.append(number)

@@ -32,8 +32,8 @@ class Renaming(QuotaChanges, Trash):
             self._exchange(old, new, now_ns)
             return None
         if moved in new.ancestors:
-            raise InvalidArgument(f"destination: {paths.display(destination)} is inside the directory "
-                                  f"{paths.display(source)} that is being renamed")
+            raise InvalidArgument(f"{paths.display(destination)} is inside the directory {paths.display(source)} "
+                                  "that is being renamed")
         if new.inode in old.ancestors:
             raise DirectoryNotEmpty(f"{paths.display(destination)} is not empty")
         if moved == new.inode:
@@ -60,7 +60,7 @@ class Renaming(QuotaChanges, Trash):
     def _exchange(self, old: Place, new: Place, now_ns: int) -> None:
         first, second = self._inode(self._existing(old)), self._inode(self._existing(new))
         if first.number in new.ancestors or second.number in old.ancestors:
-            raise InvalidArgument(f"destination: one of {paths.display(old.path)} and {paths.display(new.path)} "
+            raise InvalidArgument(f"one of {paths.display(old.path)} and {paths.display(new.path)} "
                                   "is inside the other")
         if first.number == second.number:
             return

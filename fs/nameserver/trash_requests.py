@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from fs.errors import SpeedwellError
+from fs.limits import MAX_KEEP_SECONDS
 from fs.nameserver import requests
 from fs.nameserver.age import Age
 from fs.nameserver.namespace import Namespace
@@ -13,7 +14,6 @@ from fs.proto import speedwell_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-MAX_KEEP_NS = 3660 * 86_400 * 10**9
 
 
 class TrashRequests:
@@ -28,7 +28,7 @@ class TrashRequests:
         raise NotImplementedError
 
     def set_trash(self, request: pb.SetTrashRequest) -> pb.SetTrashReply:
-        keep_ns = requests.number(request.keep_ns, "keep_ns", MAX_KEEP_NS)
+        keep_ns = requests.number(request.keep_ns, "keep_ns", MAX_KEEP_SECONDS * 10**9)
         with self.guard:
             self._namespace.set_trash(request.path, keep_ns)
         return pb.SetTrashReply()

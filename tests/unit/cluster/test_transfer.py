@@ -9,7 +9,7 @@ import pytest
 
 from cluster import transfer
 from cluster.progress import Meter
-from fs.option_types import Rate, Size
+from fs.option_types import Duration, Rate, Size
 
 
 def test_a_tree_is_planned_with_parents_first_links_kept_and_special_files_passed_over(tmp_path):
@@ -103,6 +103,12 @@ def test_rates_are_sizes_a_second(text):
 def test_sizes_and_rates_have_bounds(text):
     with pytest.raises(Exception, match=r"must be from 1 to 4\.0 EiB"):
         Rate(1)(text)
+
+
+def test_a_time_has_a_bound():
+    assert Duration(86400)("1d") == 86400
+    with pytest.raises(Exception, match="'25h' must be at most 1 day"):
+        Duration(86400)("25h")
 
 
 def test_a_meter_without_a_terminal_shows_nothing_and_starts_no_thread(capfd):
