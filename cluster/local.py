@@ -38,7 +38,7 @@ from cluster.nameservers import (
 )
 from cluster.processes import Command, Processes
 from cluster.registration import wait_for_dataservers
-from fs.units import counted
+from fs.units import counted, size
 
 DEFAULT_DATASERVERS = 3
 DEFAULT_REPLICATION = 3
@@ -213,8 +213,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
         raise InvalidSetting(f"--replication: {replication} is not between 1 and the number of dataservers "
                              f"({dataservers})")
     if not MIN_CHUNK_SIZE_BYTES <= chunk_size_bytes <= MAX_CHUNK_SIZE_BYTES:
-        raise InvalidSetting(f"--chunk-size: {chunk_size_bytes} bytes is not between "
-                             f"{MIN_CHUNK_SIZE_BYTES} and {MAX_CHUNK_SIZE_BYTES}")
+        raise InvalidSetting(f"--chunk-size: {size(chunk_size_bytes)} is not between "
+                             f"{size(MIN_CHUNK_SIZE_BYTES)} and {size(MAX_CHUNK_SIZE_BYTES)}")
     chosen = {"kind": "local", "mount": mount, "dataservers": dataservers, "replication": replication,
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
@@ -237,9 +237,10 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     for setting, affected in options.items():
         before = recorded.get(setting)
         if set(affected) & set(running) and before != chosen[setting]:
-            option = "--" + {"chunk_size_bytes": "chunk-size"}.get(setting, setting).replace("_", "-")
-            raise AlreadyRunning(f"{processes.directory} runs with{'out' if before is None else ''} {option}"
-                                 f"{'' if before is None else f' {before}'}; stop it "
+            option = f" --{setting.removesuffix('_bytes').replace('_', '-')}"
+            shown = size(before) if before and setting == "chunk_size_bytes" else before
+            raise AlreadyRunning(f"{processes.directory} runs "
+                                 f"{f'without{option}' if before is None else f'with{option} {shown}'}; stop it "
                                  f"with `speedwell down --local {processes.directory}` first")
 
 

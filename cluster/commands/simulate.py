@@ -9,6 +9,7 @@ import click
 
 from cluster.commands.sweeping import Output, existing_options
 from controller.policy_options import PolicyOption, policy_path_option
+from fs.command_line import Number
 
 if TYPE_CHECKING:
     from sim.experiments.custom import CustomTask
@@ -22,15 +23,19 @@ if TYPE_CHECKING:
               show_default=True, metavar="REPLICA+PATH", cls=PolicyOption,
               help="Replica policy ({replica}) and path policy ({path}); may be repeated. Ratios are to the first.")
 @policy_path_option
-@click.option("--parts", default=1, show_default=True, help="Replicas that a read may take at once.")
-@click.option("--rate", "rates", type=float, multiple=True, default=(0.07,), show_default=True,
+@click.option("--parts", type=click.IntRange(1), default=1, show_default=True,
+              help="Replicas that a read may take at once.")
+@click.option("--rate", "rates", type=Number(0, min_open=True), multiple=True, default=(0.07,), show_default=True,
               help="Reads per server and second; may be repeated.")
 @click.option("--locality", type=(float, float, float), default=(0.5, 0.3, 0.2), show_default=True,
               help="Probabilities of a client in the primary's rack, in its pod, elsewhere.")
-@click.option("--files", default=2000, show_default=True, help="Their popularity is Zipf's with exponent 1.1.")
-@click.option("--read-mib", type=float, help="Size of a read.  [default: 256 where hosts have 1 Gbit/s, and so much "
-              "less as their slowest link has]")
-@click.option("--poll-seconds", default=1.0, show_default=True, help="Between two looks at the switches' counters.")
+@click.option("--files", type=click.IntRange(1), default=2000, show_default=True,
+              help="Their popularity is Zipf's with exponent 1.1.")
+@click.option("--read-mib", type=Number(0, min_open=True),
+              help="Size of a read.  [default: 256 where hosts have 1 Gbit/s, and so much less as their slowest link "
+              "has]")
+@click.option("--poll-seconds", type=Number(0, min_open=True), default=1.0, show_default=True,
+              help="Between two looks at the switches' counters.")
 @click.option("--reads", type=click.IntRange(10), default=1000, show_default=True, help="Of a run.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Of each method at each rate.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first run.")

@@ -30,7 +30,8 @@ class ReplicaChoice:
 
     def failed(self, replica: Replica, reason: str, position: int) -> None:
         """A replica did not serve, or stopped in the middle, at `position` of the file."""
-        log.warning("%s at %d: dataserver %s %s", self._attributes.file_id, position, replica.dataserver_id, reason)
+        log.warning("dataserver %s %s; trying another from byte %d on (content %s)", replica.dataserver_id, reason,
+                    position, self._attributes.file_id)
         self._context.note_failure(replica)
         self._context.metrics.add(replica_failures=1)
         self._excluded.add(replica.dataserver_id)

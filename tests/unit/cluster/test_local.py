@@ -29,7 +29,7 @@ def installation(directory: Path, **changes: object) -> Processes:
     ({"replication": 4}, r"--replication: 4 is not between 1 and the number of dataservers \(3\)"),
     ({"dataservers": 2, "replication": 3}, "--replication: 3 is not between"),
     ({"nameservers": 8}, "--nameservers: 8 is not between 1 and 7"),
-    ({"chunk_size_bytes": 100}, "--chunk-size: 100 bytes is not between"),
+    ({"chunk_size_bytes": 100}, "--chunk-size: 100 B is not between 64.0 KiB and 1.0 TiB"),
     ({"chunk_size_bytes": 1 << 50}, "--chunk-size"),
 ])
 def test_settings_out_of_range_are_refused_by_name(settings, message, tmp_path):
@@ -76,7 +76,7 @@ def test_other_settings_for_a_running_installation_are_refused(tmp_path):
     processes.save()
     with pytest.raises(AlreadyRunning, match="runs with --replication 2; stop it with `speedwell down"):
         local.up(LocalSettings(tmp_path, replication=3))
-    with pytest.raises(AlreadyRunning, match="runs with --chunk-size 1048576"):
+    with pytest.raises(AlreadyRunning, match=r"runs with --chunk-size 1\.0 MiB"):
         local.up(LocalSettings(tmp_path, chunk_size_bytes=1 << 21))
 
 

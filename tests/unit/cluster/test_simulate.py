@@ -20,20 +20,20 @@ def invoke(output: Path, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (["--rate", "-0.1"], "reads_per_server_second: must be a positive number, not -0.1"),
-    (["--rate", "0.07", "--rate", "nan"], "reads_per_server_second: must be a positive number"),
+    (["--rate", "-0.1"], "'--rate': -0.1 is not in the range x>0"),
+    (["--rate", "0.07", "--rate", "nan"], "'--rate': 'nan' is not a number"),
     (["--rate", "0.9"], "the reads ask for 124 Gbit/s, and the links of all 64 hosts together carry 64"),
     (["--method", "closest+ecmp"], "method: 'closest+ecmp' is not one of "),
     (["--method", "nearest"], "method: 'nearest' is not one of"),
     (["--locality", "0.9", "0.9", "0.9"], "locality: must be three probabilities"),
-    (["--files", "0"], "files: must be at least 1"),
-    (["--read-mib", "-1"], "read_bits: must be a positive number"),
-    (["--parts", "0"], "parts: must be at least 1"),
+    (["--files", "0"], "'--files': 0 is not in the range x>=1"),
+    (["--read-mib", "-1"], "'--read-mib': -1.0 is not in the range x>0"),
+    (["--parts", "0"], "'--parts': 0 is not in the range x>=1"),
 ])
 def test_bad_input_is_refused_by_name_and_leaves_nothing(arguments: list[str], says: str, tmp_path: Path) -> None:
     result = invoke(tmp_path / "results", *arguments)
 
-    assert result.exit_code == 1
+    assert result.exit_code in (1, 2)
     assert says in result.output
     assert not (tmp_path / "results").exists()
 
