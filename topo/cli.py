@@ -110,15 +110,16 @@ def three_tier_command(pods: int, racks: int, hosts: int, aggregations: int, cor
 
 @fabric.command("fat-tree")
 @click.option("-k", "k", type=int, default=4, show_default=True, help="Ports of each switch, an even number.")
+@click.option("--pods", type=int, help="Pods, at most k.  [default: k]")
 @click.option("--edge-ratio", type=float, default=1.0, show_default=True,
               help="Over-subscription of the edge switches' uplinks.")
 @click.option("--aggregation-ratio", type=float, default=1.0, show_default=True,
               help="Over-subscription of the aggregation switches' uplinks.")
 @_with_shared_options
-def fat_tree_command(k: int, edge_ratio: float, aggregation_ratio: float, **shared: Any) -> None:
-    """The k-ary fat-tree, with k**3/4 hosts."""
+def fat_tree_command(k: int, pods: int | None, edge_ratio: float, aggregation_ratio: float, **shared: Any) -> None:
+    """The k-ary fat-tree, with k**2/4 hosts in each pod."""
     options = _Options(**shared)
-    _run(fat_tree(k, options.host_mbps * 1e6, {"edge": edge_ratio, "aggregation": aggregation_ratio}), options)
+    _run(fat_tree(k, options.host_mbps * 1e6, {"edge": edge_ratio, "aggregation": aggregation_ratio}, pods), options)
 
 
 @fabric.command("spine-leaf")

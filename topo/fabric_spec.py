@@ -9,7 +9,7 @@ from topo.fabric.builders import FULL_BISECTION, MAYFLOWER_OVERSUBSCRIPTION
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "three-tier": ("pods", "racks", "hosts", "aggregations", "cores", "host_mbps", "edge_ratio",
                    "aggregation_ratio"),
-    "fat-tree": ("k", "host_mbps", "edge_ratio", "aggregation_ratio"),
+    "fat-tree": ("k", "host_mbps", "edge_ratio", "aggregation_ratio", "pods"),
     "spine-leaf": ("leaves", "spines", "hosts", "host_mbps", "ratio"),
 }
 """The families and their parameters, in the order in which `mn` takes them. Everything that takes a fabric takes

@@ -41,18 +41,21 @@ def three_tier(pods: int = 2, racks_per_pod: int = 2, hosts_per_rack: int = 4, a
 
 
 def fat_tree(k: int = 4, host_bps: float = 80e6,
-             oversubscription: Mapping[str, float] = FULL_BISECTION) -> Fabric:
+             oversubscription: Mapping[str, float] = FULL_BISECTION, pods: int | None = None) -> Fabric:
     """The k-ary fat-tree of Al-Fares et al. (SIGCOMM 2008, section 3): k pods of k/2 edge and k/2 aggregation
     switches, k/2 hosts under each edge switch, (k/2)**2 core switches.
 
-    k must be even. With the default `oversubscription` every link has the rate `host_bps` (bits/s).
+    k must be even. With `pods` below k the fabric is incomplete: fewer pods, the same core. With the default
+    `oversubscription` every link has the rate `host_bps` (bits/s).
     Raises `InvalidFabric`.
     """
     _check_count("k", k, addresses.MAX_PODS)
     if k % 2:
         raise InvalidFabric(f"k: a fat-tree needs an even number, not {k}")
     half = k // 2
-    return _podded("fat-tree", pods=k, racks_per_pod=half, hosts_per_rack=half, cores=half * half,
+    if pods is not None:
+        _check_count("pods", pods, k)
+    return _podded("fat-tree", pods=pods or k, racks_per_pod=half, hosts_per_rack=half, cores=half * half,
                    host_bps=host_bps, oversubscription=oversubscription,
                    cores_of_aggregation=[range(index * half, (index + 1) * half) for index in range(half)])
 

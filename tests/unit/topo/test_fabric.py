@@ -252,3 +252,12 @@ def test_unknown_names_are_told_apart_from_other_lookups() -> None:
         fabric.host("core0")
     with pytest.raises(UnknownNode, match="neighbour of core0"):
         fabric.port_toward("core0", "p0r0h0")
+
+
+def test_an_incomplete_fat_tree_has_fewer_pods_and_the_whole_core() -> None:
+    fabric = fat_tree(4, pods=3)
+    assert {host.pod for host in fabric.hosts} == {"p0", "p1", "p2"}
+    assert sum(switch.tier == "core" for switch in fabric.switches) == 4
+    for pods in (0, 5):
+        with pytest.raises(InvalidFabric, match="pods"):
+            fat_tree(4, pods=pods)
