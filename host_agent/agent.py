@@ -6,6 +6,7 @@ import logging
 import secrets
 import select
 import socket
+import struct
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,6 @@ from coflow.report import TCP, Flow
 from coflow.settings import SchedulerAddress
 from host_agent import netlink
 from host_agent.channel import (
-    LEASE_SLICES,
     MAX_BACKLOGS,
     MAX_DATAGRAM_BYTES,
     NONCE_BYTES,
@@ -45,12 +45,18 @@ KEEP_SECONDS = 2.0
 LOOK_SECONDS = 0.02
 """Between two looks at what is queued."""
 SILENCE_SECONDS = 1.0
-"""Without a word of the scheduler; then the agent registers anew. Also how often it gives a sign of life."""
+"""Without a word of the scheduler; then the agent registers anew."""
+SIGNS = 3
+"""Of life that the agent gives in that time at least."""
 MARK_AGAIN_SECONDS, MARK_ATTEMPTS = 0.02, 50
 """A connection that is not there yet may be about to begin."""
-GUARDIAN_SLICES = 2.5
+GUARDIAN_SLICES = 2.0
 """Of silence, after which the guardian lets go what is held: less than a lease."""
+MAX_PACKET_BITS, LONG_SECONDS = 8 << 16, 0.001
+"""Where what segmentation offload makes of a packet takes longer on the uplink, it would not fit a slice."""
 PAUSE_SECONDS = 0.05
+SO_TIMESTAMPNS = 35
+_TIMES = struct.Struct("=qq")
 log = logging.getLogger(__name__)
 
 
@@ -83,6 +89,7 @@ class Agent:
         self._senders = Senders(address, threshold_bytes)
         self._guardian = Guardian(self._queues, uplink)
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._channel.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._scheduler = scheduler.host, scheduler.port
         self._waking, self._wake = socket.socketpair()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="commands")
@@ -91,11 +98,14 @@ class Agent:
         self._unmarked: dict[Flow, tuple[int, int]] = {}
         """Mark and attempts left of flows that have no connection yet."""
         self._paces: dict[Flow, int] = {}
-        self._heard_at = self._registered_at = self._reported_at = -inf
-        self._looked_at = self._beaten_at = self._tried_marks_at = -inf
-        self._sent_bytes = 0
+        self._heard_at = self._registered_at = self._signed_at = -inf
+        self._beaten_at = self._tried_marks_at = -inf
+        self._looked_at = time.monotonic()
+        self._sent_bytes = self._dropped_packets = 0
         self._told: dict[str, Backlog] = {}
         self._is_stopped = False
+        self._problem = ""
+        """The last one that was logged: a loop that fails and fails says so once."""
         self.counts: Counter[str] = Counter()
         self.late_seconds = 0.0
         """The sum of how late the loop came for its own deadlines."""
@@ -144,7 +154,7 @@ class Agent:
             while not self._is_stopped:
                 try:
                     turned_at = self._turn(turned_at)
-                except (AgentError, OSError) as error:
+                except Exception as error:
                     self._failed("a turn", error)
                     time.sleep(PAUSE_SECONDS)
         finally:
@@ -153,7 +163,10 @@ class Agent:
 
     def _failed(self, what: str, error: BaseException) -> None:
         self.counts["failures"] += 1
-        log.error("%s failed: %s", what, error)
+        problem = f"{what} failed: {error or type(error).__name__}"
+        if problem != self._problem:
+            log.error(problem, exc_info=None if isinstance(error, AgentError | OSError) else error)
+        self._problem = problem
 
     def _turn(self, turned_at: float) -> float:
         due = self._due(time.monotonic())
@@ -203,7 +216,10 @@ class Agent:
         gates = {door.queue: door.gate for door in self._doors.values()}
         packets = self._queues.receive()
         for queue, number, size_bytes in packets:
-            gates[queue].arrive(number, size_bytes)
+            if gate := gates.get(queue):
+                gate.arrive(number, size_bytes)
+            else:
+                self._queues.accept(queue, number)
         self.counts["packets"] += len(packets)
 
     def _release(self, now: float) -> None:
@@ -220,11 +236,10 @@ class Agent:
                 self.counts["too_many_destinations"] += 1
                 return
             queue = self._free_queues.pop()
-            self._queues.bind(queue)
+            self._queues.bind(queue, MAX_PACKET_BITS / self._uplink_bps > LONG_SECONDS)
             door = self._doors[turns.destination] = _Door(
                 Gate(self._uplink_bps), queue, self._worker.submit(gate_rule, turns.destination, queue, True))
-            self._guardian.beat(self._silence_seconds)
-            self._beaten_at = now
+            self._beaten_at = -inf
         door.gate.direct(turns, now)
 
     def _tidy(self, now: float) -> None:
@@ -293,16 +308,17 @@ class Agent:
     def _hear(self, now: float) -> None:
         with suppress(BlockingIOError, ConnectionRefusedError):
             while True:
-                datagram, source = self._channel.recvfrom(MAX_DATAGRAM_BYTES + 1)
+                datagram, extra, _, source = self._channel.recvmsg(MAX_DATAGRAM_BYTES + 1, _TIMES.size * 4)
                 message = self._end.take(datagram)
                 match message:
                     case Welcome():
-                        self._reported_at = -inf
+                        self._signed_at = -inf
                         self._told = {}
                         log.info("registered with the scheduler at %s:%d", *source)
                     case Directive():
+                        arrived_at = now - min(SILENCE_SECONDS, max(0.0, time.time() - _arrival(extra)))
                         for turns in message.turns:
-                            self._direct(turns, now)
+                            self._direct(turns, arrived_at)
                     case FlowClasses():
                         self._classify(message.flows, now)
                 if message is not None:
@@ -321,17 +337,20 @@ class Agent:
         sent_bytes = self._counters.sent_bytes()
         is_moving = sent_bytes != self._sent_bytes or bool(self._told)
         self._sent_bytes = sent_bytes
-        is_sign_due = now - self._reported_at >= SILENCE_SECONDS / LEASE_SLICES
+        is_sign_due = now - self._signed_at >= SILENCE_SECONDS / SIGNS
         if not is_moving and not is_sign_due:
             return
+        if is_sign_due:
+            self._dropped_packets = self._counters.dropped_packets()
         backlogs = self._backlogs()
         news = [each for destination, each in backlogs.items() if each.queued_bytes
                 or self._told.get(destination) != each]
         self._told = {each.destination: each for each in news}
+        if is_sign_due:
+            self._signed_at = now
         if news or is_sign_due:
-            self._reported_at = now
             news.sort(key=lambda each: each.queued_bytes, reverse=True)
-            self._send(self._end.report(self._counters.dropped_packets(), news[:MAX_BACKLOGS]))
+            self._send(self._end.report(self._dropped_packets, news[:MAX_BACKLOGS]))
 
     def _backlogs(self) -> dict[str, Backlog]:
         """TCP's own backlog has what is held of it; of other protocols only what is held is known."""
@@ -348,3 +367,12 @@ class Agent:
     def _send(self, datagram: bytes) -> None:
         with suppress(OSError):     # a scheduler or a network that is away: leases run out, and we register anew
             self._channel.sendto(datagram, self._scheduler)
+
+
+def _arrival(extra: list[tuple[int, int, bytes]]) -> float:
+    """When the kernel had a datagram, Unix time: the loop may have come late."""
+    for _, kind, data in extra:
+        if kind == SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMES.unpack_from(data)
+            return float(seconds + nanoseconds / 1e9)
+    return inf

@@ -9,16 +9,16 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
 from coflow.report import TCP, Flow
 from host_agent import netlink
 
-_BY_FAMILY = 20
-_REQUEST = struct.Struct("=BBBxI48x")
-_ANSWER = struct.Struct("!4xHH16s16s4x8s")
+_ALL_FAMILIES = 18
+"""The older request (TCPDIAG_GETSOCK): one walk through the kernel's table, of which each takes 0.2 ms, not two."""
+_REQUEST = struct.Struct("=3xB48xII")
+_ANSWER = struct.Struct("!B3xHH16s16s4x8s")
 _NUMBERS = struct.Struct("=IIIII")
 _INFO = 2
 _RETRANSMITTED, _ACKNOWLEDGED = struct.Struct("=I"), struct.Struct("=Q")
@@ -46,20 +46,21 @@ class Connection(NamedTuple):
 
 def connections(diagnostics: socket.socket) -> Iterator[Connection]:
     """Those of this network namespace that can send, by IPv4, also from sockets of IPv6; `diagnostics` is of
-    `netlink.connect(NETLINK_SOCK_DIAG)`."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        diagnostics.send(netlink.message(_BY_FAMILY, netlink.REQUEST | netlink.DUMP, _REQUEST.pack(
-            family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _SENDING_STATES)))
-        is_done = False
-        while not is_done:
-            for kind, _, body in netlink.messages(diagnostics.recv(netlink.RECEIVE_BYTES)):
-                is_done |= kind in (netlink.DONE, netlink.ERROR)
-                if kind == _BY_FAMILY and (connection := _connection(family, body)):
-                    yield connection
+    `netlink.connect(NETLINK_SOCK_DIAG)`. Raises KernelRefused."""
+    diagnostics.send(netlink.message(_ALL_FAMILIES, netlink.REQUEST | netlink.DUMP,
+                                     _REQUEST.pack(1 << (_INFO - 1), _SENDING_STATES, 0)))
+    is_done = False
+    while not is_done:
+        for kind, _, body in netlink.messages(diagnostics.recv(netlink.RECEIVE_BYTES)):
+            is_done |= kind == netlink.DONE
+            if kind == netlink.ERROR:
+                raise netlink.refused("the kernel's TCP connections", netlink.error_of(body))
+            if kind == _ALL_FAMILIES and (connection := _connection(body)):
+                yield connection
 
 
-def _connection(family: int, body: bytes) -> Connection | None:
-    port, to_port, source, destination, cookie = _ANSWER.unpack_from(body)
+def _connection(body: bytes) -> Connection | None:
+    family, port, to_port, source, destination, cookie = _ANSWER.unpack_from(body)
     _, _, queued_bytes, _, inode = _NUMBERS.unpack_from(body, _ANSWER.size)
     if family == socket.AF_INET6:
         if not source.startswith(_V4_IN_V6):
@@ -70,7 +71,7 @@ def _connection(family: int, body: bytes) -> Connection | None:
         if kind == _INFO and end - begin >= _ACKNOWLEDGED_AT + _ACKNOWLEDGED.size:
             retransmitted = _RETRANSMITTED.unpack_from(body, begin + _RETRANSMITTED_AT)[0]
             acknowledged = _ACKNOWLEDGED.unpack_from(body, begin + _ACKNOWLEDGED_AT)[0]
-    flow = Flow(str(IPv4Address(source[:4])), str(IPv4Address(destination[:4])), port, to_port, TCP)
+    flow = Flow(socket.inet_ntoa(source[:4]), socket.inet_ntoa(destination[:4]), port, to_port, TCP)
     return Connection(flow, cookie, inode, queued_bytes, acknowledged, retransmitted)
 
 

@@ -40,10 +40,15 @@ class Gate:
     def direct(self, turns: Turns, now: float) -> None:
         """Take what a directive says that arrives now."""
         self.free_at = now + turns.lease_microseconds / 1e6
-        begins = [now + each.start_microseconds / 1e6 for each in turns.slices]
-        self._spans = tuple(
-            _Span(begin, begin + each.duration_microseconds / 1e6, each.rate_bps or self.uplink_bps)
-            for begin, each in zip(begins, turns.slices, strict=True))
+        spans: list[_Span] = []
+        for each in turns.slices:
+            begin = now + each.start_microseconds / 1e6
+            end = now + (each.start_microseconds + each.duration_microseconds) / 1e6
+            rate_bps = each.rate_bps or self.uplink_bps
+            if spans and (spans[-1].end, spans[-1].rate_bps) == (begin, rate_bps):
+                begin = spans.pop().begin       # a packet may begin in one slice and end in the next
+            spans.append(_Span(begin, end, rate_bps))
+        self._spans = tuple(spans)
 
     def arrive(self, number: int, size_bytes: int) -> None:
         """A packet has come to wait."""

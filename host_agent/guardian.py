@@ -100,6 +100,8 @@ def main(arguments: list[str]) -> None:
     """`DESCRIPTOR PIPE UNDOING`, the last as JSON."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):     # it sleeps nearly always, and must not be late
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     queues = PacketQueues(socket.socket(fileno=int(arguments[0])))
     undoing = json.loads(arguments[2])
     with suppress(OSError):     # the agent may be gone already

@@ -18,6 +18,7 @@ from fs import command_line
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
+from fs.option_types import Size
 from host_agent import metrics
 from host_agent.agent import Agent
 from host_agent.errors import InvalidSetting, MissingRequirement
@@ -34,7 +35,7 @@ from host_agent.uplink import Uplink
               help="That the uplink carries a second.  [default: what limits it today]", show_default=False)
 @click.option("--queue-packets", type=click.IntRange(2, 100_000), metavar="N",
               help="That each class of the uplink holds.  [default: as today, or 50]", show_default=False)
-@click.option("--large", type=click.IntRange(1, 1 << 50), default=100_000, metavar="BYTES",
+@click.option("--large", type=Size(1), default=100_000,
               help="A flow that has moved so many waits for its turn; smaller ones never wait.")
 @click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
 @click.option("--metrics", "metrics_address", metavar="HOST:PORT", help="Answer Prometheus there.")

@@ -15,17 +15,20 @@ from host_agent import netlink
 
 _SUBSYSTEM = 3 << 8
 _PACKET, _VERDICT_BATCH, _CONFIG = _SUBSYSTEM | 0, _SUBSYSTEM | 3, _SUBSYSTEM | 2
-_PACKET_HEADER, _VERDICT_HEADER, _WHOLE_LENGTH = 1, 2, 13
+_VERDICT_HEADER = 2
 _COMMAND, _PARAMETERS, _MAX_LENGTH, _MASK, _FLAGS = 1, 2, 3, 4, 5
 _BIND, _UNBIND = 1, 2
 _COPY_PACKET = 2
 _FAIL_OPEN, _GSO = 1, 4
 _ACCEPT = 1
 _COPIED_BYTES = 20
-"""Of each packet; with none at all the kernel would not tell how long it is."""
+"""Of each packet: the header, which tells its length."""
 _MAX_PACKETS = 4096
 """A queue that is full lets packets pass."""
 _NUMBER = struct.Struct("!I")
+_QUEUE, _NUMBER_AT = struct.Struct("!2xH"), 8
+_LENGTH, _LENGTH_AT = struct.Struct("!H"), 2
+"""A packet's message begins with its header attribute, and ends with what was copied."""
 _VERDICT = struct.Struct("!II")
 WAITING_FILE = Path("/proc/net/netfilter/nfnetlink_queue")
 """One line a queue of this network namespace."""
@@ -49,10 +52,13 @@ class PacketQueues:
         self._unread: list[Packet] = []
         self._sequence = 0
 
-    def bind(self, queue: int) -> None:
-        """Hold what rules send to this queue. Raises KernelRefused, as where another process has it."""
+    def bind(self, queue: int, in_frames: bool = True) -> None:
+        """Hold what rules send to this queue; frame by frame, or what the host's segmentation offload gets at once.
+
+        Raises KernelRefused, as where another process has the queue.
+        """
         self._request(queue, netlink.attribute(_COMMAND, struct.pack("!BBH", _BIND, 0, socket.AF_INET)))
-        flags = netlink.attribute(_FLAGS, _NUMBER.pack(_FAIL_OPEN | _GSO))
+        flags = netlink.attribute(_FLAGS, _NUMBER.pack(_FAIL_OPEN | (0 if in_frames else _GSO)))
         mask = netlink.attribute(_MASK, _NUMBER.pack(_FAIL_OPEN | _GSO))
         self._request(queue, netlink.attribute(_PARAMETERS, struct.pack("!IB", _COPIED_BYTES, _COPY_PACKET))
                       + netlink.attribute(_MAX_LENGTH, _NUMBER.pack(_MAX_PACKETS)) + flags + mask)
@@ -98,17 +104,9 @@ class PacketQueues:
 
     @staticmethod
     def _packets(data: bytes) -> list[Packet]:
-        packets = []
-        for kind, _, body in netlink.messages(data):
-            if kind == _PACKET:
-                number = size_bytes = 0
-                for name, begin, _ in netlink.attributes(body, netlink.NETFILTER_HEADER.size):
-                    if name == _PACKET_HEADER:
-                        number = _NUMBER.unpack_from(body, begin)[0]
-                    elif name == _WHOLE_LENGTH:
-                        size_bytes = _NUMBER.unpack_from(body, begin)[0]
-                packets.append(Packet(netlink.NETFILTER_HEADER.unpack_from(body)[2], number, size_bytes))
-        return packets
+        return [Packet(_QUEUE.unpack_from(body)[0], _NUMBER.unpack_from(body, _NUMBER_AT)[0],
+                       _LENGTH.unpack_from(body, len(body) - _COPIED_BYTES + _LENGTH_AT)[0])
+                for kind, _, body in netlink.messages(data) if kind == _PACKET]
 
     def _send(self, kind: int, flags: int, queue: int, attributes: bytes, sequence: int = 0) -> None:
         header = netlink.NETFILTER_HEADER.pack(socket.AF_UNSPEC, 0, queue)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,51 +24,12 @@ from tests.integration.host_agent.hosts import (
     agent_on_host,
     inside,
 )
+from tests.integration.host_agent.traffic import Transfer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 DEADLINE_SECONDS = 20
 UNPACED_SHARE = 0.3
-
-
-class Transfer:
-    """One connection that sends as much as it can; `received_bytes` grows at the other end."""
-
-    def __init__(self, hosts: Hosts, port: int, opened_by_receiver: bool = False) -> None:
-        opener, server, address = ((hosts.receiver, hosts.sender, SENDER) if opened_by_receiver
-                                   else (hosts.sender, hosts.receiver, RECEIVER))
-        with inside(server):
-            listener = socket.create_server((address, port))
-        with inside(opener):
-            opened = socket.create_connection((address, port))
-        accepted, _ = listener.accept()
-        listener.close()
-        self.out, self._into = (accepted, opened) if opened_by_receiver else (opened, accepted)
-        (source, from_port), (destination, to_port) = self.out.getsockname(), self.out.getpeername()
-        self.flow = Flow(source, destination, from_port, to_port)
-        self.received_bytes = 0
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._receive)]
-        for thread in self._threads:
-            thread.start()
-
-    def _send(self) -> None:
-        with suppress(OSError):
-            while True:
-                self.out.send(bytes(1 << 16))
-
-    def _receive(self) -> None:
-        with suppress(OSError):
-            while data := self._into.recv(1 << 16):
-                self.received_bytes += len(data)
-
-    def close(self) -> None:
-        for each in (self.out, self._into):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        self.out.close()
-        self._into.close()
 
 
 Scene = tuple[Hosts, Scheduler, Agent, Transfer, Transfer]

@@ -58,6 +58,11 @@ def test_a_packet_longer_than_any_slice_goes_alone_at_the_begin_of_one() -> None
     assert gate.next_change(0.0015) == 0.05
 
 
+def test_slices_without_a_gap_are_one() -> None:
+    gate = gate_with(Slice(0, 2_500), Slice(2_500, 2_500), packets=5)
+    assert gate.release(0.0) == 5
+
+
 def test_a_lease_of_zero_opens_at_once() -> None:
     gate = gate_with()
     assert gate.release(0.05) is None
