@@ -97,10 +97,10 @@ def _offered() -> Iterator[Policy]:
     yield placement("hdfs", "the writer's own, another rack, then that rack again, at random; no load counts",
                     "HDFS, BlockPlacementPolicyDefault",
                     _of(_NETWORK, _CHANCE, place="placements.rack_aware.HdfsPlacement"))
-    yield timeslices("xco", "senders in turn, each to one destination at its full rate, never more than links carry",
-                     "Rajanna et al., XCo, HPDC 2010, Algorithm 1", "xco.XCo")
     yield timeslices("xco-plus", "rates inside slices, several destinations at once, and a bound on every wait",
                      "own", "xco_plus.XCoPlus")
+    yield timeslices("xco", "senders in turn, each to one destination at its full rate, never more than links carry",
+                     "Rajanna et al., XCo, HPDC 2010, Algorithm 1", "xco.XCo")
     yield timeslices("rate-limits", "everybody all the time, each with C/n of the tightest link", "XCo, section 3.3",
                      "rate_limits.RateLimits")
 

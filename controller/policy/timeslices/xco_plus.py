@@ -50,7 +50,7 @@ class XCoPlus:
         before = set(self._given_bps)
         for pair in [pair for pair in self._waits_since if pair[0] == source and pair not in pairs]:
             self._drop(pair)
-        for pair in pairs:
+        for pair in sorted(pairs):
             self._waits_since.setdefault(pair, self._number)
         return self._go_on(before, now)
 
@@ -73,10 +73,11 @@ class XCoPlus:
         self._number += 1
         self._given_bps = {}
         filled = self._fill()
-        for pair in filled:
+        for pair in filled:     # to the end of the line: equal waits are served in its order
+            del self._waits_since[pair]
             self._waits_since[pair] = self._number
         self._end = now + self._slice_seconds if filled else math.inf
-        return self._directives(before | filled)
+        return self._directives(before.union(filled))
 
     @property
     def next_end(self) -> float:
@@ -88,9 +89,9 @@ class XCoPlus:
         nobody sends any more, the next slice begins."""
         if not self._given_bps:
             return {source: {} for source, _ in before} | self.slice_ended(now)
-        return self._directives((before - self._given_bps.keys()) | self._fill())
+        return self._directives((before - self._given_bps.keys()).union(self._fill()))
 
-    def _fill(self) -> set[Pair]:
+    def _fill(self) -> list[Pair]:
         left_bps: dict[Link, float] = {}
 
         def left(link: Link) -> float:
@@ -99,19 +100,19 @@ class XCoPlus:
         for pair, rate_bps in self._given_bps.items():
             for link in self.paths.of(pair):
                 left_bps[link] = left(link) - rate_bps
-        filled = set()
-        for pair in sorted(self._waits_since.keys() - self._given_bps.keys(), key=self._order):
+        filled = []
+        for pair in sorted((pair for pair in self._waits_since if pair not in self._given_bps), key=self._due):
             links = self.paths.of(pair)
             rate_bps = min(map(left, links))
             if rate_bps * ROUNDING >= LEAST_PART * self.paths.carries_bps(links):
                 for link in links:
                     left_bps[link] -= rate_bps
                 self._given_bps[pair] = rate_bps
-                filled.add(pair)
+                filled.append(pair)
         return filled
 
-    def _order(self, pair: Pair) -> tuple[int, Pair]:
-        return self._waits_since[pair] + PATIENCE_SLICES * self._ranks.get(pair, 0), pair
+    def _due(self, pair: Pair) -> int:
+        return self._waits_since[pair] + PATIENCE_SLICES * self._ranks.get(pair, 0)
 
     def _drop(self, pair: Pair) -> None:
         self._waits_since.pop(pair, None)
