@@ -19,7 +19,7 @@ FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cl
 FLOOR = {"errors", "loops", "services", "settings", "validation", "application"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
 GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
-SYSTEMS = ("reads", "coflows", "queues", "placements")
+SYSTEMS = ("reads", "coflows", "queues", "placements", "timeslices")
 
 MAY_IMPORT = {
     "controller.policy": set(),
@@ -51,7 +51,9 @@ MAY_IMPORT = {
 }
 """The rooms that a room may import. `controller` stands for policy and FLOOR, a bare word for a room below it.
 Who is not listed here may import everything."""
-EXTRAS = {("controller.coflows", "coflow")}
+EXTRAS = {("controller.coflows", "coflow"), ("controller.timeslices", "coflow"), ("controller.timeslices", "fs"),
+          ("controller.timeslices", "host_agent"), ("controller.timeslices", "controller.own_policies"),
+          ("controller.timeslices", "controller.policy_options")}
 
 LIBRARIES = {
     "controller.policy": {"numpy", "numba", "networkx"},

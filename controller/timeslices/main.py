@@ -1,0 +1,61 @@
+"""`speedwell-timeslices`: the command line of XCo's scheduler."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from coflow.errors import CoflowError
+from coflow.settings import read_key
+from controller.policy.errors import PolicyError
+from controller.policy.network.graph import Network
+from controller.policy.registry import POLICIES, Kind
+from controller.policy_options import PolicyOption, policy_path_option
+from controller.timeslices.service import NetworkWatch, TurnService
+from controller.timeslices.turns import TurnKeeper
+from fs import command_line
+from fs.addresses import parse_address
+from fs.ending import run_to_the_end
+from fs.errors import InvalidArgument
+
+
+@click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL",
+              help="Whose /v1/network says what links there are.")
+@click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")
+@click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="The master key, of which those of agents are made.")
+@click.option("--policy", cls=PolicyOption, default=POLICIES.default(Kind.TIMESLICES), show_default=False,
+              metavar="POLICY", help="{timeslices}.")
+@click.option("--slice-ms", type=command_line.Number(1, 1000), default=10.0,
+              help="A slice: at least as long as ten frames take on a host's link. All slices of those who share a "
+              "link together should stay below 200 ms, TCP's least timeout.")
+@policy_path_option
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def command(controller_url: str, listen: str, key_file: Path, policy: str, slice_ms: float, log_level: str) -> int:
+    """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    address = parse_address(listen, "--listen", lowest_port=0)
+    POLICIES.get(Kind.TIMESLICES, policy)
+    service = TurnService(TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file), slice_ms / 1e3, address,
+                          NetworkWatch(controller_url))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, service.stop)
+    print("ready {}:{}".format(*service.address), flush=True)
+    service.run()
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: command_line.run(command, "speedwell-timeslices", arguments,
+                                            wrong_usage=(InvalidArgument, PolicyError, CoflowError)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The scheduler's turns: what agents are told of what they report, with the very sessions that agents have."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from controller.policy.network.graph import Network
+from controller.timeslices.main import command
+from controller.timeslices.service import NetworkWatch, TurnService, network_of
+from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
+from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key
+from host_agent.session import AgentEnd
+from tests.waiting import wait_until
+
+MASTER, BPS, SLICE = b"a master key of 16 bytes or more", 20e6, 0.01
+HOSTS = [f"10.0.0.{number}" for number in range(1, 5)]
+A, B, C, D = HOSTS
+LINKS = [ends for host in HOSTS for ends in ((host, "0000000000000001"), ("0000000000000001", host))]
+
+
+def star() -> Network:
+    return network_of((*ends, BPS) for ends in LINKS)
+
+
+def report(agent: str, *destinations: str, queued_bytes: int = 10**6) -> BacklogReport:
+    return BacklogReport(agent, 1, 1, 0, tuple(Backlog(to, queued_bytes, 0, 0) for to in destinations))
+
+
+class Agents:
+    """What agents know; they obey."""
+
+    def __init__(self, keeper: TurnKeeper) -> None:
+        self.keeper, self.now = keeper, 10.0
+        self.turns: dict[tuple[str, str], Turns] = {}
+        self.words: dict[str, float] = {}
+
+    def hear(self, sending: list[tuple[str, tuple[Turns, ...]]]) -> None:
+        for agent, turns in sending:
+            self.words[agent] = self.now
+            self.turns |= {(agent, each.destination): each for each in turns}
+
+    def report(self, agent: str, *destinations: str) -> None:
+        self.hear(self.keeper.reported(report(agent, *destinations), self.now))
+
+    def pass_slices(self, number: int, *reporting: tuple[str, str]) -> None:
+        for _ in range(number):
+            self.now += SLICE
+            for agent, to in reporting:
+                self.report(agent, to)
+            self.hear(self.keeper.pass_time(self.now))
+
+    @property
+    def sending(self) -> set[tuple[str, str]]:
+        return {pair for pair, turns in self.turns.items() if turns.lease_microseconds and turns.slices}
+
+    @property
+    def free(self) -> set[tuple[str, str]]:
+        return {pair for pair, turns in self.turns.items() if not turns.lease_microseconds}
+
+
+@pytest.fixture(params=["xco", "xco-plus"])
+def agents(request: pytest.FixtureRequest) -> Agents:
+    return Agents(TurnKeeper(request.param, SLICE, star()))
+
+
+def test_who_contends_with_nobody_is_left_alone(agents: Agents) -> None:
+    agents.report(A, C)
+    agents.report(B, D)
+    assert agents.turns == {} and not agents.keeper.coordinated
+
+
+def test_senders_to_one_receiver_take_turns_with_a_lease_of_three_slices(agents: Agents) -> None:
+    agents.report(A, D)
+    agents.report(B, D)
+    agents.report(C, D)
+    seen = []
+    for _ in range(9):
+        agents.pass_slices(1, (A, D), (B, D), (C, D))
+        assert len(agents.sending) == 1
+        seen += agents.sending
+    assert sorted(seen) == sorted([(A, D), (B, D), (C, D)] * 3)
+    turns = agents.turns[seen[-1]]
+    assert turns == Turns(D, 30_000, (Slice(0, 10_000, round(BPS)),))
+    assert all(each.lease_microseconds == 30_000 for each in agents.turns.values())
+
+
+def test_whoever_is_held_hears_so_again_before_its_lease_is_over(agents: Agents) -> None:
+    for agent in (A, B, C):
+        agents.report(agent, D)
+    for _ in range(20):
+        agents.pass_slices(1, (A, D), (B, D), (C, D))
+        assert all(agents.now - agents.words[agent] < 2.5 * SLICE for agent in (A, B, C))
+
+
+def test_what_is_given_up_is_held_and_the_other_is_free_once_it_is_alone(agents: Agents) -> None:
+    agents.report(A, D)
+    agents.report(B, D)
+    (first, _), = agents.sending
+    other = B if first == A else A
+    agents.report(first)
+    assert agents.sending == {(other, D)} and agents.turns[first, D] == Turns(D, 30_000)
+    agents.pass_slices(round(2 * CALM_SECONDS / SLICE), (other, D))
+    assert agents.free == {(other, D)}
+
+
+def test_a_silent_agent_is_forgotten_and_its_turn_goes_to_others(agents: Agents) -> None:
+    agents.report(A, D)
+    agents.report(B, D)
+    agents.pass_slices(140, (B, D))
+    assert set(agents.keeper.agents) == {B} and agents.free == {(B, D)}
+
+
+def test_idle_agents_hear_a_sign_of_life(agents: Agents) -> None:
+    agents.report(A)
+    agents.pass_slices(50, *())
+    assert agents.now - agents.words[A] < 0.45
+
+
+def test_destinations_that_nobody_knows_are_free_until_the_network_has_them() -> None:
+    agents = Agents(TurnKeeper("xco", SLICE, Network()))
+    agents.report(A, D)
+    agents.report(B, D)
+    assert agents.turns == {}
+    agents.hear(agents.keeper.network_changed(star(), agents.now))
+    assert len(agents.sending) == 1
+    agents.hear(agents.keeper.network_changed(Network(), agents.now))
+    assert agents.free == {(A, D), (B, D)}
+
+
+def test_rate_limits_hold_for_their_lease() -> None:
+    agents = Agents(TurnKeeper("rate-limits", SLICE, star()))
+    agents.report(A, D)
+    agents.report(B, D)
+    assert {each.slices for each in agents.turns.values()} == {(Slice(0, 30_000, round(BPS / 2)),)}
+
+
+# --- over the wire
+
+
+class Controller(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        links = [{"source": a, "destination": b, "capacity_bps": BPS} for a, b in LINKS]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"links": links}).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def service() -> Iterator[TurnService]:
+    controller = HTTPServer(("127.0.0.1", 0), Controller)
+    threading.Thread(target=controller.serve_forever, daemon=True).start()
+    service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
+                          NetworkWatch(f"http://127.0.0.1:{controller.server_port}"))
+    running = threading.Thread(target=service.run)
+    running.start()
+    yield service
+    service.stop()
+    running.join(10)
+    controller.shutdown()
+    assert not running.is_alive() and service.counts["failures"] == 0
+
+
+class Remote:
+    """An agent with its socket."""
+
+    def __init__(self, agent: str, service: TurnService, key: bytes | None = None) -> None:
+        self.end = AgentEnd(agent, key or agent_key(MASTER, agent), round(BPS))
+        self.channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.channel.connect(service.address)
+        self.channel.settimeout(0.05)
+        self.sliced = self.held = 0
+        self.channel.send(self.end.register(agent.encode().ljust(16)))
+
+    def turn(self) -> None:
+        if self.end.is_registered:
+            self.channel.send(self.end.report(0, [Backlog(D, 10**6, 0, 0)]))
+        try:
+            message = self.end.take(self.channel.recv(2000))
+        except TimeoutError:
+            return
+        for turns in message.turns if isinstance(message, Directive) else ():
+            self.sliced += bool(turns.slices)
+            self.held += not turns.slices
+
+
+def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnService) -> None:
+    remotes, stranger = [Remote(A, service), Remote(B, service)], Remote(C, service, b"another key of 16 bytes")
+
+    def have_all_had_turns() -> bool:
+        for remote in (*remotes, stranger):
+            remote.turn()
+        return all(remote.sliced > 2 and remote.held > 2 for remote in remotes)
+
+    wait_until(have_all_had_turns, 30, "somebody has had no turn")
+    assert not stranger.end.is_registered and service.refused["unauthentic"] >= 1
+    for remote in remotes:
+        remote.channel.close()
+    stranger.channel.close()
+
+
+def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("short")
+    for arguments, reason in ((["--key-file", str(tmp_path / "none")], "cannot read"),
+                              (["--key-file", str(tmp_path / "short")], "at least"),
+                              (["--key-file", str(tmp_path / "short"), "--policy", "none"], "not one of xco-plus"),
+                              (["--key-file", str(tmp_path / "short"), "--listen", "nowhere"], "HOST:PORT")):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code != 0 and reason in str(done.exception) + done.output
