@@ -31,7 +31,7 @@ from sim.errors import InvalidSetting
 
 CLASSES = {ServiceClass.SCHEDULED: 0, ServiceClass.STARVED: 1, ServiceClass.BEST_EFFORT: 2}
 WEIGHTS = np.array([SCHEDULED_SHARE, STARVED_SHARE, BEST_EFFORT_SHARE])
-LOWEST_RANK = 8         # of flows without a priority, below all that have one
+LOWEST_RANK = 1 << 30    # of flows without a priority, below all that have one
 ENDED_BITS = 1.0
 WAIT_BPS = 1e-3         # a meter of less lets nothing pass
 
@@ -81,6 +81,8 @@ class CoflowSimulation:
         self._alive: dict[Hashable, int] = {}
         self._hidden: set[Hashable] = set()
         self._reports_due = False
+        self._caps_changed = True
+        self._caps_fit = False      # whether meters alone say what flows get
         self.now = 0.0
         self.moves = 0
         self.decisions = 0
@@ -132,6 +134,7 @@ class CoflowSimulation:
 
     def _arrive(self, coflow: Coflow) -> None:
         self._alive[coflow.id] = len(coflow.flows)
+        self._caps_changed = True
         for flow in coflow.flows:
             row = len(self._owner)
             self._owner.append(flow.flow_id)
@@ -180,6 +183,7 @@ class CoflowSimulation:
         self._at(self.now + self._enforcement.decision, lambda: self._enforce(schedule))
 
     def _enforce(self, schedule: Schedule) -> None:
+        self._caps_changed = True
         for flow_id, own in schedule.assignments.items():
             running = self._running.get(flow_id)
             if running is None:
@@ -220,7 +224,9 @@ class CoflowSimulation:
         links, caps, rates = self._links[:rows], self._caps[:rows], self._rates[:rows]
         if rows == 0:
             return
-        if fits(links, caps, self._capacities):
+        if self._caps_changed:
+            self._caps_changed, self._caps_fit = False, fits(links, caps, self._capacities)
+        if self._caps_fit:
             rates[:] = caps
         elif (self._rank[:rows] < LOWEST_RANK).any():
             ranked_rates(links, caps, self._rank[:rows], self._capacities, self._sliced, rates)

@@ -7,8 +7,7 @@ its paper says or oftener, and at no fewer occasions than coflow-plus.
 * `Varys` (Chowdhury, Zhong and Stoica, SIGCOMM 2014): smallest effective bottleneck first (SEBF), MADD as its code
   has it (`coflow_kernels.scaled`), and what is left goes flow by flow. Hosts enforce the rates; the network between
   them is taken to be without limits, and the path is left to ECMP. Varys' guard against starvation, a share of time
-  for all, is left out, as in its own simulator. `ShortestFirst` and `Fifo` are the same with other orders: by the
-  coflow's largest flow, and first come, first served.
+  for all, is left out, as in its own simulator.
 * `Aalo` (Chowdhury and Stoica, SIGCOMM 2015): sizes are not known. Coflows are in queues by what they have sent
   (D-CLAS); a queue comes before the next, first come, first served within. ECMP.
 * `Sincronia` (Agarwal et al., SIGCOMM 2018): the order of `bssi`, which is within four times the best, enforced by
@@ -104,28 +103,12 @@ class FairSharing(_HostLinksOnly):
 class Varys(_HostLinksOnly):
     def _decide(self, now: float) -> list[LiveCoflow]:
         arrays = LiveArrays(list(self._by_age()), self._network, now)
-        order = self._order_of(arrays)
+        order = np.argsort(arrays.gammas(), kind="stable")
         arrays.scaled(order)
         arrays.backfill(order)
         for flow in arrays.flows:
             flow.service_class = ServiceClass.BEST_EFFORT
         return arrays.in_order(order)
-
-    def _order_of(self, arrays: LiveArrays) -> Integers:
-        return np.argsort(arrays.gammas(), kind="stable")
-
-
-class ShortestFirst(Varys):
-    """SCF: by the coflow's largest flow."""
-
-    def _order_of(self, arrays: LiveArrays) -> Integers:
-        return np.argsort(np.maximum.reduceat(arrays.left, arrays.first) if len(arrays.left) else arrays.left,
-                          kind="stable")
-
-
-class Fifo(Varys):
-    def _order_of(self, arrays: LiveArrays) -> Integers:
-        return arrays.all
 
 
 class Aalo(_HostLinksOnly):
@@ -153,12 +136,17 @@ class Aalo(_HostLinksOnly):
 
 
 class Sincronia(_HostLinksOnly):
+    def __init__(self, network: Network, classes: int = PRIORITIES) -> None:
+        """`classes` of traffic: the paper's order is exact with one for each coflow."""
+        super().__init__(network)
+        self._classes = classes
+
     def _decide(self, now: float) -> list[LiveCoflow]:
         arrays = LiveArrays(list(self._by_age()), self._network, now)
         ordered = arrays.in_order(arrays.bssi())
         for place, coflow in enumerate(ordered):
             for flow in coflow.flows.values():
-                flow.priority = min(place, PRIORITIES - 1)
+                flow.priority = min(place, self._classes - 1)
         return ordered
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.policy.coflows.coflow import Coflow, CoflowFlow, CoflowScheduler
-from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Fifo, Rapier, Sincronia, Tailor, Varys
+from controller.policy.coflows.coflow_comparators import Aalo, FairSharing, Rapier, Sincronia, Tailor, Varys
 from controller.policy.coflows.coflow_plus import CoflowPlus
 from controller.policy.coflows.mincof import MinCOF
 from controller.policy.network.graph import Network
@@ -22,7 +22,7 @@ from topo.fabric import spine_leaf
 
 HOST_BPS = 100e6
 POLICIES: list[Callable[[Network], CoflowScheduler]] = [
-    CoflowPlus, MinCOF, Varys, Fifo, Aalo, Sincronia, Tailor, Rapier, FairSharing]
+    CoflowPlus, MinCOF, Varys, Aalo, Sincronia, Tailor, Rapier, FairSharing]
 
 
 def network(spines: int = 2) -> Network:
