@@ -8,7 +8,6 @@ A supervisor (`cluster.local_supervisor`) stays behind `up` and starts again wha
 """
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import current, mounts
+from cluster import current, local_metrics, mounts
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
 from cluster.local_commands import (
     LOOPBACK,
+    SUPERVISOR,
     dataserver_command,
     dataserver_names,
     local_nameserver_commands,
@@ -46,7 +46,6 @@ DEFAULT_CHUNK_SIZE_BYTES = 256 << 20
 MAX_DATASERVERS = 64
 MIN_CHUNK_SIZE_BYTES = 64 << 10
 MAX_CHUNK_SIZE_BYTES = 1 << 40
-SUPERVISOR = "supervisor"
 
 Progress = Callable[[str], None]
 
@@ -55,7 +54,7 @@ Progress = Callable[[str], None]
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
     (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver, `fsync` and `min_replicas`
-    as the nameserver has them)."""
+    as the nameserver has them, nobody answers Prometheus)."""
 
     directory: Path
     mount: Path | None = None
@@ -65,6 +64,7 @@ class LocalSettings:
     nameservers: int | None = None
     fsync: str | None = None
     min_replicas: int | None = None
+    metrics: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
             _start_supervisor(processes, started)
+            local_metrics.write_targets(processes)
         except BaseException:
             _stop(processes, started, force=True)
             processes.settings = {**recorded, **_lasting(chosen)}
@@ -219,7 +220,11 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
               "namespace": recorded.get("namespace", False), "fsync": settings.fsync or recorded.get("fsync"),
-              "min_replicas": settings.min_replicas or recorded.get("min_replicas")}
+              "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {}}
+    if settings.metrics or recorded.get("metrics"):
+        chosen["metrics"] = local_metrics.addresses(
+            recorded.get("metrics", {}), [*nameserver_names(nameservers), *dataserver_names(chosen), SUPERVISOR],
+            [record.name for record in processes.running()], LOOPBACK)
     _refuse_other_settings(recorded, chosen, processes)
     return chosen
 
@@ -234,6 +239,9 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     nameservers = nameserver_names(chosen["nameservers"])
     options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
                "min_replicas": nameservers}
+    if running and chosen["metrics"] and not recorded.get("metrics"):
+        raise AlreadyRunning(f"{processes.directory} runs without --metrics; stop it with `speedwell down --local "
+                             f"{processes.directory}` first")
     for setting, affected in options.items():
         before = recorded.get(setting)
         if set(affected) & set(running) and before != chosen[setting]:
@@ -353,16 +361,7 @@ def _start_supervisor(processes: Processes, started: list[str]) -> None:
 
 def _listen_address(before: str | None) -> str:
     """The address of the last run if it is still free, else any free port."""
-    if before:
-        host, port = before.rsplit(":", 1)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, int(port)))
-            except OSError:
-                return f"{LOOPBACK}:0"
-        return before
-    return f"{LOOPBACK}:0"
+    return before if before and local_metrics.is_free(before) else f"{LOOPBACK}:0"
 
 
 def _address(ready: str, name: str) -> str:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from cluster import mounts
+from cluster.local_metrics import with_metrics
 from cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
 from cluster.processes import Command, Processes, program
 
 LOOPBACK = "127.0.0.1"
+SUPERVISOR = "supervisor"
 
 
 def wanted(processes: Processes) -> list[str]:
@@ -44,7 +46,8 @@ def local_nameserver_commands(processes: Processes, listen: list[str]) -> list[C
     first = [] if settings["namespace"] else ["--new"]
     options = [*first, "--replication", str(settings["replication"]),
                "--chunk-size", str(settings["chunk_size_bytes"]), *durability_options(settings)]
-    return nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
+    commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
+    return [with_metrics(processes, command) for command in commands]
 
 
 def durability_options(settings: Mapping[str, Any]) -> list[str]:
@@ -58,11 +61,11 @@ def dataserver_names(settings: Mapping[str, Any]) -> list[str]:
 
 
 def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
-    return Command(name, [
+    return with_metrics(processes, Command(name, [
         program("speedwell-dataserver"), "--id", name, "--listen", listen,
         "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
         "--nameserver", processes.settings["addresses"]["nameserver"],
-        "--directory", str(processes.directory / "dataservers" / name)])
+        "--directory", str(processes.directory / "dataservers" / name)]))
 
 
 def mount_command(processes: Processes, mountpoint: Path) -> Command:

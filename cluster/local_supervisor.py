@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import NotRunning
-from cluster.local_commands import command_again, wanted
+from cluster.local_commands import SUPERVISOR, command_again, wanted
 from cluster.processes import Processes
 from cluster.supervision import Supervision
 
@@ -23,8 +23,14 @@ def main() -> None:
     directory = Path(sys.argv[1])
     processes = Processes(directory)
     with suppress(KeyboardInterrupt, NotRunning):
+        supervision = Supervision(processes, lambda: wanted(processes), lambda name: command_again(processes, name))
+        if SUPERVISOR in processes.settings.get("metrics", {}):
+            from cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
+            from fs import metrics
+
+            metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
         print("ready watching", flush=True)
-        Supervision(processes, lambda: wanted(processes), lambda name: command_again(processes, name)).run()
+        supervision.run()
 
 
 if __name__ == "__main__":

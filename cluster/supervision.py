@@ -64,6 +64,12 @@ class Supervision:
             log.error("%s", error)
         self._tell()
 
+    def state(self) -> list[tuple[str, bool, int]]:
+        """Of each process that should run: its name, whether it runs, how often it was started again."""
+        running = {record.name for record in self._processes.running()}
+        restarts = dict(self._restarts)
+        return [(name, name in running, restarts[name].count if name in restarts else 0) for name in self._names()]
+
     # ------------------------------------------------------------------ private
 
     def _note_ended(self) -> None:
@@ -88,7 +94,7 @@ class Supervision:
     def _names(self) -> list[str]:
         """What should run, also what could not be started the last time."""
         names = list(self._wanted())
-        return names + [name for name, restarts in self._restarts.items()
+        return names + [name for name, restarts in list(self._restarts.items())
                         if restarts.due_seconds is not None and name not in names]
 
     def _due(self) -> list[str]:

@@ -50,11 +50,13 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "with every change, when a program asks with fsync, or never [default: fsync].")
 @click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
               "of the file, or all if it is to have fewer [default: 2].")
+@click.option("--metrics", is_flag=True, help="With --local: every process but the mount answers Prometheus; "
+              "DIR/metrics-targets.json says where.")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, placement_policy: str | None,
        dataservers: int | None, nameservers: int | None, replication: int | None, chunk_size: int | None,
-       fsync: str | None, min_replicas: int | None, as_json: bool) -> None:
+       fsync: str | None, min_replicas: int | None, metrics: bool, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -70,7 +72,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers)):
+                            ("--dataservers", dataservers), ("--metrics", metrics or None)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
@@ -86,7 +88,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         if last is None:
             raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
         if last.kind == "fabric":
-            if any((mount, dataservers, chunk_size, *shared.values())):
+            if any((mount, dataservers, chunk_size, metrics, *shared.values())):
                 raise click.UsageError("say which fabric to start with these options: --fabric SPEC",
                                        click.get_current_context())
             _fabric_again(as_json)
@@ -94,8 +96,8 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         directory = Path(last.directory)
     from cluster.local import LocalSettings
 
-    _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas),
-           as_json)
+    _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
+                         metrics or None), as_json)
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line, local, units
+from fs import command_line, local, metrics, units
 from fs.addresses import parse_address
 from fs.coflows import configured, host_heartbeats
 from fs.command_line import Number
@@ -21,6 +21,7 @@ from fs.dataserver.disk_rate import DiskRate
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
+from fs.dataserver.metrics import MeasuredDataServer, StateMetrics
 from fs.dataserver.mirror import Mirror
 from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
@@ -28,7 +29,6 @@ from fs.dataserver.office import Authority
 from fs.dataserver.pace import Pace
 from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
 from fs.dataserver.scrub import Scrubber
-from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
@@ -74,6 +74,7 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",
               help="For how long contents that no file has are kept aside.  "
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
+@metrics.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(**flags: Any) -> int:
@@ -116,9 +117,11 @@ def run(flags: SimpleNamespace) -> int:
     identity = Identity(flags.directory,
                         lambda: bool(quarantine) or not mirror.is_empty or next(store.ids(), None) is not None,
                         mirror.holders.namespace)
-    server = DataServer(store, listener, authority, scrubber=scrubber,
-                        local_listener=local.listen(advertised, port), quarantine=quarantine, identity=identity,
-                        pace=Pace(flags.recovery_rate))
+    server = MeasuredDataServer(store, listener, authority, scrubber=scrubber,
+                                local_listener=local.listen(advertised, port), quarantine=quarantine,
+                                identity=identity, pace=Pace(flags.recovery_rate))
+    if flags.metrics:
+        metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease)])
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate)

@@ -14,16 +14,17 @@ from typing import NoReturn
 import click
 
 from fs import command_line, units
+from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import DatabaseDamaged, InvalidArgument
 from fs.nameserver import settings as defaults
 from fs.nameserver.directory import NameserverDirectory
-from fs.nameserver.dispatch import Requests
 from fs.nameserver.frames import NameserverFrames, listen
 from fs.nameserver.holders import FORCE_FLAG
 from fs.nameserver.keeper import Keeper
 from fs.nameserver.leadership import Leadership
+from fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
 from fs.nameserver.placement_advice import PlacementAdvice
 from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
@@ -40,11 +41,12 @@ STACK_BYTES = 256 << 10
 
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
-        etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "") -> None:
+        etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
+        metrics_address: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
-    rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go. Raises
-    SpeedwellError if the nameserver cannot start."""
+    rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
+    `metrics_address` where Prometheus is answered. Raises SpeedwellError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -64,7 +66,9 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
                                      doubt=doubt)
 
-        requests = Requests()
+        requests = MeasuredRequests()
+        if metrics_address:
+            prometheus.serve(metrics_address, [requests.seconds, requests.refused, NamespaceMetrics(requests)])
         if etcd:
             replicated = _replicated_store(etcd, etcd_prefix, directory, address, sync=sync)
             cleanup.callback(replicated.close)
@@ -143,19 +147,20 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="Where in etcd, one for each installation.")
 @click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
               "large new files should go (default: by racks).")
+@prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
             mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
-            log_level: str) -> None:
+            metrics: str | None, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
                         min_replicas, fsync)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
-        new=new, force=force, controller=controller)
+        new=new, force=force, controller=controller, metrics_address=metrics)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

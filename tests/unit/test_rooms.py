@@ -59,7 +59,7 @@ LIBRARIES = {
     "controller.policy": {"numpy", "numba", "networkx"},
     "coflow": set(),
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
-    "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel", "pyroute2"},
+    "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel", "prometheus_client", "pyroute2"},
     "fuse_mount": {"click", "mfusepy", "fuse"},
     "host_agent": {"click", "prometheus_client", "pyroute2"},
 }

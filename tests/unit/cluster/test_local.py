@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import local
+from cluster import local, local_metrics
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local import LocalSettings
 from cluster.local_commands import durability_options
@@ -53,7 +53,15 @@ def test_another_number_of_nameservers_is_refused(tmp_path):
 def test_settings_not_given_are_those_of_the_last_time(tmp_path):
     processes = installation(tmp_path)
     chosen = local._choose(LocalSettings(tmp_path), tmp_path, processes)
-    assert chosen == RECORDED
+    assert chosen == {**RECORDED, "metrics": {}}
+
+
+def test_a_process_whose_port_for_prometheus_was_taken_gets_another_unless_it_runs(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = local_metrics.addresses({"d0": address, "d1": address}, ["d0", "d1", "d2"], ["d1"], "127.0.0.1")
+    assert found["d1"] == address
+    assert len(set(found.values())) == 3
 
 
 def test_fsync_and_min_replicas_are_remembered_and_given_to_the_nameserver(tmp_path):

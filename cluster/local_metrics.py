@@ -1,0 +1,50 @@
+"""Where the processes of a local installation answer Prometheus, and the file that tells it so.
+
+    DIRECTORY/metrics-targets.json    for Prometheus' file_sd_configs
+"""
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cluster.nameservers import free_ports
+from cluster.processes import Command, Processes
+from cluster.state_files import write_atomically
+
+TARGETS_FILE = "metrics-targets.json"
+
+
+def addresses(recorded: Mapping[str, str], names: Sequence[str], running: Sequence[str], host: str) -> dict[str, str]:
+    """HOST:PORT by process. One that had an address keeps it, unless it does not run and somebody has its port."""
+    kept = {name: recorded[name] for name in names
+            if name in recorded and (name in running or is_free(recorded[name]))}
+    missing = [name for name in names if name not in kept]
+    return kept | {name: f"{host}:{port}" for name, port in zip(missing, free_ports(host, len(missing)), strict=True)}
+
+
+def with_metrics(processes: Processes, command: Command) -> Command:
+    """The command of a process that also answers Prometheus, if the installation's do."""
+    address = processes.settings.get("metrics", {}).get(command.name)
+    return replace(command, argv=[*command.argv, "--metrics", address]) if address else command
+
+
+def write_targets(processes: Processes) -> None:
+    """Tell Prometheus where to ask; nothing if the installation's processes do not answer."""
+    by_process = processes.settings["metrics"]
+    if by_process:
+        write_atomically(processes.directory / TARGETS_FILE, json.dumps(
+            [{"targets": [address], "labels": {"process": name}} for name, address in by_process.items()],
+            indent=2) + "\n")
+
+
+def is_free(address: str) -> bool:
+    """Whether a server could listen at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return False
+    return True

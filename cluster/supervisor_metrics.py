@@ -1,0 +1,24 @@
+"""What a supervisor tells Prometheus."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.supervision import Supervision
+
+
+class SupervisorMetrics(Collector):
+    """Which processes run, and how often each was started again."""
+
+    def __init__(self, supervision: Supervision) -> None:
+        self._supervision = supervision
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("speedwell_process_up", "Whether it runs.", labels=["name"])
+        restarts = CounterMetricFamily("speedwell_process_restarts", "Since the supervisor began.", labels=["name"])
+        for name, is_up, count in self._supervision.state():
+            up.add_metric([name], is_up)
+            restarts.add_metric([name], count)
+        yield up
+        yield restarts

@@ -1,0 +1,68 @@
+"""What a dataserver tells Prometheus: its requests, the bytes of files in both directions, its disk."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import Message
+from prometheus_client import Counter, Summary
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fs.channel import Channel
+from fs.dataserver.lease import Lease
+from fs.dataserver.server import DataServer
+from fs.dataserver.store import FileStore
+from fs.errors import StorageFailed
+from fs.proto.speedwell_pb2 import DataRequest
+
+
+class MeasuredDataServer(DataServer):
+    """Counts and times what it answers. A client on the same host that reads the files itself counts as sent to."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._seconds = Summary("speedwell_dataserver_request_seconds", "Time to answer, by operation.",
+                                ["operation"], registry=None)
+        self._sent = Counter("speedwell_dataserver_sent_bytes", "Of files, to clients and other dataservers.",
+                             registry=None)
+        self._received = Counter("speedwell_dataserver_received_bytes",
+                                 "Announced by appends and changes, from clients and other dataservers.",
+                                 registry=None)
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        return self._seconds, self._sent, self._received
+
+    def serve_request(self, channel: Channel, request: Message) -> None:
+        assert isinstance(request, DataRequest)
+        operation = request.WhichOneof("operation") or "none"
+        began = time.perf_counter()
+        try:
+            super().serve_request(channel, request)
+        finally:
+            self._seconds.labels(operation).observe(time.perf_counter() - began)
+            self._received.inc(request.append.length + sum(each.length for each in request.write.ranges))
+
+    def note_sent(self, count_bytes: int) -> None:
+        self._sent.inc(count_bytes)
+
+
+class StateMetrics(Collector):
+    """Reads disk and lease whenever Prometheus asks."""
+
+    def __init__(self, store: FileStore, lease: Lease) -> None:
+        self._store = store
+        self._lease = lease
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("speedwell_dataserver_lease_seconds",
+                                "For how long it may order appends without hearing from the nameserver.",
+                                value=self._lease.left_seconds)
+        try:
+            capacity_bytes, available_bytes = self._store.capacity()
+        except StorageFailed:
+            return
+        yield GaugeMetricFamily("speedwell_disk_capacity_bytes", "Of the disk below --directory.",
+                                value=capacity_bytes)
+        yield GaugeMetricFamily("speedwell_disk_available_bytes", "Of it, for new files.", value=available_bytes)

@@ -1,0 +1,127 @@
+"""A real Prometheus that watches a real installation, with the configuration and the rules of the repository."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from cluster.nameservers import free_ports
+from tests.integration.cluster.speedwell import Speedwell, kill
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "monitoring"
+DEADLINE_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two dataservers that answer Prometheus."""
+    speedwell, directory = Speedwell(tmp_path_factory.mktemp("state")), tmp_path_factory.mktemp("installation")
+    speedwell.ok("up", "--local", directory, "--dataservers", 2, "--metrics")
+    yield directory
+    speedwell.run("down", "--local", directory)
+
+
+@pytest.fixture
+def prometheus(installation: Path, tmp_path: Path) -> Iterator[str]:
+    """The URL of one with the rules of the repository, only quicker."""
+    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    [watched] = [job for job in config["scrape_configs"] if job["job_name"] == "speedwell"]
+    watched["file_sd_configs"][0]["files"] = [str(installation / "metrics-targets.json")]
+    config["scrape_configs"] = [watched]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (tmp_path / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 1s", (MONITORING / "alerts.yml").read_text()))
+    [port] = free_ports("127.0.0.1", 1)
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+             f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(timeout=30)
+
+
+def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> None:
+    targets = json.loads((installation / "metrics-targets.json").read_text())
+    assert {target["labels"]["process"] for target in targets} == {"nameserver", "d0", "d1", "supervisor"}
+    told = {name for target in targets for name in told_by(target["targets"][0])}
+    of_controller = {name for path in (ROOT / "controller").rglob("*.py")
+                     for name in re.findall(r'"(speedwell_\w+)"', path.read_text())}
+    asked = {name for file in ("alerts.yml", "grafana-dashboard.json")
+             for name in re.findall(r"speedwell_\w+", (MONITORING / file).read_text())}
+    assert len(asked) > 20
+    assert {name for name in map(family, asked) if name not in told | of_controller} == set()
+
+
+def test_names_are_as_prometheus_wants_them(installation: Path) -> None:
+    for target in json.loads((installation / "metrics-targets.json").read_text()):
+        page = requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content
+        checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stderr.decode()
+
+
+def test_metrics_begin_with_a_fresh_start_and_stay_where_they_are(tmp_path: Path) -> None:
+    speedwell, targets = Speedwell(tmp_path / "state"), tmp_path / "i" / "metrics-targets.json"
+    speedwell.ok("up", "--local", tmp_path / "i", "--dataservers", 1)
+    try:
+        assert b"runs without --metrics" in speedwell.run("up", "--local", tmp_path / "i", "--metrics").stderr
+        assert not targets.exists()
+        speedwell.ok("down")
+        speedwell.ok("up", "--local", tmp_path / "i", "--metrics")
+        before = targets.read_text()
+        speedwell.ok("down")
+        speedwell.ok("up", "--local", tmp_path / "i")
+        assert targets.read_text() == before
+        assert "speedwell_nameserver_leading" in told_by(json.loads(before)[0]["targets"][0])
+    finally:
+        speedwell.ok("down", "--local", tmp_path / "i")
+
+
+def test_prometheus_sees_that_a_dataserver_was_killed(installation: Path, prometheus: str) -> None:
+    wait_until(lambda: values(prometheus, "speedwell_dataserver_alive") == {"d0": 1, "d1": 1}
+               and len(values(prometheus, "up == 1", "process")) == 4, DEADLINE_SECONDS, "all are scraped")
+    assert values(prometheus, "speedwell_process_up", "name") == {"nameserver": 1, "d0": 1, "d1": 1}
+    wait_until(lambda: not firing(prometheus), DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
+    kill(installation, "supervisor", "d1")
+    wait_until(lambda: {("SpeedwellDataserverDead", "d1"), ("SpeedwellProcessDown", "d1"),
+                        ("SpeedwellProcessDown", "supervisor")} == firing(prometheus),
+               DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
+
+
+def values(prometheus: str, query: str, label: str = "dataserver") -> dict[str, float]:
+    """What a query gives now, by one label."""
+    return {series["metric"][label]: float(series["value"][1])
+            for series in ask(prometheus, "query", query=query)["result"]}
+
+
+def firing(prometheus: str) -> set[tuple[str, str]]:
+    """The alerts, each with the process or dataserver it is about."""
+    return {(alert["labels"]["alertname"], alert["labels"].get("dataserver") or alert["labels"].get("process", ""))
+            for alert in ask(prometheus, "alerts")["alerts"] if alert["state"] == "firing"}
+
+
+def ask(prometheus: str, what: str, **parameters: str) -> Any:
+    """Of Prometheus' API; nothing while it starts."""
+    try:
+        answer = requests.get(f"{prometheus}/api/v1/{what}", params=parameters, timeout=10)
+    except requests.ConnectionError:
+        return {"result": [], "alerts": []}
+    return answer.json()["data"] if answer.ok else {"result": [], "alerts": []}
+
+
+def told_by(address: str) -> set[str]:
+    page = requests.get(f"http://{address}/metrics", timeout=30).text
+    return {family(name) for name in re.findall(r"^# TYPE (\w+)", page, re.MULTILINE)}
+
+
+def family(name: str) -> str:
+    """The metric that a series belongs to."""
+    return re.sub(r"_(total|count|sum|bucket)$", "", name)
