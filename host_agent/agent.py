@@ -54,6 +54,8 @@ GUARDIAN_SLICES = 2.0
 """Of silence, after which the guardian lets go what is held: less than a lease."""
 MAX_PACKET_BITS, LONG_SECONDS = 8 << 16, 0.001
 """Where what segmentation offload makes of a packet takes longer on the uplink, it would not fit a slice."""
+BATCH = 64
+"""Datagrams that are read before packets have their turn again."""
 PAUSE_SECONDS = 0.05
 SO_TIMESTAMPNS = 35
 _TIMES = struct.Struct("=qq")
@@ -213,8 +215,8 @@ class Agent:
     # --- the gate ---
 
     def _hold(self) -> None:
-        gates = {door.queue: door.gate for door in self._doors.values()}
         packets = self._queues.receive()
+        gates = {door.queue: door.gate for door in self._doors.values()}
         for queue, number, size_bytes in packets:
             if gate := gates.get(queue):
                 gate.arrive(number, size_bytes)
@@ -307,7 +309,7 @@ class Agent:
 
     def _hear(self, now: float) -> None:
         with suppress(BlockingIOError, ConnectionRefusedError):
-            while True:
+            for _ in range(BATCH):
                 datagram, extra, _, source = self._channel.recvmsg(MAX_DATAGRAM_BYTES + 1, _TIMES.size * 4)
                 message = self._end.take(datagram)
                 match message:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -44,7 +46,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
             realtime: bool, metrics_address: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    scheduler_at = SchedulerAddress(*parse_address(scheduler, "--scheduler"), read_key(key_file))
+    scheduler_at = SchedulerAddress(*_resolved(scheduler), read_key(key_file))
     metrics_at = parse_address(metrics_address, "--metrics", lowest_port=0) if metrics_address else None
     interface = interface_of(address)
     if os.geteuid() != 0:
@@ -57,10 +59,25 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
         signal.signal(number, agent.stop)
     told = f"ready {address} {interface} {uplink.rate_bps}"
     if metrics_at is not None:
-        told += f" http://{metrics_at[0]}:{metrics.serve(agent, *metrics_at)}/metrics"
+        try:
+            told += f" http://{metrics_at[0]}:{metrics.serve(agent, *metrics_at)}/metrics"
+        except OSError as error:        # the guardian takes away what was made
+            raise InvalidSetting(f"--metrics: cannot listen on {metrics_address}: {error.strerror}") from None
+    gc.collect()
+    gc.freeze()         # what start-up made stays: a look through it would hold a slice up
     print(told, flush=True)
     agent.run()
     return 0
+
+
+def _resolved(address: str) -> tuple[str, int]:
+    """A name is looked up once: the loop waits for nobody."""
+    host, port = parse_address(address, "--scheduler")
+    try:
+        found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)
+    except OSError as error:
+        raise InvalidSetting(f"--scheduler: {host} has no IPv4 address: {error.strerror}") from None
+    return str(found[0][4][0]), port
 
 
 def _before_all_others() -> None:

@@ -87,24 +87,24 @@ def shape_of(interface: str) -> Shape | None:
     classes = [line.split() for line in run("tc", "-d", "class", "show", "dev", interface).splitlines()]
     whole = next((each for each in classes if each[2:4] == [_WHOLE, "root"]), None)
     if root["kind"] == "htb" and root["handle"] == _HANDLE and whole is not None:
-        if len(classes) == 1:
-            return _single_class(interface, whole, qdiscs)
+        leaves = [each for each in qdiscs if each.get("parent") == _WHOLE]
+        if len(classes) == 1 and all(each["kind"] == "pfifo" for each in leaves):
+            return _single_class(interface, whole, leaves)
         if {each[2] for each in classes} == {_WHOLE, *(f"{_HANDLE}1{number}" for number in range(PRIORITIES))}:
             return Shape(_bits(whole[whole.index("rate") + 1]), None, ())   # of an agent that died with its guardian
     raise KernelRefused(f"{interface} has a qdisc of its own ({root['kind']} {root['handle']}), which the agent "
                         f"would not bring back: remove it first (tc qdisc del dev {interface} root)")
 
 
-def _single_class(interface: str, words: list[str], qdiscs: list[dict[str, Any]]) -> Shape:
+def _single_class(interface: str, words: list[str], leaves: list[dict[str, Any]]) -> Shape:
     """`class htb 1:1 root leaf 10: prio 0 quantum 9000 rate 20Mbit ceil 20Mbit ... burst 9000b/1 ... cburst ...`"""
     values = {name: words[words.index(name) + 1].partition("/")[0]
               for name in ("quantum", "rate", "ceil", "burst", "cburst")}
-    leaf = next((each for each in qdiscs if each.get("parent") == _WHOLE), None)
     lines = [f"qdisc replace dev {interface} root handle {_HANDLE} htb default 1",
              f"class replace dev {interface} parent {_HANDLE} classid {_WHOLE} htb "
              + " ".join(f"{name} {value}" for name, value in values.items())]
     limit = None
-    if leaf is not None:
+    for leaf in leaves:
         limit = int(leaf["options"]["limit"])
         lines.append(f"qdisc replace dev {interface} parent {_WHOLE} handle {leaf['handle']} pfifo limit {limit}")
     return Shape(_bits(values["rate"]), limit, tuple(lines))

@@ -91,6 +91,8 @@ def test_one_line_says_why_an_agent_does_not_start(hosts: Hosts, tmp_path: Path)
     before = shape(hosts), hosts.rules()
     assert "--rate" in refusal(hosts, tmp_path)
     assert "no interface" in refusal(hosts, tmp_path, "--address", "10.99.0.1")
+    assert "--metrics: cannot listen" in refusal(hosts, tmp_path, "--rate", "8000000", "--metrics", "192.0.2.1:9105")
+    wait_until(lambda: (shape(hosts), hosts.rules()) == before, DEADLINE_SECONDS, hosts.rules)
     assert "iptables is missing" in refusal(hosts, tmp_path, "--rate", "8000000", command=("env", "PATH=/nowhere"))
     assert (shape(hosts), hosts.rules()) == before
     hosts.on(hosts.sender, "tc", "qdisc", "add", "dev", hosts.uplink, "root", "tbf", "rate", "8mbit", "burst", "9000",

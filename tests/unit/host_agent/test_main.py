@@ -22,6 +22,8 @@ def options(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(("wrong", "complaint"), [
     (["--address", "10.99.99.99"], "no interface of this machine has the address 10.99.99.99"),
     (["--scheduler", "nowhere"], "--scheduler: 'nowhere' is not HOST:PORT"),
+    (["--scheduler", "no.such.name.invalid:7000"], "--scheduler: no.such.name.invalid has no IPv4 address"),
+    (["--scheduler", "[::1]:7000"], "--scheduler: ::1 has no IPv4 address"),
     (["--metrics", "9105"], "--metrics: '9105' is not HOST:PORT"),
     (["--key-file", "/nonexistent"], "cannot read the coflow key in /nonexistent"),
     (["--rate", "0"], "'--rate'"),
