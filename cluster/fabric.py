@@ -94,7 +94,8 @@ class FabricSettings(BaseModel):
         names = {host.name for host in self.fabric.hosts}
         for host, mountpoint in self.mounts.items():
             if host not in names:
-                raise ValueError(f"mounts: no host is named {host!r}; there are {', '.join(sorted(names)[:6])} ...")
+                raise ValueError(f"--mount-on: no host is named {host!r}; there are "
+                                 f"{', '.join(sorted(names)[:6])} ...")
             if not mountpoint.is_absolute():
                 raise ValueError(f"mounts: {mountpoint} must be an absolute path")
         if len(set(self.mounts.values())) < len(self.mounts):

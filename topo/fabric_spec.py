@@ -81,9 +81,13 @@ def build(family: str, given: Mapping[str, Number]) -> Fabric:
             arguments["host_bps"] = value if name == "host_bps" else value * _BITS
         else:
             arguments[of_builders.get(short, short)] = value
-    if ratios:
-        return _BUILDERS[family](**arguments, oversubscription={**_DEFAULT_RATIOS[family], **ratios})
-    return _BUILDERS[family](**arguments)
+    both = {"oversubscription": {**_DEFAULT_RATIOS[family], **ratios}} if ratios else {}
+    try:
+        return _BUILDERS[family](**arguments, **both)
+    except InvalidFabric as error:
+        field, colon, why = str(error).partition(": ")
+        short = also.get(field.removeprefix("oversubscription."), field)
+        raise InvalidFabric(f"{names.get(short, short)}{colon}{why}") from None
 
 
 def _number(name: str, text: str) -> Number:

@@ -67,7 +67,13 @@ def test_simulate_takes_a_family_and_a_file(tmp_path: Path) -> None:
     ("three-tier,pods", "NAME=VALUE"),
     ("three-tier,ratio=2", "no parameter is named 'ratio'; there are pods, racks"),
     ("three-tier,pods=many", "not a number"),
-    ("three-tier,pods=0", "pods"),
+    ("three-tier,pods=0", "^pods: "),
+    ("three-tier,racks=0", "^racks: "),
+    ("three-tier,racks_per_pod=0", "^racks_per_pod: "),
+    ("three-tier,hosts=0", "^hosts: "),
+    ("three-tier,edge_ratio=0", "^edge_ratio: "),
+    ("spine-leaf,ratio=0", "^ratio: "),
+    ("fat-tree,host_mbps=0", "^host_mbps: "),
     ("spine-leaf,edge=2", "no parameter is named 'edge'"),
 ])
 def test_what_is_wrong_is_named(text: str, message: str) -> None:
