@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 
 from controller.policy.errors import PolicyError
 from controller.policy.network.graph import Link, Network
 from controller.policy.registry import POLICIES, Kind
 from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
-from host_agent.channel import LEASE_SLICES, MAX_BACKLOGS, MAX_TURNS, BacklogReport, Slice, Turns
+from host_agent.channel import LEASE_SLICES, MAX_BACKLOGS, MAX_SLICES, MAX_TURNS, BacklogReport, Slice, Turns
 
 CALM_SECONDS = 0.2
 SILENT_SECONDS = 1.0
 """An agent that says nothing for so long is forgotten: it gives a sign of life three times as often."""
 SIGN_SECONDS = 0.4
 """How often an agent hears from us at least: it registers anew after a second without a word."""
+
+PLANS_SLICES = 2
+"""After how many slices a plan of three is told anew."""
 
 Sending = list[tuple[str, tuple[Turns, ...]]]
 """Agents' addresses, and what each is to be told."""
@@ -39,7 +43,7 @@ class TurnKeeper:
         self._allowed: Directives = {}
         self._told_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
-        self._looked_at = 0.0
+        self._looked_at = self._planned_at = 0.0
         self._set_network(network)
 
     def _set_network(self, network: Network) -> None:
@@ -65,7 +69,7 @@ class TurnKeeper:
         before, self._coordinated = self._coordinated, {}
         self._set_network(network)
         self._allowed = {}
-        return self._coordinate(now, {source: set(destinations) for source, destinations in before.items()})
+        return self._coordinate(now, before)
 
     def reported(self, report: BacklogReport, now: float) -> Sending:
         """An agent's report. A destination that it does not name has nothing queued, unless the report is full."""
@@ -83,40 +87,32 @@ class TurnKeeper:
         for agent in [agent for agent, heard in self._heard_at.items() if now - heard > SILENT_SECONDS]:
             for known in (self._heard_at, self._told_at, self._backlog, self._allowed):
                 known.pop(agent, None)
-        changed = set()
-        if self._policy.next_end <= now:
-            changed = self._obey(self._policy.slice_ended(now))
-        if now - self._looked_at >= CALM_SECONDS / 2:
-            sending = self._coordinate(now, also=changed)
-        else:
-            sending = [said for agent in sorted(changed) for said in self._say(agent, (), now)]
-        told = {agent for agent, _ in sending}
-        for agent in self._heard_at.keys() - told:
-            patience = self._slice_seconds if self._coordinated.get(agent) else SIGN_SECONDS
-            if now - self._told_at.get(agent, 0.0) >= patience:
-                sending += self._say(agent, (), now)
+        while self._policy.next_end <= now:     # as planned, however late we come
+            self._allowed |= self._policy.slice_ended(max(self._policy.next_end, now - self._slice_seconds))
+        sending = self._coordinate(now) if now - self._looked_at >= CALM_SECONDS / 2 else []
+        if not sending and self._coordinated and now - self._planned_at >= PLANS_SLICES * self._slice_seconds:
+            sending = self._tell({}, now)
+        for agent in self._heard_at.keys() - {agent for agent, _ in sending}:
+            if now - self._told_at.get(agent, 0.0) >= SIGN_SECONDS:
+                self._told_at[agent] = now
+                sending.append((agent, ()))
         return sending
 
     # --- on demand ---
 
-    def _coordinate(self, now: float, dropped: Mapping[str, set[str]] | None = None,
-                    also: Iterable[str] = ()) -> Sending:
-        """Tell the policy of the pairs that are contended, and agents what comes of it."""
+    def _coordinate(self, now: float, dropped: Mapping[str, set[str]] | None = None) -> Sending:
+        """Tell the policy of the pairs that are contended, and agents what comes of it, if anything does."""
         dropped = defaultdict(set, dropped or {})
         self._looked_at = now
         wanted = self._wanted(now)
-        changed = set(also)
         for source in self._coordinated.keys() | wanted.keys():
             before, after = self._coordinated.get(source, set()), wanted.get(source, set())
             if before != after:
                 dropped[source] |= before
-                self._coordinated[source] = after
-                changed |= self._obey(self._policy.backlogged(source, after, now) if source in self._backlog
-                                      else self._policy.left(source, now)) | {source}
-        changed |= dropped.keys()
-        self._coordinated = {source: destinations for source, destinations in self._coordinated.items()
-                             if destinations}
-        return [said for source in sorted(changed) for said in self._say(source, dropped[source], now)]
+                self._allowed |= (self._policy.backlogged(source, after, now) if source in self._backlog
+                                  else self._policy.left(source, now))
+        self._coordinated = wanted
+        return self._tell(dropped, now) if dropped else []
 
     def _wanted(self, now: float) -> dict[str, set[str]]:
         paths = {}
@@ -144,27 +140,42 @@ class TurnKeeper:
 
     # --- what agents are told ---
 
-    def _obey(self, directives: Directives) -> set[str]:
-        self._allowed |= directives
-        return set(directives)
-
-    def _say(self, agent: str, dropped: Iterable[str], now: float) -> Sending:
-        if agent not in self._heard_at:
-            return []
-        self._told_at[agent] = now
+    def _tell(self, dropped: Mapping[str, set[str]], now: float) -> Sending:
+        """All that have turns, as each has its own only while all others keep to theirs."""
+        self._planned_at = now
+        plan = self._plan(now)
         lease = _microseconds(LEASE_SLICES * self._slice_seconds)
-        allowed = self._allowed.get(agent, {})
-        held = self._coordinated.get(agent, set())
-        turns = [Turns(each, lease, self._slices(allowed[each], lease) if each in allowed else ())
-                 for each in sorted(held)]
-        queued = self._backlog.get(agent, set())
-        turns += [Turns(each, 0 if each in queued else lease) for each in sorted(set(dropped) - held)]
-        return [(agent, tuple(turns[first:first + MAX_TURNS])) for first in range(0, max(len(turns), 1), MAX_TURNS)]
+        sending: Sending = []
+        for agent in sorted(self._heard_at.keys() & (self._coordinated.keys() | dropped.keys())):
+            self._told_at[agent] = now
+            held, queued = self._coordinated.get(agent, set()), self._backlog.get(agent, set())
+            turns = [Turns(each, lease, plan.get((agent, each), ())) for each in sorted(held)]
+            turns += [Turns(each, 0 if each in queued else lease)
+                      for each in sorted(dropped.get(agent, set()) - held)]
+            sending += [(agent, tuple(turns[first:first + MAX_TURNS])) for first in range(0, len(turns), MAX_TURNS)]
+        return sending
 
-    def _slices(self, rate_bps: float, lease: int) -> tuple[Slice, ...]:
-        """Without slices that end, a rate holds as long as its lease."""
-        has_slices = self._policy.next_end < float("inf")
-        return (Slice(0, _microseconds(self._slice_seconds) if has_slices else lease, round(rate_bps)),)
+    def _plan(self, now: float) -> dict[Pair, tuple[Slice, ...]]:
+        """What follows until leases are over if nothing changes: so a slice begins on time if we come late."""
+        policy = deepcopy(self._policy, {id(shared): shared for shared in (self._network, self._policy.paths)})
+        allowed = dict(self._allowed)
+        spans: defaultdict[Pair, list[tuple[float, float, float]]] = defaultdict(list)
+        at, end = now, now + LEASE_SLICES * self._slice_seconds
+        while at < end:
+            until = min(policy.next_end, end)
+            for source, to in allowed.items():
+                for destination, rate_bps in to.items():
+                    of_pair = spans[source, destination]
+                    if of_pair and of_pair[-1][1:] == (at, rate_bps):
+                        of_pair[-1] = of_pair[-1][0], until, rate_bps
+                    else:
+                        of_pair.append((at, until, rate_bps))
+            if until < end:
+                allowed |= policy.slice_ended(until)
+            at = until
+        return {pair: tuple(Slice(round((begin - now) * 1e6), _microseconds(until - begin), round(rate_bps))
+                            for begin, until, rate_bps in of_pair[:MAX_SLICES])
+                for pair, of_pair in spans.items()}
 
 
 def _microseconds(seconds: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -40,12 +41,14 @@ class Agents:
     def __init__(self, keeper: TurnKeeper) -> None:
         self.keeper, self.now = keeper, 10.0
         self.turns: dict[tuple[str, str], Turns] = {}
+        self.heard_at: dict[tuple[str, str], float] = {}
         self.words: dict[str, float] = {}
 
     def hear(self, sending: list[tuple[str, tuple[Turns, ...]]]) -> None:
         for agent, turns in sending:
             self.words[agent] = self.now
             self.turns |= {(agent, each.destination): each for each in turns}
+            self.heard_at |= dict.fromkeys([(agent, each.destination) for each in turns], self.now)
 
     def report(self, agent: str, *destinations: str) -> None:
         self.hear(self.keeper.reported(report(agent, *destinations), self.now))
@@ -59,7 +62,13 @@ class Agents:
 
     @property
     def sending(self) -> set[tuple[str, str]]:
-        return {pair for pair, turns in self.turns.items() if turns.lease_microseconds and turns.slices}
+        """In their slices in the next millisecond."""
+        def microseconds(pair: tuple[str, str]) -> float:
+            return 1e6 * (self.now - self.heard_at[pair]) + 1000
+
+        return {pair for pair, turns in self.turns.items() if any(
+            each.start_microseconds < microseconds(pair) < each.start_microseconds + each.duration_microseconds
+            for each in turns.slices)}
 
     @property
     def free(self) -> set[tuple[str, str]]:
@@ -87,9 +96,22 @@ def test_senders_to_one_receiver_take_turns_with_a_lease_of_three_slices(agents:
         assert len(agents.sending) == 1
         seen += agents.sending
     assert sorted(seen) == sorted([(A, D), (B, D), (C, D)] * 3)
-    turns = agents.turns[seen[-1]]
-    assert turns == Turns(D, 30_000, (Slice(0, 10_000, round(BPS)),))
-    assert all(each.lease_microseconds == 30_000 for each in agents.turns.values())
+    assert {each.lease_microseconds for each in agents.turns.values()} == {30_000}
+    assert {slice_.rate_bps for each in agents.turns.values() for slice_ in each.slices} == {round(BPS)}
+
+
+def test_three_slices_are_planned_ahead_so_that_a_late_scheduler_leaves_no_gap(agents: Agents) -> None:
+    for agent in (A, B, C):
+        agents.report(agent, D)
+    agents.pass_slices(6, (A, D), (B, D), (C, D))
+    for late in (0.0, SLICE):
+        agents.now += late
+        assert len(agents.sending) == 1
+    starts = sorted(each.start_microseconds for turns in agents.turns.values() for each in turns.slices)
+    assert starts == pytest.approx([0, 10_000, 20_000], abs=2)
+    agents.now += 0.4 * SLICE
+    agents.hear(agents.keeper.pass_time(agents.now))
+    assert len(agents.sending) == 1
 
 
 def test_whoever_is_held_hears_so_again_before_its_lease_is_over(agents: Agents) -> None:
@@ -178,7 +200,7 @@ class Remote:
         self.channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.channel.connect(service.address)
         self.channel.settimeout(0.05)
-        self.sliced = self.held = 0
+        self.now_or_later: Counter[bool] = Counter()
         self.channel.send(self.end.register(agent.encode().ljust(16)))
 
     def turn(self) -> None:
@@ -189,8 +211,7 @@ class Remote:
         except TimeoutError:
             return
         for turns in message.turns if isinstance(message, Directive) else ():
-            self.sliced += bool(turns.slices)
-            self.held += not turns.slices
+            self.now_or_later[not turns.slices or turns.slices[0].start_microseconds > 0] += 1
 
 
 def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnService) -> None:
@@ -199,7 +220,9 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
     def have_all_had_turns() -> bool:
         for remote in (*remotes, stranger):
             remote.turn()
-        return all(remote.sliced > 2 and remote.held > 2 for remote in remotes)
+        now_or_later = remotes[0].now_or_later + remotes[1].now_or_later
+        return all(remote.now_or_later.total() > 5 for remote in remotes) and min(
+            now_or_later[False], now_or_later[True]) > 2
 
     wait_until(have_all_had_turns, 30, "somebody has had no turn")
     assert not stranger.end.is_registered and service.refused["unauthentic"] >= 1
