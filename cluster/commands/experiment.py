@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands import mincof_experiment, sinbad_experiment, xco_experiment
+from cluster.commands import metaflow_experiment, mincof_experiment, sinbad_experiment, xco_experiment
 from cluster.commands.sweeping import Output, existing_options
 from controller.policy_options import PolicyOption, policy_path_option
 from fs.command_line import Number
@@ -35,7 +35,8 @@ Say = Callable[[str], None]
 
 @click.command()
 @click.argument("name", type=click.Choice([*FIGURES, AGREEMENT, *mincof_experiment.NAMES, *sinbad_experiment.NAMES,
-                                           *xco_experiment.NAMES]), metavar="EXPERIMENT")
+                                          *xco_experiment.NAMES, *metaflow_experiment.NAMES]),
+                metavar="EXPERIMENT")
 @click.option("--simulate/--emulate", default=True, help="In the flow-level simulator (default), or with the real "
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
@@ -68,9 +69,9 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     7), mayflower-plus (what goes beyond the paper), or of MinCOF's figures 6 to 9: mincof-width, mincof-size,
     mincof-blocking and mincof-background, or Sinbad's: sinbad-write, -imbalance, -storage, -load and -memory, and
     sinbad-busiest (10,000 files on 64 hosts), or XCo's: xco-incast, -striped, -mixed, -short-flows, -rtt,
-    -migration, -fairness, -conservation and -response. Prints a table with 95 % confidence intervals (of ratios by
-    Fieller's theorem), and leaves results.jsonl, table.csv, plot.png and manifest.json in DIR. An interrupted sweep
-    keeps what has finished.
+    -migration, -fairness, -conservation and -response, or MetaFlow's: metaflow-throughput, -latency, -tables and
+    -cpu. Prints a table with 95 % confidence intervals (of ratios by Fieller's theorem), and leaves results.jsonl,
+    table.csv, plot.png and manifest.json in DIR. An interrupted sweep keeps what has finished.
 
     mayflower-fig8 compares with HDFS: in the simulator a policy, with --emulate a real one, which takes Java.
     mayflower-agreement replays figure 4's reads on an emulated fabric, simulates the same, and compares.
@@ -82,7 +83,9 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
         raise click.UsageError("--reads is of no use to coflows", click.get_current_context())
     if trace is not None and name not in sinbad_experiment.NAMES:
         raise click.UsageError("--trace goes with sinbad experiments", click.get_current_context())
-    if not simulate and name in (*sinbad_experiment.NAMES, *xco_experiment.NAMES):
+    if policies and name in metaflow_experiment.NAMES:
+        raise click.UsageError("--policy does not go with metaflow experiments", click.get_current_context())
+    if not simulate and name in (*sinbad_experiment.NAMES, *xco_experiment.NAMES, *metaflow_experiment.NAMES):
         raise click.UsageError(f"{name} runs in the simulator only", click.get_current_context())
     emulate = not simulate or name == AGREEMENT
     if quick and slowdown is not None and not is_coflows:
@@ -109,6 +112,9 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
             return
         if name in xco_experiment.NAMES:
             xco_experiment.run(name, policies, quick, seed, results, scheduler)
+            return
+        if name in metaflow_experiment.NAMES:
+            metaflow_experiment.run(name, quick, seed, results, scheduler)
             return
         if is_coflows:
             mincof_experiment.run(name, policies, quick, seed, results, scheduler)

@@ -28,7 +28,7 @@ BUSIEST = 1.03
 MOST_SERVERS = 1 << 12
 _POD_PLAY, _RACK_PLAY, _SERVER_PLAY = 0.005, 0.01, 0.06
 """How far a first boundary is rounded, in parts of what is beside it."""
-_BESIDE, _IN_RACK, _IN_POD, _ELSEWHERE = 2.0, 1.0, 0.3, 0.01
+_BESIDE, _IN_RACK, _IN_POD, _ELSEWHERE = 1.0, 1.0, 0.3, 0.01
 _LITTLE = 0.4
 """What room is worth, by where it is: beside a range there is no new boundary, in another pod all edges have one."""
 _SHED = 4
