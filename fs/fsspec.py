@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from errno import ELOOP, ENOENT, ENOTDIR
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -18,12 +19,22 @@ from fsspec.utils import stringify_path
 from fs import paths
 from fs.client import Client
 from fs.client.trees import remove_tree
-from fs.errors import AlreadyExists, InvalidArgument, IsADirectory, NoSuchFile, NotADirectory, SpeedwellError
+from fs.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    IsADirectory,
+    NoSuchFile,
+    NotADirectory,
+    SpeedwellError,
+    TooManySymbolicLinks,
+)
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, SYMBOLIC_LINK, Attributes
 
 SCHEME = "speedwell://"
 NAMESERVER_VARIABLE = "SPEEDWELL_NAMESERVER"
 CONTROLLER_VARIABLE = "SPEEDWELL_CONTROLLER"
+
+MISSING = (ENOENT, ENOTDIR, ELOOP)
 
 Info = dict[str, Any]
 Result = TypeVar("Result")
@@ -36,6 +47,12 @@ def os_errors(path: str | None = None) -> Iterator[None]:
         yield
     except SpeedwellError as error:
         raise OSError(error.errno, error.message, path) from error
+
+
+def unless_missing(error: OSError) -> None:
+    """Raise what is not only that a name leads nowhere."""
+    if error.errno not in MISSING:
+        raise error
 
 
 class SpeedwellFileSystem(AbstractFileSystem):
@@ -105,11 +122,23 @@ class SpeedwellFileSystem(AbstractFileSystem):
                 infos = [self.info(path)]
         return infos if detail else [info["name"] for info in infos]
 
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Unlike fsspec's own, these raise OSError if the nameserver does not answer."""
+        return bool(self._info_if_any(path))
+
+    def isdir(self, path: str) -> bool:
+        return self._info_if_any(path).get("type") == "directory"
+
+    def isfile(self, path: str) -> bool:
+        return self._info_if_any(path).get("type") == "file"
+
     def islink(self, path: str) -> bool:
-        try:
-            return "islink" in self.info(path)
-        except FileNotFoundError:
-            return False
+        return "islink" in self._info_if_any(path)
+
+    def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit",
+             **kwargs: Any) -> Any:
+        """As fsspec's; "omit" leaves out only what is gone by the time it is listed."""
+        return super().walk(path, maxdepth, topdown, unless_missing if on_error == "omit" else on_error, **kwargs)
 
     def modified(self, path: str) -> datetime:
         return datetime.fromtimestamp(self.info(path)["mtime"], tz=UTC)
@@ -200,6 +229,14 @@ class SpeedwellFileSystem(AbstractFileSystem):
         except NotADirectory:
             return request(self.client.follow(path, last=False))
 
+    def _info_if_any(self, path: str) -> Info:
+        """Empty if there is nothing."""
+        try:
+            return self.info(path)
+        except OSError as error:
+            unless_missing(error)
+            return {}
+
     def _make_room(self, path: str) -> None:
         if self.auto_mkdir:
             self.makedirs(self._parent(path), exist_ok=True)
@@ -208,7 +245,7 @@ class SpeedwellFileSystem(AbstractFileSystem):
         link: Info = {}
         if attributes.type == SYMBOLIC_LINK:
             link = {"islink": True, "destination": os.fsdecode(attributes.target)}
-            with suppress(NoSuchFile):  # one that leads nowhere is told as it is
+            with suppress(NoSuchFile, NotADirectory, TooManySymbolicLinks):  # one that leads nowhere is told as it is
                 attributes = self.client.lookup(self.client.follow(path), fresh=True)
         kinds = {DIRECTORY: "directory", REGULAR: "file", SYMBOLIC_LINK: "link"}
         return {"name": path, "size": attributes.size, "type": kinds.get(attributes.type, "other"),

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -188,9 +189,13 @@ def test_links_are_followed_by_reads_but_not_by_removal(
     filesystem.mkdir("/t/other")
     client.metadata.make_symbolic_link("/t/other/link", b"../real")
     client.metadata.make_symbolic_link("/t/other/nowhere", b"missing")
+    client.metadata.make_symbolic_link("/t/other/circle", b"circle")
+    client.metadata.make_symbolic_link("/t/other/above", b"..")
     assert filesystem.cat_file("/t/other/link/file") == b"kept"
     assert filesystem.info("/t/other/link")["type"] == "directory"
-    assert filesystem.info("/t/other/nowhere")["type"] == "link"
+    assert [filesystem.info(f"/t/other/{name}")["type"] for name in ("nowhere", "circle")] == ["link", "link"]
+    assert filesystem.exists("/t/other/nowhere") and not filesystem.isfile("/t/other/nowhere")
+    assert len(filesystem.find("/t/other", maxdepth=1)) == 2
     filesystem.mv("/t/other/link/file", "/t/other/link/moved")
     filesystem.rm("/t/other", recursive=True)
     assert filesystem.find("/t") == ["/t/real/moved"]
@@ -225,6 +230,17 @@ def test_another_process_gets_an_open_file_where_it_was(
     told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "file")], capture_output=True, text=True,
                           timeout=60, check=True, env=os.environ)
     assert told.stdout == "b'456789'\n"
+
+
+def test_what_cannot_be_asked_is_not_taken_for_missing(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=0) as cluster:
+        filesystem = SpeedwellFileSystem(cluster.nameserver.address, skip_instance_cache=True)
+        assert not filesystem.exists("/missing")
+    questions = [filesystem.exists, filesystem.isdir, filesystem.isfile, filesystem.find, filesystem.glob]
+    with ThreadPoolExecutor(len(questions)) as pool:
+        answers = [pool.submit(question, "/missing") for question in questions]
+        errors = [answer.exception(timeout=60) for answer in answers]
+    assert [isinstance(error, OSError) and "nameserver" in str(error) for error in errors] == [True] * len(questions)
 
 
 def test_touch_makes_empties_and_renews(filesystem: SpeedwellFileSystem, url: str) -> None:
