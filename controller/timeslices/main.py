@@ -42,8 +42,11 @@ def command(controller_url: str, listen: str, key_file: Path, policy: str, slice
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     address = parse_address(listen, "--listen", lowest_port=0)
     POLICIES.get(Kind.TIMESLICES, policy)
-    service = TurnService(TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file), slice_ms / 1e3, address,
-                          NetworkWatch(controller_url))
+    keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file)
+    try:
+        service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller_url))
+    except OSError as error:
+        raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     print("ready {}:{}".format(*service.address), flush=True)

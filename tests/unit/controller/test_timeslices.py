@@ -233,9 +233,11 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
 
 def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("short")
+    (tmp_path / "long").write_bytes(MASTER)
     for arguments, reason in ((["--key-file", str(tmp_path / "none")], "cannot read"),
                               (["--key-file", str(tmp_path / "short")], "at least"),
                               (["--key-file", str(tmp_path / "short"), "--policy", "none"], "not one of xco-plus"),
+                              (["--key-file", str(tmp_path / "long"), "--listen", "192.0.2.1:1"], "--listen: cannot"),
                               (["--key-file", str(tmp_path / "short"), "--listen", "nowhere"], "HOST:PORT")):
         done = CliRunner().invoke(command, arguments)
         assert done.exit_code != 0 and reason in str(done.exception) + done.output
