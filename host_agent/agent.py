@@ -37,9 +37,9 @@ from host_agent.marks import Marks
 from host_agent.netlink import NETLINK_SOCK_DIAG
 from host_agent.packet_queues import PacketQueues
 from host_agent.session import AgentEnd
-from host_agent.uplink import Uplink, UplinkCounters, gate_rule, mark_of
+from host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule, mark_of
 
-FIRST_QUEUE, MAX_GATES = 5300, 64
+MAX_GATES = 64
 KEEP_SECONDS = 2.0
 """How long a destination's rule stays when its lease is over: iptables takes milliseconds."""
 LOOK_SECONDS = 0.02
@@ -245,7 +245,8 @@ class Agent:
         door.gate.direct(turns, now)
 
     def _tidy(self, now: float) -> None:
-        """Take rules away that nobody has needed for a while."""
+        """See to the guardian, and take rules away that nobody has needed for a while."""
+        self._guardian.look()
         for destination, door in list(self._doors.items()):
             if not door.change.done():
                 continue

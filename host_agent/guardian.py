@@ -25,7 +25,7 @@ UNIT_SECONDS = 0.002
 RELEASE_SECONDS = 0.002
 """How often packets are let go while the agent stands still."""
 READY = b"ready\n"
-END_SECONDS = 10.0
+END_SECONDS = 5.0
 
 
 class HasUndoing(Protocol):
@@ -43,8 +43,8 @@ class Guardian:
         self._start()
 
     def _start(self) -> None:
-        reading, self._pipe = os.pipe()
-        os.set_blocking(self._pipe, False)
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
         descriptor = self._queues.socket.fileno()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "host_agent.guardian", str(descriptor), str(reading),
@@ -52,8 +52,11 @@ class Guardian:
             pass_fds=(descriptor, reading), start_new_session=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         os.close(reading)
         assert self._process.stdout is not None
-        if self._process.stdout.readline() != READY:
-            raise KernelRefused("the guardian did not start")
+        with self._process.stdout as told:
+            if told.readline() != READY:
+                os.close(writing)
+                raise KernelRefused("the guardian did not start")
+        self._pipe = writing
 
     @property
     def pid(self) -> int:
@@ -66,17 +69,29 @@ class Guardian:
         except BlockingIOError:
             pass    # it does not read; if it stands still it cannot help, and if it is gone we are told
         except BrokenPipeError:
-            os.close(self._pipe)
-            self._process.wait()
-            self._start()
-            self.deaths += 1
+            self._replace()
+
+    def look(self) -> None:
+        """Start another if it is gone. Raises KernelRefused, OSError; then the next look tries again."""
+        if self._process.poll() is not None:
+            self._replace()
+
+    def _replace(self) -> None:
+        self._process.wait()
+        before = self._pipe
+        self._start()
+        os.close(before)
+        self.deaths += 1
 
     def end(self) -> None:
         """Have everything let go and taken away."""
         self.beat(0)
         os.close(self._pipe)
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            _clean_up(self._queues, self._made.undoing)
 
 
 def _watch(queues: PacketQueues, pipe: int) -> None:
@@ -96,6 +111,13 @@ def _watch(queues: PacketQueues, pipe: int) -> None:
             queues.accept_all()
 
 
+def _clean_up(queues: PacketQueues, undoing: list[tuple[list[str], str]]) -> None:
+    queues.accept_all()
+    for command, lines in undoing:
+        try_to_run(*command, lines=lines)
+        queues.accept_all()
+
+
 def main(arguments: list[str]) -> None:
     """`DESCRIPTOR PIPE UNDOING`, the last as JSON."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -107,10 +129,7 @@ def main(arguments: list[str]) -> None:
     with suppress(OSError):     # the agent may be gone already
         os.write(1, READY)
     _watch(queues, int(arguments[1]))
-    queues.accept_all()
-    for command, lines in undoing:
-        try_to_run(*command, lines=lines)
-        queues.accept_all()
+    _clean_up(queues, undoing)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from host_agent.errors import KernelRefused, MissingRequirement
 MARK_SHIFT, MARK_MASK = 24, 0x0F000000
 """Where in a connection's mark its class is; the other bits are others'."""
 CLASS_CHAIN, GATE_CHAIN = "SPEEDWELL-CLASS", "SPEEDWELL-GATE"
+FIRST_QUEUE = 5300
+"""The NFQUEUE that no packet comes to. It is an agent's as long as it runs, and shows that there can be one."""
 LEAST_SHARE = 0.02
 """Of the uplink, for each class: TCP stays alive where it has to wait."""
 ACK_BYTES = 128
@@ -172,9 +174,10 @@ class Uplink:
         classes = [f"-A {CLASS_CHAIN} -m connmark --mark {mark_of(priority):#x}/{MARK_MASK:#x} "
                    f"-j DSCP --set-dscp {dscp_of(priority)}" for priority in range(PRIORITIES)]
         foreign = f"-A {CLASS_CHAIN} -m connmark --mark 0/{MARK_MASK:#x} -m dscp ! --dscp 0 -j DSCP --set-dscp 0"
+        probe = f"-A {GATE_CHAIN} -d 0.0.0.0 -j NFQUEUE --queue-num {FIRST_QUEUE} --queue-bypass"
         jumps = [f"-A POSTROUTING -o {self.interface} {' '.join(jump)}" for jump in reversed(self._jumps())]
-        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *classes, *jumps,
-                          "COMMIT", ""])
+        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *classes, probe,
+                          *jumps, "COMMIT", ""])
 
     def _classes(self) -> list[str]:
         device, rate, limit = f"dev {self.interface}", self.rate_bps, self._queue_packets * self._frame_bytes

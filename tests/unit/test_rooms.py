@@ -61,7 +61,7 @@ LIBRARIES = {
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
     "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel", "prometheus_client", "pyroute2"},
     "fuse_mount": {"click", "mfusepy", "fuse"},
-    "host_agent": {"click", "prometheus_client", "pyroute2"},
+    "host_agent": {"click", "prometheus_client"},
 }
 """What a room may use beside the standard library; those that are not listed may use anything."""
 IMPURE = {"asyncio", "datetime", "glob", "http", "io", "logging", "multiprocessing", "os", "pathlib", "secrets",

@@ -85,6 +85,14 @@ def test_an_agent_that_stands_still_holds_nothing_until_it_goes_on(held: Held, d
     all_arrive(datagrams, 3 * PACKETS)
 
 
+def test_an_agent_that_is_killed_while_it_stands_still_leaves_nothing(held: Held, datagrams: Datagrams) -> None:
+    hosts, _, agent = held
+    agent.send_signal(signal.SIGSTOP)
+    agent.send_signal(signal.SIGKILL)
+    all_arrive(datagrams, PACKETS)
+    wait_until(lambda: "SPEEDWELL" not in hosts.rules(), DEADLINE_SECONDS, hosts.rules)
+
+
 def test_a_guardian_that_is_killed_has_a_successor(held: Held, datagrams: Datagrams) -> None:
     _, _, agent = held
     os.kill(agent.guardian(), signal.SIGKILL)
@@ -103,6 +111,15 @@ def test_an_agent_that_is_ended_lets_go_and_takes_all_it_made_away(
     all_arrive(datagrams, PACKETS)
     assert "SPEEDWELL" not in hosts.rules() and "noqueue" in hosts.qdiscs()
     assert "Traceback" not in agent.log.read_text()
+
+
+def test_an_agent_takes_all_away_itself_if_its_guardian_stands_still(held: Held, datagrams: Datagrams) -> None:
+    hosts, _, agent = held
+    os.kill(agent.guardian(), signal.SIGSTOP)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.process.wait(DEADLINE_SECONDS) == 0
+    all_arrive(datagrams, PACKETS)
+    assert "SPEEDWELL" not in hosts.rules() and "noqueue" in hosts.qdiscs()
 
 
 def test_what_waits_goes_in_its_slice_and_not_before(held: Held, datagrams: Datagrams) -> None:

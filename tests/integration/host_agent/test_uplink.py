@@ -107,6 +107,14 @@ def test_a_second_agent_of_a_host_is_refused_and_the_first_goes_on(hosts: Hosts,
         assert (shape(hosts), hosts.rules()) == before and agent.metrics()["registered"] == 1
 
 
+def test_a_guardian_that_dies_while_nothing_is_held_has_a_successor_too(hosts: Hosts, tmp_path: Path) -> None:
+    with running(hosts, tmp_path, 8_000_000) as agent:
+        os.kill(agent.guardian(), signal.SIGKILL)
+        wait_until(lambda: agent.metrics()["guardian_deaths_total"] == 1, DEADLINE_SECONDS, agent.log.read_text)
+        agent.send_signal(signal.SIGKILL)
+        wait_until(lambda: "SPEEDWELL" not in hosts.rules(), DEADLINE_SECONDS, hosts.rules)
+
+
 def test_an_agent_registers_anew_with_a_scheduler_that_comes_back(hosts: Hosts, tmp_path: Path) -> None:
     first = Scheduler(hosts.sender)
     agent = Agent(hosts, first, tmp_path)
