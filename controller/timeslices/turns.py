@@ -123,8 +123,8 @@ class TurnKeeper:
                 except PolicyError:         # not in the network, or not yet
                     continue
         could_send_bps: defaultdict[Link, dict[str, float]] = defaultdict(dict)
-        for (source, _), links in paths.items():
-            bps = self._policy.paths.carries_bps(links)
+        for (source, destination), links in paths.items():
+            bps = self._policy.paths.carries_bps((source, destination))
             for link in links:
                 could_send_bps[link][source] = max(bps, could_send_bps[link].get(source, 0.0))
         contended = {link for link, senders in could_send_bps.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controller.policy.errors import InvalidNetwork
 from controller.policy.network.graph import Link, Network, Path
@@ -43,43 +43,61 @@ class TimeslicePolicy(Protocol):
         """When the next slice ends, in seconds; infinite if none runs."""
 
 
+class _Pinned(NamedTuple):
+    """`version` is the network's, of which the rest holds."""
+
+    path: Path
+    links: tuple[Link, ...]
+    carries_bps: float
+    version: int
+
+
 class PinnedPaths:
     """One path for each pair, as Algorithm 1 counts on. The paper has a spanning tree; here, a pair is pinned when it
     is first asked for, to that of its shortest paths whose most shared link has the fewest pairs for its capacity."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._paths: dict[Pair, Path] = {}
+        self._pinned: dict[Pair, _Pinned] = {}
         self._pairs_on: Counter[Link] = Counter()
 
     def of(self, pair: Pair) -> tuple[Link, ...]:
         """Its links. A path that is broken is replaced. Raises UnknownNode, or InvalidNetwork if there is none."""
-        path = self._paths.get(pair)
-        if path is None or not self._network.has_path(path):
-            self.release([pair])
-            paths = self._network.shortest_paths(*pair)
-            if not paths or not paths[0].links:
-                raise InvalidNetwork(f"no path leads from {pair[0]!r} to {pair[1]!r}")
-            path = min(paths, key=self._sharing)
-            self.pin(pair, path)
-        return path.links
+        return self._of(pair).links
+
+    def carries_bps(self, pair: Pair) -> float:
+        """The capacity of its path's tightest link. Raises as `of`."""
+        return self._of(pair).carries_bps
 
     def pin(self, pair: Pair, path: Path) -> None:
-        """Somebody else has chosen its path."""
+        """Somebody else has chosen its path. Raises UnknownLink."""
+        carries_bps = min(map(self._network.capacity_bps, path.links))
         self.release([pair])
-        self._paths[pair] = path
+        self._pinned[pair] = _Pinned(path, path.links, carries_bps, self._network.version)
         self._pairs_on.update(path.links)
 
     def release(self, pairs: Iterable[Pair]) -> None:
         for pair in pairs:
-            if pair in self._paths:
-                self._pairs_on.subtract(self._paths.pop(pair).links)
+            if pair in self._pinned:
+                self._pairs_on.subtract(self._pinned.pop(pair).links)
 
     def release_all_of(self, source: str) -> None:
-        self.release([pair for pair in self._paths if pair[0] == source])
+        self.release([pair for pair in self._pinned if pair[0] == source])
 
-    def carries_bps(self, links: Iterable[Link]) -> float:
-        return min(map(self._network.capacity_bps, links))
+    def _of(self, pair: Pair) -> _Pinned:
+        pinned = self._pinned.get(pair)
+        if pinned is None or pinned.version != self._network.version:
+            path = pinned.path if pinned and self._network.has_path(pinned.path) else self._choose(pair)
+            self.pin(pair, path)
+            pinned = self._pinned[pair]
+        return pinned
+
+    def _choose(self, pair: Pair) -> Path:
+        self.release([pair])
+        paths = self._network.shortest_paths(*pair)
+        if not paths or not paths[0].links:
+            raise InvalidNetwork(f"no path leads from {pair[0]!r} to {pair[1]!r}")
+        return min(paths, key=self._sharing)
 
     def _sharing(self, path: Path) -> tuple[float, float]:
         shared = [self._pairs_on[link] / self._network.capacity_bps(link) for link in path.links]

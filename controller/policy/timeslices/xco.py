@@ -124,7 +124,7 @@ class XCo:
             freed = set(self._path.get(x, ())) - set(new_path)                          # lines 40 to 46
             self._stop_counting(x, freed)
             affected |= {y for y in self._affected_by(freed) - scheduled - {x} if not self._is_protected(y, now)}
-            rate_bps = self.paths.carries_bps(new_path)
+            rate_bps = self.paths.carries_bps((x, d))
             if self._directive.get(x) != d or x == t:
                 self._directive[x] = d
                 self._began[x] = now
@@ -145,7 +145,7 @@ class XCo:
         """The first of B_x for which F holds on each link, lines 30 to 38."""
         for d in sorted(self._backlog.get(x, ()), key=lambda d: (self._last_turn.get((x, d), 0), d)):
             path = self.paths.of((x, d))
-            own_bps = self.paths.carries_bps(path)
+            own_bps = self.paths.carries_bps((x, d))
             if all(own_bps + sum(bps for y, bps in self._active[link].items() if y != x)
                    <= self._network.capacity_bps(link) * ROUNDING for link in path):
                 return d

@@ -104,7 +104,7 @@ class XCoPlus:
         for pair in sorted((pair for pair in self._waits_since if pair not in self._given_bps), key=self._due):
             links = self.paths.of(pair)
             rate_bps = min(map(left, links))
-            if rate_bps * ROUNDING >= LEAST_PART * self.paths.carries_bps(links):
+            if rate_bps * ROUNDING >= LEAST_PART * self.paths.carries_bps(pair):
                 for link in links:
                     left_bps[link] -= rate_bps
                 self._given_bps[pair] = rate_bps
