@@ -25,6 +25,7 @@ from sim.workload import Read
 from topo.fabric import Fabric
 
 SERVER_PORT = 7000
+SPREAD = 0.3    # of `controller.counters.poller`
 FIRST_CLIENT_PORT, CLIENT_PORTS = 32768, 28232
 
 
@@ -33,7 +34,8 @@ class Delays:
     """Seconds. The defaults are those of the controller: a poll a second, decisions in milliseconds."""
 
     poll_interval: float = 1.0
-    poll: float = 0.01          # from reading the counters to telling the selector
+    poll_spread: float = SPREAD     # the part of the interval in which the switches are read, one after the other
+    poll: float = 0.01          # from reading the last counters to telling the selector
     decision: float = 0.002     # from a client's request to the first byte
     notice: float = 0.001       # from the last byte to the controller's knowing
     detection: float = 0.5      # from a link's failing to the controller's knowing
@@ -41,6 +43,8 @@ class Delays:
 
     def __post_init__(self) -> None:
         """Raises InvalidSetting."""
+        if not 0 <= self.poll_spread <= 1:
+            raise InvalidSetting(f"poll_spread: must be a part of the interval, not {self.poll_spread!r}")
         for name in ("poll_interval", "poll", "decision", "notice", "detection", "division"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0) or (name == "poll_interval" and value == 0):
@@ -85,6 +89,13 @@ class _Part:
     ended: bool = False
 
 
+class _Reading:
+    """What a switch's counters showed last."""
+
+    def __init__(self, links: list[Link]) -> None:
+        self.links, self.bits, self.at = links, [0.0] * len(links), 0.0
+
+
 class Simulation:
     """One run. Deterministic: the same arguments give the same outcomes to the last bit."""
 
@@ -110,8 +121,7 @@ class Simulation:
         self._asked_for: dict[str, Outcome] = {}    # what the controller may divide anew, by name
         self._parts: dict[str, _Part] = {}          # what the controller knows of, by name
         self._running: dict[int, _Part] = {}        # by number in the fluid network
-        self._polled_bits = self.fluid.carried_bits()
-        self._polled_at = 0.0
+        self._readings = [_Reading(links) for links in self._links_by_switch()]
         self.outcomes: list[Outcome] = []
         self.decisions = 0
         self._done = 0
@@ -288,22 +298,41 @@ class Simulation:
 
     # --- counters ---
 
+    def _links_by_switch(self) -> list[list[Link]]:
+        """A link is counted where it begins; a host's where it ends, as hosts count nothing."""
+        counted: dict[str, list[Link]] = {}
+        for link in self.fluid.links:
+            counted.setdefault(link[1] if self._network.is_host(link[0]) else link[0], []).append(link)
+        return [counted[switch] for switch in sorted(counted)]
+
     def _poll(self) -> None:
-        """Read the counters of all running flows and links; the selector hears of them a little later."""
-        parts = [part for part in self._parts.values() if part.flow is not None]
+        """Read the counters of all switches, one after the other; the selector hears of them when all are read."""
+        flows: list[tuple[str, int, float]] = []
+        links: list[tuple[Link, float]] = []
+        spread = self._delays.poll_interval * self._delays.poll_spread / len(self._readings)
+        for number, reading in enumerate(self._readings):
+            self.at(self.now + number * spread,
+                    lambda reading=reading: self._read(reading, flows, links))      # type: ignore[misc]
+        last = self.now + (len(self._readings) - 1) * spread
+        self.at(last + self._delays.poll, lambda: self._measured(flows, links))
+        self.at(self.now + self._delays.poll_interval, self._poll)
+
+    def _read(self, reading: _Reading, flows: list[tuple[str, int, float]], links: list[tuple[Link, float]]) -> None:
+        """One switch: the flows that enter the network there, and its links."""
+        own = set(reading.links)
+        parts = [part for part in self._parts.values() if part.flow is not None and part.path.links[0] in own]
         left = self.fluid.bits_left([part.flow for part in parts if part.flow is not None])
-        flows = []
         for part, bits_left in zip(parts, left, strict=True):
             bits = part.size_bits - float(bits_left)
             since = part.asked_at if part.last_poll is None else part.last_poll
             flows.append((part.name, int(bits / 8), max(bits - part.last_bits, 0.0) / (self.now - since)))
             part.last_bits, part.last_poll = bits, self.now
         carried = self.fluid.carried_bits()
-        rates = (carried - self._polled_bits).clip(0) / (self.now - self._polled_at)
-        links = list(zip(self.fluid.links, rates.tolist(), strict=True))
-        self._polled_bits, self._polled_at = carried, self.now
-        self.at(self.now + self._delays.poll, lambda: self._measured(flows, links))
-        self.at(self.now + self._delays.poll_interval, self._poll)
+        for number, link in enumerate(reading.links):
+            bits = float(carried[self.fluid.links[link]])
+            links.append((link, max(bits - reading.bits[number], 0.0) / (self.now - reading.at)))
+            reading.bits[number] = bits
+        reading.at = self.now
 
     def _measured(self, flows: list[tuple[str, int, float]], links: list[tuple[Link, float]]) -> None:
         for name, transferred_bytes, rate_bps in flows:

@@ -59,6 +59,8 @@ def _offered() -> Iterator[Policy]:
     yield replica("sinbad-r", "the replica with most to spare on its links, told of reads as they start",
                   "Chowdhury et al., Sinbad, SIGCOMM 2013; as a reader in Mayflower, section 6.2",
                   _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
+    yield replica("sinbad-r-estimate", "sinbad-r that counts a read for as long as it should take",
+                  "Sinbad's paper, section 5.2", _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadREstimate"))
     yield replica("sinbad-r-measured", "sinbad-r that knows nothing but what was measured", "as sinbad-r",
                   _of(_NETWORK, _GENERATOR, place="reads.sinbad_r.SinbadR"))
     yield replica("random", "any replica, with equal chances", "baseline",

@@ -58,8 +58,8 @@ class Selector:
         self._replica_policies: dict[str, ReplicaPolicy] = {
             policy.name: policy.make(network, self._mayflower.flows, generator)
             for policy in POLICIES.of(Kind.REPLICA) if policy.make is not None}
-        self._sinbad_r = cast(SinbadR, self._replica_policies["sinbad-r"])
-        self._sinbad_r_measured = cast(SinbadR, self._replica_policies["sinbad-r-measured"])    # not told of flows
+        self._told = [cast(SinbadR, self._replica_policies[name]) for name in ("sinbad-r", "sinbad-r-estimate")]
+        self._measured = [*self._told, cast(SinbadR, self._replica_policies["sinbad-r-measured"])]
 
     def select(
         self,
@@ -136,7 +136,8 @@ class Selector:
         for part in division.parts:
             if part.flow_id is None:
                 self._mayflower.flow_added(next(names), part.selection.path, part.size_bits, now)
-                self._sinbad_r.flow_added(part.selection.path, part.size_bits, now)
+                for policy in self._told:
+                    policy.flow_added(part.selection.path, part.size_bits, now)
             elif part.flow_id in sizes_bits:
                 size_bits, left_bits = sizes_bits[part.flow_id]
                 self._mayflower.flow_resized(part.flow_id, size_bits - left_bits + part.size_bits, now)
@@ -197,7 +198,8 @@ class Selector:
         Raises DuplicateFlow, or UnknownLink if the path is no longer there.
         """
         share_bps = self._mayflower.flow_added(flow_id, path, size_bits, now)
-        self._sinbad_r.flow_added(path, size_bits, now)
+        for policy in self._told:
+            policy.flow_added(path, size_bits, now)
         if self._plus is not None:
             self._plus.flow_added(flow_id, path, size_bits, now, read_id)
         return share_bps
@@ -227,8 +229,8 @@ class Selector:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """A link's rate since the last poll, all traffic counted. Raises UnknownLink or InvalidMeasurement."""
         self._mayflower.link_measured(link, rate_bps, now)
-        self._sinbad_r.link_measured(link, rate_bps, now)
-        self._sinbad_r_measured.link_measured(link, rate_bps, now)
+        for policy in self._measured:
+            policy.link_measured(link, rate_bps, now)
         if self._plus is not None:
             self._plus.link_measured(link, rate_bps, now)
 

@@ -8,8 +8,9 @@ things differ for reads:
 1. The links that count face the core: those that data takes from the replica up to where it turns.
 2. If the client shares a pod with any replica, only the replicas in that pod are considered.
 
-What was placed counts until the next measurement, as in Sinbad's own code for HDFS. The policy `sinbad-r-measured` is
-one that nobody tells of the transfers placed: it has measurements only.
+What was placed counts until the next measurement, as in Sinbad's own code for HDFS. `sinbad-r-estimate` counts it as
+Sinbad's paper does, for as long as the transfer is expected to take; `sinbad-r-measured` is one that nobody tells of
+the transfers placed: it has measurements only.
 """
 
 from __future__ import annotations
@@ -58,3 +59,15 @@ class SinbadR:
         """Bandwidth left at the tightest rung between the replica and where its data turns to the client."""
         return min((rung.capacity_bps - self._estimates.expected_bps(rung.host_links(self._network, down=False), now)
                     for rung in self._tiers.rungs_apart(replica, client)), default=math.inf)
+
+
+class SinbadREstimate(SinbadR):
+    """With the paper's estimate of what was placed (section 5.2): D = S / (Cap - v), where a disk is no slower."""
+
+    def flow_added(self, path: Path, size_bits: float, now: float) -> None:
+        if path.links and self._network.has_link(path.links[0]):
+            link = path.links[0]
+            estimate = self._estimates.of(link)
+            rate_bps = self._network.capacity_bps(link) - estimate.expected_bps(now)
+            if rate_bps > 0:
+                estimate.placed_for_duration(path, rate_bps, size_bits / rate_bps, now)

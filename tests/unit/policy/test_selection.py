@@ -164,7 +164,7 @@ def test_a_dropped_flow_gives_its_path_back(network: Network) -> None:
 
 
 def test_policies_that_are_not_offered_are_refused_by_name(network: Network) -> None:
-    offered = "mayflower, mayflower-plus, nearest, sinbad-r, sinbad-r-measured, random"
+    offered = "mayflower, mayflower-plus, nearest, sinbad-r, sinbad-r-estimate, sinbad-r-measured, random"
     with pytest.raises(UnknownPolicy, match=f"'closest'.*{offered}"):
         selector(network, "closest")
     with pytest.raises(UnknownPolicy, match=r"'hedera'.*mayflower, ecmp"):

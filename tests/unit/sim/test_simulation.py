@@ -27,7 +27,8 @@ def run(number: int, workload: Workload = SMALL, fabric: Fabric = FABRIC, **sett
 
 @pytest.mark.parametrize(("replica_policy", "path_policy"), [
     ("mayflower-plus", "mayflower"),
-    *product(["mayflower", "nearest", "sinbad-r", "sinbad-r-measured", "random", "hdfs", "power-of-two-choices"],
+    *product(["mayflower", "nearest", "sinbad-r", "sinbad-r-estimate", "sinbad-r-measured", "random", "hdfs",
+               "power-of-two-choices"],
              ["mayflower", "ecmp"]),
 ])
 def test_reads_end_under_every_policy_and_never_before_the_network_allows(
@@ -58,8 +59,24 @@ def test_a_lone_read_takes_its_size_over_the_rate_and_the_delay_of_the_decision(
     assert outcome.seconds == pytest.approx(2.25)
 
 
+def test_switches_are_read_one_after_the_other_and_the_selector_hears_of_all_when_the_last_has_answered() -> None:
+    run = simulation(delays=Delays(poll_interval=1.0, poll_spread=0.5, poll=0.0))
+    told: dict[str, tuple[float, float]] = {}
+    links: dict[tuple[str, str], float] = {}
+    run.selector.flow_measured = (      # type: ignore[method-assign]
+        lambda flow_id, moved_bytes, rate_bps, now: told.setdefault(flow_id, (now, 8 * moved_bytes / MBPS)))
+    run.selector.link_measured = lambda link, rate_bps, now: links.setdefault(link, rate_bps)   # type: ignore[method-assign]
+    run.run(iter([Read(0.5, "p0r0h0", ("p0r0h1",), 250 * MBPS), Read(0.5, "p1r1h0", ("p1r1h1",), 250 * MBPS)]), 2)
+
+    (one_at, first_megabits), (other_at, second_megabits) = told.values()
+    assert one_at == other_at
+    assert second_megabits > first_megabits + 5, "read later, so it has moved more"
+    read_at = 0.5 + Delays().decision + second_megabits / 100
+    assert links["p1r1h1", "edge-p1r1"] * read_at == pytest.approx(second_megabits * MBPS, rel=1e-3)
+
+
 def test_counters_reach_the_selector_only_with_the_poll_after_them() -> None:
-    run = simulation(delays=Delays(poll_interval=1.0, poll=0.1))
+    run = simulation(delays=Delays(poll_interval=1.0, poll_spread=0.0, poll=0.1))
     seen: list[tuple[float, float]] = []
     measured = run.selector.flow_measured
 
