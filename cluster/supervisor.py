@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster import current
+from cluster import current, mounts
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
-from cluster.fabric import CONTROLLER_URL, FabricCluster, FabricSettings
+from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, FabricSettings
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
@@ -48,7 +48,7 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
         raise ClusterError("an emulated fabric needs root: network namespaces, Open vSwitch; "
                            "or try `speedwell up --local`")
     _refuse_second()
-    _clear_leftovers()
+    _clear_leftovers(progress)
     settings.directory.mkdir(parents=True, exist_ok=True)
     log = settings.directory / "supervisor.log"
     with log.open("wb") as errors:
@@ -128,16 +128,19 @@ def _refuse_second() -> None:
                              f"(supervisor pid {state['supervisor']['pid']}); stop it with `speedwell down`")
 
 
-def _clear_leftovers() -> None:
+def _clear_leftovers(progress: Callable[[str], None] = lambda message: None) -> None:
     """Remove what a supervisor that was killed left: services, mounts, switches, its state file."""
     state = _state()
     if state is None:
         return
     Processes(Path(state["directory"])).stop()
-    for mountpoint in state["mounts"].values():
-        subprocess.run(["umount", "-l", mountpoint], stderr=subprocess.DEVNULL, check=False)
+    for mountpoint in mounts.of_nameserver(state.get("nameserver", NAMESERVER)):
+        if str(mountpoint) not in state["mounts"].values():
+            progress(f"unmounting {mountpoint}, whose network is gone: mount it again then")
+        mounts.unmount(mountpoint, lazy=True)
+    for place in state["mounts"].values():
         with contextlib.suppress(OSError):
-            Path(mountpoint).rmdir()
+            Path(place).rmdir()
     remove_leftovers()
     current.forget(state["directory"])
     STATE_FILE.unlink(missing_ok=True)
