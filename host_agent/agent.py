@@ -128,16 +128,12 @@ class Agent:
 
     @property
     def held_bytes(self) -> int:
-        return sum(door.gate.held_bytes for door in self._doors.values())
+        return sum(door.gate.held_bytes for door in list(self._doors.values()))
 
     @property
     def destinations(self) -> int:
         """How many have turns, or had until lately."""
         return len(self._doors)
-
-    @property
-    def guardian_pid(self) -> int:
-        return self._guardian.pid
 
     @property
     def guardian_deaths(self) -> int:

@@ -58,10 +58,6 @@ class Guardian:
                 raise KernelRefused("the guardian did not start")
         self._pipe = writing
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def beat(self, silence_seconds: float) -> None:
         """The agent is there, and will be heard of again within so many seconds; 0: it holds nothing."""
         try:
