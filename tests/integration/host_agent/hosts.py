@@ -44,9 +44,9 @@ class Hosts:
         run("ip", "link", "add", self.uplink, "netns", self.sender, "type", "veth", "peer", "name", peer,
             "netns", self.receiver)
         for host, interface, address in ((self.sender, self.uplink, SENDER), (self.receiver, peer, RECEIVER)):
-            run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", interface)
-            run("ip", "-n", host, "link", "set", "lo", "up")
-            run("ip", "-n", host, "link", "set", interface, "up")
+            self.on(host, "ip", "addr", "add", f"{address}/24", "dev", interface)
+            self.on(host, "ip", "link", "set", "lo", "up")
+            self.on(host, "ip", "link", "set", interface, "up")
             self.on(host, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
         return self
 
@@ -57,7 +57,7 @@ class Hosts:
 
     @staticmethod
     def on(host: str, *command: str) -> str:
-        return run("ip", "netns", "exec", host, *command)
+        return run(*entering(host), *command)
 
     def rules(self) -> str:
         return self.on(self.sender, "iptables", "-t", "mangle", "-S")
@@ -68,6 +68,11 @@ class Hosts:
     def waiting_packets(self) -> int:
         lines = self.on(self.sender, "cat", "/proc/net/netfilter/nfnetlink_queue").splitlines()
         return sum(int(line.split()[2]) for line in lines)
+
+
+def entering(host: str) -> list[str]:
+    """What a command begins with that runs there. `ip netns exec` mounts file systems, which a chroot refuses."""
+    return ["nsenter", f"--net=/run/netns/{host}"]
 
 
 def run(*command: str) -> str:
@@ -151,7 +156,7 @@ class Agent:
         rate = () if rate_bps is None else ("--rate", str(rate_bps))
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", hosts.sender, sys.executable, "-m", "host_agent.main", "--address", SENDER,
+                [*entering(hosts.sender), sys.executable, "-m", "host_agent.main", "--address", SENDER,
                  "--scheduler", f"127.0.0.1:{scheduler.port}", "--key-file", str(key), "--metrics",
                  "127.0.0.1:9105", *rate, *options], stdout=log, stderr=log)
         wait_until(lambda: scheduler.reports, 20, self.log.read_text)

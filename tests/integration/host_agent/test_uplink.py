@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.host_agent.hosts import SENDER, Agent, Hosts, Scheduler
+from tests.integration.host_agent.hosts import SENDER, Agent, Hosts, Scheduler, entering
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -39,7 +39,7 @@ def running(hosts: Hosts, directory: Path, rate_bps: int | None) -> Iterator[Age
 
 def shape(hosts: Hosts) -> str:
     shown = hosts.qdiscs() + hosts.on(hosts.sender, "tc", "-d", "class", "show", "dev", hosts.uplink)
-    return re.sub(r"refcnt \d+", "", shown)
+    return re.sub(r"(refcnt|direct_packets_stat) \d+", "", shown)
 
 
 def limit(hosts: Hosts) -> None:
@@ -80,7 +80,7 @@ def refusal(hosts: Hosts, directory: Path, *options: str, command: tuple[str, ..
     key = directory / "another-key"
     key.write_text("k" * 32)
     done = subprocess.run(
-        ["ip", "netns", "exec", hosts.sender, *command, sys.executable, "-m", "host_agent.main", "--address", SENDER,
+        [*entering(hosts.sender), *command, sys.executable, "-m", "host_agent.main", "--address", SENDER,
          "--scheduler", "127.0.0.1:1", "--key-file", str(key), *options], capture_output=True, text=True, timeout=30,
         check=False)
     assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr
