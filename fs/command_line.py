@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter
 from importlib import metadata
 from typing import Any
 
@@ -70,21 +71,22 @@ def explain(error: Exception) -> str:
         return ": ".join([" -> ".join(str(name) for name in names), reason(error)] if names else [reason(error)])
     if type(error).__module__.partition(".")[0] in ROOMS:
         return reason(error)
-    if isinstance(error, ModuleNotFoundError) and (extras := _extras_with(error.name or "")):
-        return f"this needs {error.name}: pip install 'speedwell[{extras[0]}]'"
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
+        return f"this needs {error.name}: pip install 'speedwell[{extra}]'"
     return (f"unexpected {type(error).__name__}: {reason(error)} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
 
 
-def _extras_with(module: str) -> list[str]:
-    """The extras of the package that bring a library."""
-    library = re.escape(module.replace("_", "-"))
+def _extra_with(module: str) -> str | None:
+    """The extra of the package that brings a library, with the least beside it."""
     try:
         required = metadata.requires("speedwell") or []
     except metadata.PackageNotFoundError:
-        return []
-    pattern = rf"{library}\b(?!-).*extra == ['\"](\w+)['\"]"
-    return [found[1] for each in required if (found := re.match(pattern, each))]
+        return None
+    found = [each for line in required if (each := re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line))]
+    beside = Counter(each[2] for each in found)
+    bringing = [each[2] for each in found if each[1] == module.replace("_", "-")]
+    return min(bringing, key=beside.__getitem__, default=None)
 
 
 def _own_words(message: str) -> str:

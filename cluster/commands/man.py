@@ -33,11 +33,8 @@ def man(directory: Path) -> None:
 def contexts(above: click.Context) -> Iterator[click.Context]:
     """A command and all below it, as they are called."""
     yield above
-    if isinstance(above.command, click.Group):
-        for name in above.command.list_commands(above):
-            command = above.command.get_command(above, name)
-            assert command is not None
-            yield from contexts(click.Context(command, above, info_name=name))
+    for name, command in _usable(above):
+        yield from contexts(click.Context(command, above, info_name=name))
 
 
 def page_name(context: click.Context) -> str:
@@ -73,11 +70,20 @@ def _options(context: click.Context) -> list[tuple[str, str]]:
 
 
 def _commands(context: click.Context) -> list[tuple[str, str]]:
-    if not isinstance(context.command, click.Group):
-        return []
-    found = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]
     return [(f"{page_name(context)}-{name}({SECTION})", command.get_short_help_str(limit=200))
-            for name, command in found if command is not None]
+            for name, command in _usable(context)]
+
+
+def _usable(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The commands of a group, without those that need an extra which is not installed."""
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            try:
+                command = context.command.get_command(context, name)
+            except ModuleNotFoundError:
+                continue
+            assert command is not None
+            yield name, command
 
 
 def _environment(context: click.Context) -> list[tuple[str, str]]:

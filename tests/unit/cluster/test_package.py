@@ -44,11 +44,26 @@ def test_the_code_generator_is_of_the_same_release_as_grpc() -> None:
 
 
 @pytest.mark.parametrize(("module", "extra"), [
-    ("plyvel", "server"), ("numba", "simulator"), ("ryu", "controller"), ("prometheus_client", "server"),
-    ("mfusepy", "client"), ("pyroute2", "fabric"), ("distributed", "dask")])
+    ("plyvel", "server"), ("numba", "simulator"), ("networkx", "fabric"), ("ryu", "controller"),
+    ("prometheus_client", "server"), ("mfusepy", "client"), ("pyroute2", "fabric"), ("distributed", "dask")])
 def test_a_library_that_is_missing_is_told_with_the_extra_that_brings_it(module: str, extra: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}'", name=module)
     assert explain(error) == f"this needs {module}: pip install 'speedwell[{extra}]'"
+
+
+def test_man_pages_of_what_can_be_used_are_made_with_only_client_and_server(tmp_path: Path) -> None:
+    program = """if True:
+        import sys
+        for name in ("ryu", "eventlet", "networkx", "numpy", "numba", "matplotlib", "pydantic", "pyroute2"):
+            sys.modules[name] = None
+        from cluster.cli import run
+        sys.exit(run(["man", sys.argv[1]]))"""
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=120)
+    assert told.returncode == 0, told.stderr
+    pages = {page.name for page in (tmp_path / "man1").iterdir()}
+    assert {"speedwell-up.1", "speedwell-put.1", "speedwell-node-list.1"} <= pages
+    assert "speedwell-fabric.1" not in pages
 
 
 def test_a_module_that_nobody_brings_is_unexpected() -> None:
