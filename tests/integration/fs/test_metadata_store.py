@@ -29,12 +29,12 @@ class Site:
         _run("ip", "netns", "add", self._namespace("router"))
         for number, name in enumerate(self.names, 1):
             _run("ip", "netns", "add", self._namespace(name))
-            _run("ip", "-n", self._namespace("router"), "link", "add", f"to{number}", "type", "veth", "peer", "name",
+            _run(*self.inside("router"), "ip", "link", "add", f"to{number}", "type", "veth", "peer", "name",
                  "eth0", "netns", self._namespace(name))
             for namespace, link, last in (("router", f"to{number}", 1), (name, "eth0", 2)):
-                _run("ip", "-n", self._namespace(namespace), "addr", "add", f"10.77.{number}.{last}/24", "dev", link)
-                _run("ip", "-n", self._namespace(namespace), "link", "set", link, "up")
-            _run("ip", "-n", self._namespace(name), "route", "add", "default", "via", f"10.77.{number}.1")
+                _run(*self.inside(namespace), "ip", "addr", "add", f"10.77.{number}.{last}/24", "dev", link)
+                _run(*self.inside(namespace), "ip", "link", "set", link, "up")
+            _run(*self.inside(name), "ip", "route", "add", "default", "via", f"10.77.{number}.1")
         _run(*self.inside("router"), "sysctl", "-qw", "net.ipv4.ip_forward=1")
         return self
 
@@ -49,13 +49,13 @@ class Site:
         return f"{self.mark}-{name}"
 
     def inside(self, name: str) -> list[str]:
-        return ["ip", "netns", "exec", self._namespace(name)]
+        return ["nsenter", f"--net=/run/netns/{self._namespace(name)}"]     # ip netns exec fails in a chroot
 
     def host(self, name: str) -> str:
         return f"10.77.{self.names.index(name) + 1}.2"
 
     def route(self, block: str, name: str) -> None:
-        _run("ip", "-n", self._namespace("router"), "route", "replace", block, "via", self.host(name))
+        _run(*self.inside("router"), "ip", "route", "replace", block, "via", self.host(name))
 
     def serve(self, name: str, *options: str, store: str | None = None) -> None:
         process = subprocess.Popen(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from host_agent.channel import agent_key
-from tests.integration.host_agent.hosts import run
+from tests.integration.host_agent.hosts import entering, run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -70,11 +70,11 @@ class Star:
 
     @staticmethod
     def on(host: str, *command: str) -> str:
-        return run("ip", "netns", "exec", host, *command)
+        return run(*entering(host), *command)
 
     @contextmanager
     def running(self, place: str, *command: str) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(["ip", "netns", "exec", self._hosts.get(place, place), *command], text=True,
+        process = subprocess.Popen([*entering(self._hosts.get(place, place)), *command], text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             yield process
