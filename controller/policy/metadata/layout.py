@@ -25,13 +25,18 @@ UNITS = 1 << 18
 """Boundaries are multiples of this part of the key space: a /28 of the /10."""
 BUSIEST = 1.03
 """The largest share of the keys over the mean."""
+_AT_FIRST = 1.02
+"""The same in a first layout: as servers join, the mean falls."""
 MOST_SERVERS = 1 << 12
 _POD_PLAY, _RACK_PLAY, _SERVER_PLAY = 0.005, 0.01, 0.06
 """How far a first boundary is rounded, in parts of what is beside it."""
-_BESIDE, _IN_RACK, _IN_POD, _ELSEWHERE = 1.0, 1.0, 0.3, 0.01
+_IN_RACK, _IN_POD, _ELSEWHERE = 1.0, 0.3, 0.01
+"""What room is worth, by where it is: beyond a rack aggregation switches get more entries, beyond a pod all edges."""
+_CRUMB = 0.025
+"""Of the mean: room for less than that is not used while others have more."""
 _LITTLE = 0.4
-"""What room is worth, by where it is: beside a range there is no new boundary, in another pod all edges have one."""
-_SHED = 4
+"""Of the mean: a new server that has found less astray takes half of another's."""
+_SHED = 16
 """A server that is too busy gives away up to so many times what it has too much, if that makes a round boundary."""
 
 Nodes = tuple[Node, ...]
@@ -76,7 +81,7 @@ def lay_out(above: Mapping[str, Nodes], space: tuple[int, int] = SPACE) -> Layou
     for pod, low, high in _divided(0, UNITS, _groups(servers, lambda each: above[each][1:2]), _POD_PLAY, UNITS):
         for rack, first, end in _divided(low, high, _groups(pod, lambda each: above[each][0]), _RACK_PLAY, UNITS):
             ranges += [(*ends, server) for (server,), *ends in _divided(  # type: ignore[misc]
-                first, end, [(server,) for server in rack], _SERVER_PLAY, _most(len(servers)))]
+                first, end, [(server,) for server in rack], _SERVER_PLAY, _most(len(servers), _AT_FIRST))]
     return Layout(dict(above), tuple(ranges), space)
 
 
@@ -131,6 +136,7 @@ class _Draft:
         for first, end, server in self._ranges:
             self._loads[server] += end - first
         self._most = _most(len(above))
+        self._crumb = int(_CRUMB * UNITS / len(above))
 
     def fill(self, server: str) -> None:
         """Give a new server what others have amid its rack's keys, or its pod's, and if that is little, half of what
@@ -159,11 +165,12 @@ class _Draft:
         while first < end:
             beside = {server for low, high, server in self._ranges if high == first or low == end}
             racks = {self._above[server][0] for server in beside}
-            worth = {server: min(self._most - load, end - first) * (
-                        _BESIDE if server in beside else _nearness(self._above[server], above, racks))
-                     for server, load in self._loads.items()}
+            rooms = {server: min(self._most - load, end - first) for server, load in self._loads.items()}
+            least = min(self._crumb, end - first, max(rooms.values()))
+            worth = {server: room * (1.0 if server in beside else _nearness(self._above[server], above, racks))
+                     for server, room in rooms.items() if room >= least}
             taker = max(worth, key=lambda server: (worth[server], server))
-            room = max(self._most - self._loads[taker], 1)
+            room = max(rooms[taker], 1)
             cut = end if room >= end - first else _roundest(first + max(room // 2, 1), first + room)
             self._replace(None, [(first, cut, taker)])
             first = cut
@@ -196,9 +203,9 @@ def _nearness(above: Nodes, other: Nodes, racks: Collection[Node]) -> float:
     return _IN_POD if above[1:2] == other[1:2] else _ELSEWHERE
 
 
-def _most(servers: int) -> int:
+def _most(servers: int, share: float = BUSIEST) -> int:
     """The units that a server may have at most."""
-    return max(int(BUSIEST * UNITS / servers), ceil(UNITS / servers))
+    return max(int(share * UNITS / servers), ceil(UNITS / servers))
 
 
 def _groups(servers: Sequence[str], of: object) -> list[tuple[str, ...]]:

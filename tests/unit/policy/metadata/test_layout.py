@@ -137,3 +137,25 @@ def test_keys_are_spread_over_the_space() -> None:
     addresses = [address_of(str(number).encode()) for number in range(1000)]
     assert all(SPACE[0] <= address < SPACE[0] + size(SPACE) for address in addresses)
     assert 450 < sum(address < SPACE[0] + size(SPACE) // 2 for address in addresses) < 550
+
+
+def test_random_changes_move_what_they_must_and_leave_tables_small() -> None:
+    rng = Random(3)
+    hosts = {f"p{pod}r{rack}h{host}": place(pod, rack) for pod in range(2) for rack in range(4) for host in range(16)}
+    layout = lay_out({server: hosts[server] for server in rng.sample(sorted(hosts), 100)})
+    first = max(map(len, tables(layout).values()))
+    moved = 0.0
+    for number in range(40):
+        before = layout
+        if number % 2:
+            server = rng.choice(sorted(layout.above))
+            layout = leave(layout, server)
+        else:
+            server = rng.choice(sorted(hosts.keys() - layout.above.keys()))
+            layout = join(layout, server, hosts[server])
+        units = sum(size((move.first, move.length)) for move in moves(before.blocks, layout.blocks))
+        moved += units * len(layout.above) / size(SPACE)
+    assert layout.busiest_over_mean <= 1.03
+    assert moved / 40 <= 1.6, "of a server's mean"
+    assert first < 70
+    assert max(map(len, tables(layout).values())) < 200
