@@ -97,6 +97,11 @@ def label_cookie(base: int, bits: int) -> int:
     return COOKIE_LABELS | base << 8 | bits
 
 
+def is_label(entry: FlowEntry) -> bool:
+    """Whether it is a label's entry, and not one that a system has in that table."""
+    return entry.table == Table.LABELS and entry.cookie & COOKIE_MASK == COOKIE_LABELS
+
+
 def block_of_cookie(cookie: int) -> tuple[int, int]:
     """(base, bits) of the block that an entry of a label belongs to."""
     number = cookie & ~COOKIE_MASK
@@ -171,7 +176,7 @@ def known_hosts(tables: SwitchTables) -> Iterable[tuple[int, str, str]]:
     for entry in tables.flows.values():
         if entry.table == Table.SOURCES:
             fields = dict(entry.match)
-            if "ipv4_src" in fields:
+            if isinstance(fields.get("ipv4_src"), str):
                 yield fields["in_port"], fields["eth_src"], fields["ipv4_src"]
 
 

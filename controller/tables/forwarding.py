@@ -102,11 +102,12 @@ class Forwarding(Application):
         as all others. Raises TableTaken.
         """
         self.planner.registry.declare(table, entries_of)
-        self.plan_systems_tables()
+        self.planner.fill_all()
+        self.plan_anew()
 
     def plan_systems_tables(self) -> None:
-        """The entries of a table that a system owns are other ones: bring the switches up to date."""
-        self.planner.fill_all()
+        """The entries of a table that a system owns are other ones: bring the switches up to date. Those that depend
+        on hosts, links or groups are asked for by themselves when these change."""
         self.plan_anew()
 
     # --- waiting until switches are ready ---
@@ -123,6 +124,11 @@ class Forwarding(Application):
             if not self._tables.wait_for_sync(deadline):
                 return False
         return True
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether every connected switch is known to carry what is planned."""
+        return not self.is_busy and all(map(self._tables.installed.is_put_right, self.state.datapaths))
 
     def plan_anew(self) -> None:
         """Hosts changed: bring the switches up to date. From now until that is done, `is_busy` says so."""

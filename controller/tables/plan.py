@@ -51,10 +51,9 @@ class TablePlanner:
         self._hosts: dict[str, HostLocation] = {}
         self._ports: dict[Link, int] = {}
         self._queues: dict[str, tuple[int, ...]] = {}
-        self._packet_in_entries: dict[str, list[FlowEntry]] = {}
-        """Entries by which switches hand packets up."""
-        self._packet_in_ports: dict[str, tuple[object, ...]] = {}
-        """What these entries were made of."""
+        self._packet_ins = packet_in_limits.CurrentEntries(self.state)
+        self._of_others: dict[str, list[FlowEntry]] = {}
+        """What switches have of `_packet_ins` and of systems."""
         self._tables: dict[str, SwitchTables] = {}
         self._groups: dict[str, SwitchGroups] = {}
         self._arrivals: dict[int, dict[str, int]] = {}
@@ -90,9 +89,10 @@ class TablePlanner:
 
     def forget(self, dpid: str) -> None:
         """A switch is no longer waited for. Not to be called while an `update` is under way."""
-        for kept in (self._packet_in_entries, self._packet_in_ports, self._tables, self._groups, self._found,
-                     self._inherited, self._dirty, self.groups_of_others):
+        for kept in (self._of_others, self._tables, self._groups, self._found, self._inherited, self._dirty,
+                     self.groups_of_others):
             kept.pop(dpid, None)
+        self._packet_ins.forget(dpid)
 
     # --- following the state ---
 
@@ -110,8 +110,6 @@ class TablePlanner:
                          if former_ports.get(link) != ports.get(link)} if ports != former_ports else set()
         former_edges, self._edges = self._edges, edges
         yield from self._hosts_changed(hosts)
-        yield from self._packet_ins_changed()
-        yield
         next_hops: dict[str, dict[str, NextHops | None]] = {}
         if changed_links or edges != former_edges:
             for changed in self.labels.update(ports.keys(), edges):
@@ -136,10 +134,11 @@ class TablePlanner:
         if self._queues != self.state.set_queue_classes:
             self._queues = dict(self.state.set_queue_classes)
             self.fill_all()
+        yield
+        yield from self._others_changed()
 
     def fill_all(self) -> None:
         """Something changed that every switch's tables depend on."""
-        self._packet_in_ports.clear()
         for dpid in self._tables:
             self._fill(dpid)
 
@@ -160,24 +159,21 @@ class TablePlanner:
             leading, stale = self._routes.set_host(int(IPv4Address(ip)), new.dpid if new else None)
             self._routes_changed(leading, stale)
 
-    def _packet_ins_changed(self) -> Iterator[None]:
+    def _others_changed(self) -> Iterator[None]:
         for number, dpid in enumerate(list(self._tables), 1):
-            former = self._packet_in_entries.get(dpid, [])
-            if (latest := self._packet_ins(dpid)) is not former:
+            former, latest = self._of_others.get(dpid, []), self._from_others(dpid)
+            if latest != former:
                 wanted = {entry.key: entry for entry in latest}
                 for key in {entry.key for entry in former} | wanted.keys():
                     self._set(dpid, key, wanted.get(key))
             if number % SWITCHES_AT_ONCE == 0:
                 yield
 
-    def _packet_ins(self, dpid: str) -> list[FlowEntry]:
-        """The same list for as long as nothing changes that it is made of."""
-        seen = self.state.packet_in_meters.get(dpid), tuple(self.state.edge_ports(dpid))
-        if self._packet_in_ports.get(dpid) != seen:
-            self._packet_in_ports[dpid] = seen
-            self._packet_in_entries[dpid] = packet_in_limits.entries(
-                self.state, dpid, self.registry.after(Table.SOURCES))
-        return self._packet_in_entries[dpid]
+    def _from_others(self, dpid: str) -> list[FlowEntry]:
+        found = self._found.get(dpid, SwitchTables()).flows.values()
+        self._of_others[dpid] = [*self._packet_ins.of(dpid, self.registry.after(Table.SOURCES)),
+                                 *self.registry.owned_entries(dpid, found)]
+        return self._of_others[dpid]
 
     def _routes_changed(self, leading: Mapping[Prefix, str], stale: Iterable[Prefix]) -> None:
         for prefix in stale:
@@ -300,9 +296,8 @@ class TablePlanner:
         self._tables[dpid] = tables
         after_sources = self.registry.after(Table.SOURCES)
         tables.add(entries.STATIC_ENTRIES)
-        tables.add(self._packet_ins(dpid))
+        tables.add(self._from_others(dpid))
         tables.add(map(entries.queue_entry, self.state.set_queue_classes.get(dpid, ())))
-        tables.add(self.registry.owned_entries(dpid))
         tables.flows.update(self._inherited.get(dpid, {}))
         for block in self.labels.blocks:
             self._set_labels(dpid, block)
@@ -327,7 +322,7 @@ class TablePlanner:
         hops: dict[tuple[int, int], dict[str, dict[int, str]]] = {}
         for dpid, tables in installed.items():
             for entry in tables.flows.values():
-                if entry.table != Table.LABELS:
+                if not entries.is_label(entry):
                     continue
                 block = entries.block_of_cookie(entry.cookie)
                 tree = dict(entry.match).get("mpls_label", 0) - block[0]
@@ -339,7 +334,7 @@ class TablePlanner:
                         hops.setdefault(block, {}).setdefault(dpid, {})[tree] = neighbour
         self.labels.adopt(InheritedBlock(ends.pop(), *block, hops.get(block, {}))
                           for block, ends in sorted(destinations.items()) if len(ends) == 1)
-        self._inherited = {dpid: {key: entry for key, entry in tables.flows.items() if entry.table == Table.LABELS}
+        self._inherited = {dpid: {key: entry for key, entry in tables.flows.items() if entries.is_label(entry)}
                            for dpid, tables in installed.items()}
 
     def _keep_inherited(self) -> None:

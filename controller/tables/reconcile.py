@@ -8,7 +8,6 @@ deletes name exactly one entry.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from controller.tables.registry import Step, TableRegistry
 
 @dataclass(slots=True)
 class TableChanges:
-    """What to send to one switch, in three steps that all switches take together."""
+    """What to send to one switch, in four steps that all switches take together."""
 
     arrivals: list[FlowEntry] = field(default_factory=list)
     """Entries that packets on their way meet after the first switch."""
@@ -46,14 +45,13 @@ def changes(installed: SwitchTables, desired: SwitchTables, registry: TableRegis
     """The least that turns `installed` into `desired`; with `dirty`, of these entries and groups alone."""
     result = TableChanges()
     of_step = {Step.REACHED: result.arrivals, Step.SENDING: result.departures, Step.ADMITTING: result.senders}
-    step_of = functools.cache(registry.step_of)
     for key in installed.flows.keys() | desired.flows.keys() if dirty is None else dirty.flows:
         there, entry = installed.flows.get(key), desired.flows.get(key)
         if entry is None:
             if there is not None:
                 result.stale_flows.append(key)
         elif there is not entry and there != entry:
-            of_step[step_of(entry.table)].append(entry)
+            of_step[registry.step_of(entry)].append(entry)
     for group_id in installed.groups.keys() | desired.groups.keys() if dirty is None else dirty.groups:
         former, group = installed.groups.get(group_id), desired.groups.get(group_id)
         if group is None:
@@ -110,11 +108,14 @@ def departure_messages(datapath: Any, change: TableChanges) -> list[Any]:
     return [*groups, *_barrier(datapath, groups, flows), *flows]
 
 
+def sender_messages(datapath: Any, change: TableChanges) -> list[Any]:
+    return [openflow.flow_add(datapath, entry) for entry in change.senders]
+
+
 def closing_messages(datapath: Any, change: TableChanges) -> list[Any]:
-    senders = [openflow.flow_add(datapath, entry) for entry in change.senders]
     flows = [openflow.flow_delete(datapath, key) for key in change.stale_flows]
     groups = [openflow.group_delete(datapath, group_id) for group_id in change.stale_groups]
-    return [*senders, *flows, *_barrier(datapath, flows, groups), *groups]
+    return [*flows, *_barrier(datapath, flows, groups), *groups]
 
 
 def _barrier(datapath: Any, before: list[Any], after: list[Any]) -> list[Any]:
@@ -132,9 +133,13 @@ def apply_departures(installed: SwitchTables, change: TableChanges) -> None:
     installed.groups.update((group.group_id, group) for group in (*change.new_groups, *change.changed_groups))
 
 
+def apply_senders(installed: SwitchTables, change: TableChanges) -> None:
+    """Note in `installed` that the messages of senders were sent."""
+    installed.add(change.senders)
+
+
 def apply_closing(installed: SwitchTables, change: TableChanges) -> None:
     """Note in `installed` that the closing messages were sent."""
-    installed.add(change.senders)
     for key in change.stale_flows:
         installed.flows.pop(key, None)
     for group_id in change.stale_groups:

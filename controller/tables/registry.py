@@ -31,7 +31,7 @@ class Step(IntEnum):
     SENDING = 2
     """Groups, entries that send packets on their way, and answers to ARP."""
     ADMITTING = 3
-    """Entries that tell known senders; after them goes what is no longer wanted."""
+    """Entries that tell known senders. What is no longer wanted goes after this step."""
 
 
 _STEPS = {Table.ROUTES: Step.SENDING, Table.NEIGHBOURS: Step.SENDING, Table.SOURCES: Step.ADMITTING}
@@ -50,10 +50,14 @@ class OwnedTable:
     number: int
     cookie: int
     step: Step = Step.SENDING
+    step_of: Callable[[FlowEntry], Step] | None = None
+    """The step of each entry in the table, where not all have the same."""
+    beside: frozenset[int] = frozenset()
+    """Tables of `Table` in which the system has entries too, for what its own table cannot see."""
 
 
-EntriesOf = Callable[[str], Iterable[FlowEntry]]
-"""Which entries a switch (datapath id) shall have."""
+EntriesOf = Callable[[str], Iterable[FlowEntry] | None]
+"""Which entries a switch (datapath id) shall have; None: not known yet, what it holds from before stays."""
 
 
 class TableRegistry:
@@ -86,19 +90,24 @@ class TableRegistry:
         """The table to which packets go that `SOURCES`, or a table of a system, does not keep."""
         return min((number for number in self._owned if number > table), default=Table.ROUTES)
 
-    def step_of(self, table: int) -> Step:
-        """The step in which entries of a table are added."""
-        if table in self._owned:
-            return self._owned[table][0].step
-        return _STEPS.get(table, Step.REACHED)  # type: ignore[call-overload,no-any-return]
+    def step_of(self, entry: FlowEntry) -> Step:
+        """The step in which an entry is added."""
+        if entry.table in self._owned:
+            table = self._owned[entry.table][0]
+            return table.step if table.step_of is None else table.step_of(entry)
+        return _STEPS.get(entry.table, Step.REACHED)  # type: ignore[call-overload,no-any-return]
 
-    def owned_entries(self, dpid: str) -> Iterable[FlowEntry]:
-        """What a switch shall hold in the tables of systems, the misses included. Raises TableTaken for an entry
-        that is not in its owner's table, or does not carry its cookie."""
+    def owned_entries(self, dpid: str, found: Iterable[FlowEntry] = ()) -> Iterable[FlowEntry]:
+        """What a switch shall hold for systems, the misses of their tables included; `found` is what it holds from
+        before. Raises TableTaken for an entry that is not in one of its owner's tables, or does not carry its
+        cookie."""
         for number, (table, entries_of) in self._owned.items():
             yield FlowEntry(number, Priority.MISS, (), goto=self.after(number), cookie=table.cookie)
-            for entry in entries_of(dpid):
-                if entry.table != number or entry.cookie & COOKIE_MASK != table.cookie:
+            entries = entries_of(dpid)
+            if entries is None:
+                entries = [entry for entry in found if entry.cookie & COOKIE_MASK == table.cookie]
+            for entry in entries:
+                if entry.table not in {number, *table.beside} or entry.cookie & COOKIE_MASK != table.cookie:
                     raise TableTaken(f"an entry of {table.name} is not in its table, or has another cookie: {entry}")
                 yield entry
 

@@ -260,6 +260,7 @@ class TableSync:
         messages: dict[Any, list[Any]] = {}
         self._add_modifies(messages, [*self._records.refreshed(), *self._relabelled(moved)])
         self._send(messages)
+        self._send_step(todo, reconcile.sender_messages, reconcile.apply_senders)
         self._send_step(todo, reconcile.closing_messages, reconcile.apply_closing)
         packet_in_meters.remove_idle(self._state, {
             dpid: tables.flows.values() for dpid, tables in self.installed.tables.items()})

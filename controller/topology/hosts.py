@@ -79,7 +79,7 @@ class Hosts(Application):
         deadline = time.monotonic() + timeout_seconds
         while ip not in self.state.hosts:
             left = deadline - time.monotonic()
-            if left <= 0 or not arp.is_host_address(ip):
+            if left <= 0 or not self.state.may_be_host(ip):
                 self._awaited.pop(ip, None)
                 raise UnknownHost(ip)
             self._probe(ip)
@@ -174,7 +174,7 @@ class Hosts(Application):
 
     def _look_for(self, ip: str, asker: PortKey, request: arp.Packet | None = None) -> None:
         """Ask for a host that packets of a port are for, unless it was just asked for or the port asks too much."""
-        if not arp.is_host_address(ip):
+        if not self.state.may_be_host(ip):
             return
         now = time.monotonic()
         if self._searches.may_search(ip, asker, now, request):
@@ -186,7 +186,7 @@ class Hosts(Application):
 
     def _heard_at(self, key: PortKey, ip: str, mac: str, is_packet: bool = True) -> None:
         port = self.state.ports.get(key)
-        if not arp.is_host_address(ip) or not arp.is_host_mac(mac) or mac == arp.CONTROLLER_MAC:
+        if not self.state.may_be_host(ip) or not arp.is_host_mac(mac) or mac == arp.CONTROLLER_MAC:
             return
         if port is None or not port.up or port.kind is PortKind.UNDETERMINED:
             if len(self._not_yet[key]) < self.state.settings.max_hosts_per_port:

@@ -47,6 +47,23 @@ def entries(state: NetworkState, dpid: str, after_sources: int) -> list[FlowEntr
     return found
 
 
+class CurrentEntries:
+    """`entries` of each switch: the same list for as long as nothing changes that it is made of."""
+
+    def __init__(self, state: NetworkState) -> None:
+        self._state = state
+        self._entries: dict[str, tuple[object, list[FlowEntry]]] = {}
+
+    def of(self, dpid: str, after_sources: int) -> list[FlowEntry]:
+        made_of = self._state.packet_in_meters.get(dpid), tuple(self._state.edge_ports(dpid)), after_sources
+        if dpid not in self._entries or self._entries[dpid][0] != made_of:
+            self._entries[dpid] = made_of, entries(self._state, dpid, after_sources)
+        return self._entries[dpid][1]
+
+    def forget(self, dpid: str) -> None:
+        self._entries.pop(dpid, None)
+
+
 def entries_for_all_ports(state: NetworkState, dpid: str, after_sources: int) -> list[FlowEntry]:
     """Those of `entries` that need not know what a port leads to."""
     present = state.packet_in_meters.get(dpid, frozenset())

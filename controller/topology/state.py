@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from controller.errors import InvalidPort, NoSuchPath, SwitchGone
@@ -21,6 +22,7 @@ from controller.policy.network.graph import Link, Network
 from controller.settings import Settings
 from controller.switches.entries import dpid_hex
 from controller.switches.transactions import Confirmations
+from controller.topology import arp
 from controller.topology.host_names import read_host_names
 from controller.topology.refusals import Refusals
 
@@ -98,6 +100,8 @@ class NetworkState:
         """The traffic classes with a queue, at switches where packets get there by `set_queue` (kernel datapath)."""
         self.packet_in_meters: dict[str, frozenset[int]] = {}
         """The meters on packets handed up that a switch has, by `controller.topology.packet_in_limits`."""
+        self.reserved: IPv4Network | None = None
+        """Addresses that are no host's: a system has other uses for them."""
         self._port_toward: dict[Link, int] = {}
 
     # --- look-ups ---
@@ -112,6 +116,10 @@ class NetworkState:
     def is_current(self, datapath: Any) -> bool:
         """Whether a connection is its switch's: it has not ended, and no newer one has taken its place."""
         return self.datapaths.get(dpid_hex(datapath.id)) is datapath
+
+    def may_be_host(self, ip: str) -> bool:
+        """Whether this can be one host's address on this fabric."""
+        return arp.is_host_address(ip) and not (self.reserved and IPv4Address(ip) in self.reserved)
 
     def is_found_out(self, dpid: str) -> bool:
         """Whether a switch is connected, and of all its ports that are up it is known where they lead."""

@@ -45,6 +45,7 @@ class Run:
                 for dpid in self.installed}
         for make, note in ((reconcile.arrival_messages, reconcile.apply_arrivals),
                            (reconcile.departure_messages, reconcile.apply_departures),
+                           (reconcile.sender_messages, reconcile.apply_senders),
                            (reconcile.closing_messages, reconcile.apply_closing)):
             for dpid, change in todo.items():
                 switch = self.network.switches[dpid]

@@ -41,7 +41,8 @@ def test_packets_cross_systems_tables_in_the_order_of_their_numbers() -> None:
     for number in (25, 22):
         registry.declare(OwnedTable(f"t{number}", number, (0x5720 + number) << 48), nothing)
     assert [registry.after(Table.SOURCES), registry.after(22), registry.after(25)] == [22, 25, Table.ROUTES]
-    assert registry.step_of(22) is Step.SENDING and registry.step_of(Table.LABELS) is Step.REACHED
+    assert registry.step_of(FlowEntry(22, 1, ())) is Step.SENDING
+    assert registry.step_of(FlowEntry(Table.LABELS, 1, ())) is Step.REACHED
 
 
 @pytest.mark.parametrize("table", [
