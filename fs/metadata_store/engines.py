@@ -16,6 +16,8 @@ from fs.store.interface import Batch
 from fs.store.leveldb import LevelDBStore
 
 REDIS_TIMEOUT_SECONDS = 10.0
+STATE_KEY = b"\0speedwell"
+"""Of what a server has to remember for itself: no client's key."""
 SCAN_COUNT = b"1000"
 
 

@@ -16,7 +16,9 @@ from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
 from fs.metadata_store.addresses import PORT, PREFIX, parse_block
 from fs.metadata_store.engines import open_engine
+from fs.metadata_store.membership import Membership
 from fs.metadata_store.ownership import Ownership
+from fs.metadata_store.peers import Peer
 from fs.metadata_store.routes import OwnerRoutes
 from fs.metadata_store.server import MetadataServer
 
@@ -30,29 +32,42 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--listen", default=f"0.0.0.0:{PORT}", metavar="HOST:PORT", help="The same port at all servers; the "
               "host must be 0.0.0.0 where requests come by the address of a key.")
 @click.option("--block", "blocks", multiple=True, metavar="CIDR", help=f"Own this part of {PREFIX}. May be repeated.")
+@click.option("--controller", metavar="URL", help="Join the metadata servers of this SDN controller, which says what "
+              "to own.")
+@click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-def command(store: str, listen: str, blocks: tuple[str, ...], fsync: bool, log_level: str) -> int:
+def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | None,
+            host: str | None, fsync: bool, log_level: str) -> int:
     """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
     it owns for this host's (as root)."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    host, port = parse_address(listen, "--listen", lowest_port=0)
+    if controller is not None and (blocks or host is None):
+        raise InvalidArgument("--controller: give --host too, and no --block" if host is None
+                              else "--block: does not go with --controller, which says what to own")
+    bound, port = parse_address(listen, "--listen", lowest_port=0)
     owned = {parse_block(text, "--block") for text in blocks}
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     engine = open_engine(store, fsync)
-    ownership = Ownership(engine, f"{host}:{port}")
+    ownership = Ownership(engine, f"{host or bound}:{port}")
     ownership.set_owned(owned)
     try:
-        server = MetadataServer((host, port), engine, ownership)
+        server = MetadataServer((bound, port), engine, ownership)
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
     routes = OwnerRoutes()
     routes.set(owned)
     threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()
-    print(f"ready {host}:{server.server_address[1]}", flush=True)
+    port = server.server_address[1]
+    membership = Membership(controller, Peer(host, port), ownership, routes) if controller and host else None
+    if membership is not None:
+        membership.start()
+    print(f"ready {host or bound}:{port}", flush=True)
     signal.sigwait(STOP_SIGNALS)
+    if membership is not None:
+        membership.stop()
     routes.set(set())
     server.shutdown()
     engine.close()

@@ -2,13 +2,15 @@
 
 A block that is to come is `incoming`: its requests are forwarded to the former owner, who still decides. `take` has
 the former owner release it, which from then on refuses; what is put now is kept here, what is not here yet is fetched
-from the former owner, one key when it is asked for and the others behind.
+from the former owner, one key when it is asked for and the others behind. The former owner forwards what still comes
+to it for a while: a SYN that nobody answers costs a second.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
@@ -16,14 +18,14 @@ from typing import NamedTuple
 
 from fs.errors import SpeedwellError, StorageFailed, reason
 from fs.metadata_store.addresses import address_of, block_of
-from fs.metadata_store.engines import Engine
+from fs.metadata_store.engines import STATE_KEY, Engine
 from fs.metadata_store.peers import Peer, call_peer
 from fs.metadata_store.wire import Refused
 
-log = logging.getLogger(__name__)
-
 KEY_LOCKS = 256
 KEYS_AT_ONCE = 500
+FORWARD_SECONDS = 10.0
+"""For so long after a move the former owner forwards."""
 
 
 class NotMine(SpeedwellError):
@@ -31,7 +33,8 @@ class NotMine(SpeedwellError):
 
 
 class Holding(NamedTuple):
-    """Where the records of a block are: `former` has all of them while the block is incoming, else perhaps some."""
+    """Where the records of a block are. One that is not owned is `former`'s, to whom requests are forwarded; of one
+    that is owned, `former` perhaps has some records."""
 
     block: IPv4Network
     former: Peer | None
@@ -47,8 +50,10 @@ class Ownership:
         self._lock = threading.Lock()
         self._owned: set[IPv4Network] = set()
         self._fetching: dict[IPv4Network, Peer] = {}
-        self._incoming: dict[IPv4Network, Peer] = {}
-        self._leaving: dict[IPv4Network, str] = {}
+        self._incoming: dict[IPv4Network, Peer | None] = {}
+        self._leaving: dict[IPv4Network, Peer] = {}
+        self._gone: dict[IPv4Network, tuple[Peer, float]] = {}
+        """To whom blocks went lately, and until when what comes for them is forwarded."""
         self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
 
     # --- what is whose ---
@@ -64,47 +69,91 @@ class Ownership:
             return sorted(self._incoming)
 
     @property
+    def answered(self) -> set[IPv4Network]:
+        """All blocks for which this server has something to say: those that it owns, gets, and had until lately."""
+        now = time.monotonic()
+        with self._lock:
+            self._gone = {block: gone for block, gone in self._gone.items() if gone[1] > now}
+            return {*self._owned, *self._incoming, *self._leaving, *self._gone}
+
+    @property
     def fetching(self) -> list[IPv4Network]:
         """Owned blocks of which not all records are here yet."""
         with self._lock:
             return sorted(self._fetching)
 
-    def set_owned(self, blocks: Iterable[IPv4Network]) -> None:
+    @property
+    def fetching_from(self) -> dict[IPv4Network, Peer]:
+        with self._lock:
+            return dict(self._fetching)
+
+    def set_owned(self, blocks: Iterable[IPv4Network], fetching: Mapping[IPv4Network, Peer] | None = None) -> None:
         """These are this server's, whatever it owned before."""
         with self._lock:
             self._owned = set(collapse_addresses(blocks))
+            self._fetching = dict(fetching or {})
 
-    def set_moves(self, incoming: Mapping[IPv4Network, Peer], leaving: Mapping[IPv4Network, str]) -> None:
-        """Blocks that are to come, and from whom; those that are to go, and the address of who may take them."""
+    def restrict(self, blocks: Iterable[IPv4Network]) -> None:
+        """Give up what is owned beside these."""
+        allowed = list(blocks)
         with self._lock:
+            kept = set(common(self._owned, allowed))
+            is_other = kept != self._owned
+            self._owned = set(collapse_addresses(kept))
+        if is_other:
+            self._remember()
+
+    def set_moves(self, incoming: Mapping[IPv4Network, Peer | None], leaving: Mapping[IPv4Network, Peer]) -> None:
+        """Blocks that are to come, and from whom, if anybody has records; those that are to go, and who may take
+        them."""
+        until = time.monotonic() + FORWARD_SECONDS
+        with self._lock:
+            self._gone |= {block: (peer, until) for block, peer in self._leaving.items() if block not in leaving}
             self._incoming = {block: former for block, former in incoming.items()
                               if not any(block.subnet_of(owned) for owned in self._owned)}
             self._leaving = dict(leaving)
 
+    def recall(self) -> tuple[list[IPv4Network], dict[IPv4Network, Peer]]:
+        """What was owned, and being fetched, when the process before ended. Raises StorageFailed."""
+        text = self._engine.get(STATE_KEY)
+        state = json.loads(text) if text else {"owned": [], "fetching": {}}
+        return (list(map(IPv4Network, state["owned"])),
+                {IPv4Network(block): Peer(*former) for block, former in state["fetching"].items()})
+
+    def _remember(self) -> None:
+        with self._lock:
+            state = {"owned": list(map(str, sorted(self._owned))),
+                     "fetching": {str(block): list(former) for block, former in self._fetching.items()}}
+        self._engine.put(STATE_KEY, json.dumps(state).encode())
+
     # --- requests ---
 
-    def get(self, key: bytes) -> bytes | None:
-        """Raises NotMine, StorageFailed."""
-        with self._key(key) as holding:
+    def get(self, key: bytes, asker: str = "") -> bytes | None:
+        """What comes from the `asker`'s address is not forwarded there. Raises NotMine, StorageFailed."""
+        with self._key(key, asker) as holding:
             value = self._engine.get(key) if holding.is_owned else None
-            if value is None and holding.former is not None:
+            if value is None and (holding.former is not None or not holding.is_owned):
                 value = _bytes(self._ask(holding, b"GET" if not holding.is_owned else b"FETCH", key))
                 if value is not None and holding.is_owned:
                     self._engine.put(key, value)
             return value
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Raises NotMine, StorageFailed."""
-        with self._key(key) as holding:
+    def put(self, key: bytes, value: bytes, asker: str = "") -> None:
+        """As `get`."""
+        with self._key(key, asker) as holding:
             if holding.is_owned:
                 self._engine.put(key, value)
             else:
                 self._ask(holding, b"SET", key, value)
 
     @contextmanager
-    def _key(self, key: bytes) -> Iterator[Holding]:
+    def _key(self, key: bytes, asker: str) -> Iterator[Holding]:
         with self._key_locks[hash(key) % KEY_LOCKS]:
-            yield self._holding(address_of(key))
+            holding = self._holding(address_of(key))
+            if holding.is_owned or holding.former is None or holding.former.host != asker:
+                yield holding
+                return
+        raise NotMine(f"NOTMINE {holding.block} is not {self._name}'s")
 
     def _holding(self, address: IPv4Address) -> Holding:
         with self._lock:
@@ -113,16 +162,21 @@ class Ownership:
                 return Holding(block, self._fetching[fetching] if fetching else None, True)
             if block := block_of(address, self._incoming):
                 return Holding(block, self._incoming[block], False)
+            if block := block_of(address, self._leaving):
+                return Holding(block, self._leaving[block], False)
+            if block := block_of(address, self._gone):
+                return Holding(block, self._gone[block][0], False)
         raise NotMine(f"NOTMINE {address} is not within the blocks that {self._name} owns")
 
     def _ask(self, holding: Holding, *parts: bytes) -> object:
-        assert holding.former is not None
+        if holding.former is None:
+            raise NotMine(f"NOTMINE {holding.block} is on its way to {self._name}")
         try:
             return call_peer(holding.former, *parts)
         except Refused as error:
             raise NotMine(str(error)) from None
         except (OSError, EOFError, SpeedwellError) as error:
-            raise StorageFailed(f"{holding.former}, who owned {holding.block} before, does not answer: "
+            raise StorageFailed(f"{holding.former}, who has {holding.block} too, does not answer: "
                                 f"{reason(error)}") from None
 
     # --- moves: the new owner's part ---
@@ -131,11 +185,14 @@ class Ownership:
         """An incoming block is this server's from now on. Raises StorageFailed, NotMine: it is not."""
         with self._lock:
             former = self._incoming[block]
-        self._ask(Holding(block, former, False), b"RELEASE", str(block).encode())
+        if former is not None:
+            self._ask(Holding(block, former, False), b"RELEASE", str(block).encode())
         with self._lock:
             self._incoming.pop(block, None)
-            self._fetching[block] = former
+            if former is not None:
+                self._fetching[block] = former
             self._owned = set(collapse_addresses([*self._owned, block]))
+        self._remember()
 
     def fetch(self, block: IPv4Network) -> None:
         """Bring what the former owner still has of a block. Raises StorageFailed: try again later."""
@@ -153,15 +210,17 @@ class Ownership:
                 self._ask(holding, b"FORGET", key)
         with self._lock:
             self._fetching.pop(block, None)
+        self._remember()
 
     # --- moves: the former owner's part ---
 
     def release(self, block: IPv4Network, peer: str) -> None:
         """The one at `peer` owns a block from now on: no put of it is under way any more. Raises NotMine."""
         with self._lock:
-            if self._leaving.get(block) != peer:
+            if block not in self._leaving or self._leaving[block].host != peer:
                 raise NotMine(f"NOTMINE {block} of {self._name} is not for {peer} to take")
             self._owned = set(without(self._owned, block))
+        self._remember()
         for lock in self._key_locks:
             with lock:
                 pass
@@ -171,8 +230,17 @@ class Ownership:
         address = address_of(key)
         with self._lock:
             block = block_of(address, self._leaving)
-            if block is None or self._leaving[block] != peer or block_of(address, self._owned):
+            if block is None or self._leaving[block].host != peer or block_of(address, self._owned):
                 raise NotMine(f"NOTMINE {address} was not handed over to {peer}")
+
+
+def common(blocks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> Iterator[IPv4Network]:
+    """What is in both of two lists of disjoint blocks."""
+    allowed = list(others)
+    for block in blocks:
+        for other in allowed:
+            if block.overlaps(other):
+                yield max(block, other, key=lambda each: each.prefixlen)
 
 
 def without(blocks: Iterable[IPv4Network], taken: IPv4Network) -> Iterator[IPv4Network]:

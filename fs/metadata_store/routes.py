@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fs.errors import NotPermitted, StorageFailed
+from fs.errors import InvalidArgument, NotPermitted, StorageFailed
 from fs.metadata_store.addresses import GATEWAY_IP, GATEWAY_MAC, PREFIX
 
 LOCAL_TABLE = 255
-_ABSENT = 3     # ESRCH
+_PERMANENT, _ONLINK = 0x80, 4
 
 
 class OwnerRoutes:
@@ -49,14 +51,21 @@ class OwnerRoutes:
         try:
             kernel.route(verb, dst=str(block), oif=loopback, table=LOCAL_TABLE, type="local", scope="host", family=2)
         except NetlinkError as error:
-            if not (verb == "del" and error.code == _ABSENT):
+            if not (verb == "del" and error.code == errno.ESRCH):
                 raise StorageFailed(f"cannot {verb} the local route to {block}: {error}") from None
 
 
 def lead_to_switch(interface: str, source: str) -> None:
     """Have this namespace send requests for keys out of an interface, from the host's own address, to the gateway
-    that nobody is: its switch takes them by their destination."""
+    that nobody is: its switch takes them by their destination. Raises InvalidArgument, NotPermitted."""
     with IPRoute() as kernel:
-        index = kernel.link_lookup(ifname=interface)[0]
-        kernel.neigh("replace", dst=GATEWAY_IP, lladdr=GATEWAY_MAC, ifindex=index, state=0x80)
-        kernel.route("replace", dst=str(PREFIX), gateway=GATEWAY_IP, oif=index, flags=4, prefsrc=source)
+        found = kernel.link_lookup(ifname=interface)
+        if not found:
+            raise InvalidArgument(f"there is no interface {interface}")
+        try:
+            kernel.neigh("replace", dst=GATEWAY_IP, lladdr=GATEWAY_MAC, ifindex=found[0], state=_PERMANENT)
+            kernel.route("replace", dst=str(PREFIX), gateway=GATEWAY_IP, oif=found[0], flags=_ONLINK, prefsrc=source)
+        except NetlinkError as error:
+            kind = NotPermitted if error.code == errno.EPERM else InvalidArgument
+            raise kind(f"cannot set the route to {PREFIX} from {source} by {interface}: {os.strerror(error.code)}"
+                       ) from None

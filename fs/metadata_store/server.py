@@ -12,7 +12,7 @@ from itertools import islice
 
 from fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
 from fs.metadata_store.addresses import parse_block
-from fs.metadata_store.engines import Engine
+from fs.metadata_store.engines import STATE_KEY, Engine
 from fs.metadata_store.ownership import NotMine, Ownership
 from fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, encode, encode_bulk, encode_error, read_request
 
@@ -93,10 +93,10 @@ class _Session(socketserver.StreamRequestHandler):
         return encode(*(str(block).encode() for block in self.server.ownership.owned))
 
     def _get(self, key: bytes) -> bytes:
-        return encode_bulk(self.server.ownership.get(_key(key)))
+        return encode_bulk(self.server.ownership.get(_key(key), self.client_address[0]))
 
     def _set(self, key: bytes, value: bytes) -> bytes:
-        self.server.ownership.put(_key(key), value)
+        self.server.ownership.put(_key(key), value, self.client_address[0])
         return OK
 
     # --- for other servers ---
@@ -109,7 +109,7 @@ class _Session(socketserver.StreamRequestHandler):
         if not most.isdigit() or int(most) > MAX_VALUE_BYTES:
             raise InvalidArgument(f"KEYS: {most[:32]!r} is no number of keys")
         keys = islice(self.server.engine.keys_in(parse_block(_text(block), "KEYS")), int(most))
-        return encode(*dict.fromkeys(keys))
+        return encode(*(key for key in dict.fromkeys(keys) if key != STATE_KEY))
 
     def _fetch(self, key: bytes) -> bytes:
         self.server.ownership.handed_over(self.client_address[0], key)
@@ -131,6 +131,8 @@ COMMANDS: dict[bytes, tuple[int, Callable[..., bytes]]] = {
 def _key(key: bytes) -> bytes:
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise InvalidArgument(f"a key of {len(key)} bytes: 1 to {MAX_KEY_BYTES} are taken")
+    if key == STATE_KEY:
+        raise InvalidArgument(f"the key {key!r} is the server's own")
     return key
 
 
