@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -78,6 +79,8 @@ class FabricSettings(BaseModel):
     placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     shaped: bool = True
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
+    metadata_stores: int = Field(default=0, ge=0)
+    """How many hosts run a metadata server, the first of each rack before the second ones."""
     coflows: CoflowPolicy | None = None
     """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
@@ -98,6 +101,9 @@ class FabricSettings(BaseModel):
                                  f"{', '.join(sorted(names)[:6])} ...")
             if not mountpoint.is_absolute():
                 raise ValueError(f"mounts: {mountpoint} must be an absolute path")
+        if self.metadata_stores > len(self.fabric.hosts):
+            raise ValueError(f"metadata_stores: {self.metadata_stores} servers need as many hosts, there are "
+                             f"{len(self.fabric.hosts)}")
         if len(set(self.mounts.values())) < len(self.mounts):
             raise ValueError("mounts: two hosts cannot share one mount point")
         if self.placement_measurements == "heartbeats" and self.coflows is None:
@@ -143,6 +149,9 @@ class FabricCluster:
         wait_for_hosts(CONTROLLER_URL, self.network)
         progress("waiting until the nameserver hears every dataserver")
         wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
+        if self.metadata_hosts:
+            progress(f"starting {len(self.metadata_hosts)} metadata servers")
+            self.processes.start_together([self._metadata_store(name) for name in self.metadata_hosts])
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)
@@ -168,13 +177,16 @@ class FabricCluster:
         mounted = [f"mount-{host}" for host, mountpoint in self.settings.mounts.items()
                    if f"mount-{host}" in running or mounts.is_dead(mountpoint)]
         return [*etcd_names(self.settings.nameservers), "controller", *nameserver_names(self.settings.nameservers),
-                *(f"dataserver-{host.name}" for host in self.settings.fabric.hosts), *mounted]
+                *(f"dataserver-{host.name}" for host in self.settings.fabric.hosts),
+                *(f"metadata-{name}" for name in self.metadata_hosts), *mounted]
 
     def command_again(self, name: str) -> Command:
         """The command of a service that ended."""
         role, _, host = name.partition("-")
         if role == "dataserver":
             return self._dataserver(host)
+        if role == "metadata":
+            return self._metadata_store(host)
         if role == "mount":
             return self._mount(host, self.settings.mounts[host])
         commands = [*etcd_commands(self.settings.directory, MACHINE, self._etcd_members), self._controller(),
@@ -194,6 +206,7 @@ class FabricCluster:
             "nameserver": self.nameserver,
             "environment": self.environment,
             "hosts_file": str(self.emulation.hosts_file),
+            "metadata_stores": self.metadata_hosts,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
             "switches": {switch.name: {"pid": self.emulation.switch_pid(switch.name),
                                        "management_ip": switch.management_ip}
@@ -269,6 +282,22 @@ class FabricCluster:
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), env=self.environment)
 
+    @property
+    def metadata_hosts(self) -> list[str]:
+        """The hosts with a metadata server."""
+        racks: dict[str, list[str]] = {}
+        for host in self.settings.fabric.hosts:
+            racks.setdefault(self.settings.fabric.edge_switch_of(host).name, []).append(host.name)
+        turns = [name for turn in zip_longest(*racks.values()) for name in turn if name is not None]
+        return turns[:self.settings.metadata_stores]
+
+    def _metadata_store(self, name: str) -> Command:
+        return Command(f"metadata-{name}", [
+            program("speedwell-metadata-store"), "--controller", CONTROLLER_URL,
+            "--host", self.settings.fabric.host(name).ip,
+            "--store", f"leveldb:{self.settings.directory / 'metadata' / name}",
+        ], prefix=self._inside(name))
+
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
@@ -289,7 +318,7 @@ class FabricCluster:
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
                 directory.rmdir()
         number = self.settings.nameservers
-        for part in ("data", *nameserver_names(number), *etcd_names(number)):
+        for part in ("data", "metadata", *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
         self._coflow_key.unlink(missing_ok=True)
 

@@ -111,6 +111,8 @@ class Settings(BaseModel):
 
     default_capacity_bps: Annotated[float, Field(ge=1e3, le=1e15)] = 1e9
     """For a port whose switch tells neither by OVSDB nor by OpenFlow how fast it is."""
+    metadata_entries: Annotated[int, Field(ge=16, le=1 << 20)] = 2048
+    """How many entries metadata servers may cost each switch; what needs more is refused."""
     ovsdb_port: Annotated[int, Field(ge=1, le=65535)] = 6640
     ovsdb_interval_seconds: Seconds = 30.0
 

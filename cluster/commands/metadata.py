@@ -43,6 +43,19 @@ def put(key: str, value: str, port: int) -> None:
 
 
 @metadata.command()
+@click.argument("interface")
+@click.argument("address")
+def route(interface: str, address: str) -> None:
+    """Have this host send requests for keys out of INTERFACE, from its own ADDRESS (as root).
+
+    The hosts of an emulated fabric do so already.
+    """
+    from fs.metadata_store.routes import lead_to_switch
+
+    lead_to_switch(interface, address)
+
+
+@metadata.command()
 @click.argument("key")
 def address(key: str) -> None:
     """Show to which address requests for KEY go."""

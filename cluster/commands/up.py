@@ -44,6 +44,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
+@click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
+              "server, which the network finds by the hash of a key.")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--fsync", type=click.Choice(["always", "fsync", "never"]), help="When bytes are forced to the disks: "
@@ -55,7 +57,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, placement_policy: str | None,
-       dataservers: int | None, nameservers: int | None, replication: int | None, chunk_size: int | None,
+       dataservers: int | None, nameservers: int | None, metadata_stores: int | None,
+       replication: int | None, chunk_size: int | None,
        fsync: str | None, min_replicas: int | None, metrics: bool, as_json: bool) -> None:
     """Start an installation.
 
@@ -77,10 +80,10 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
-                                      **shared}, as_json)
+                                      "metadata_stores": metadata_stores, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
-                       ("--placement-policy", placement_policy)):
+                       ("--placement-policy", placement_policy), ("--metadata-stores", metadata_stores)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:

@@ -10,7 +10,13 @@ from topo import network_namespace
 from topo.emulation import processes
 from topo.emulation.errors import EmulationError
 from topo.emulation.management import NODE_INTERFACE
-from topo.fabric.addresses import FABRIC_NETWORK, MANAGEMENT_NETWORK
+from topo.fabric.addresses import (
+    FABRIC_NETWORK,
+    KEY_GATEWAY,
+    KEY_GATEWAY_MAC,
+    KEY_NETWORK,
+    MANAGEMENT_NETWORK,
+)
 
 _DISCARD_PORT = 9
 
@@ -70,7 +76,9 @@ def set_up_host(name: str, pid: int, *, address: str, management_address: str, t
     a userspace switch would forward what the sender's kernel left for the network card to fill in.
     """
     links = [*_management(management_address), f"addr add {address}/{FABRIC_NETWORK.prefixlen} dev eth0",
-             "link set eth0 up"]
+             "link set eth0 up",
+             f"neigh replace {KEY_GATEWAY} lladdr {KEY_GATEWAY_MAC} nud permanent dev eth0",
+             f"route add {KEY_NETWORK} via {KEY_GATEWAY} dev eth0 onlink src {address}"]
     script = f"""set -e
 {_NO_IPV6}
 echo 1 > /proc/sys/net/ipv4/conf/all/arp_notify

@@ -9,6 +9,9 @@ from ipaddress import IPv4Network
 FABRIC_NETWORK = IPv4Network("10.0.0.0/8")
 MANAGEMENT_NETWORK = IPv4Network("10.255.0.0/16")
 MACHINE_ADDRESS = "10.255.0.1"
+KEY_NETWORK = IPv4Network("100.64.0.0/10")
+"""Addresses of metadata keys, which are no host's: a request goes to a gateway that nobody is."""
+KEY_GATEWAY, KEY_GATEWAY_MAC = "169.254.100.64", "02:53:70:64:00:40"
 
 MAX_PODS = 255  # pod 255 would be the management network
 MAX_RACKS_PER_POD = 256

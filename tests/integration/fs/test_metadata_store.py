@@ -26,11 +26,11 @@ class Site:
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> "Site":
-        _run("ip", "netns", "add", self._namespace("router"))
+        _run("ip", "netns", "add", self.namespace("router"))
         for number, name in enumerate(self.names, 1):
-            _run("ip", "netns", "add", self._namespace(name))
+            _run("ip", "netns", "add", self.namespace(name))
             _run(*self.inside("router"), "ip", "link", "add", f"to{number}", "type", "veth", "peer", "name",
-                 "eth0", "netns", self._namespace(name))
+                 "eth0", "netns", self.namespace(name))
             for namespace, link, last in (("router", f"to{number}", 1), (name, "eth0", 2)):
                 _run(*self.inside(namespace), "ip", "addr", "add", f"10.77.{number}.{last}/24", "dev", link)
                 _run(*self.inside(namespace), "ip", "link", "set", link, "up")
@@ -43,16 +43,29 @@ class Site:
             process.kill()
             process.wait()
         for name in ("router", *self.names):
-            subprocess.run(["ip", "netns", "del", self._namespace(name)], check=False)
+            subprocess.run(["ip", "netns", "del", self.namespace(name)], check=False)
 
-    def _namespace(self, name: str) -> str:
+    def namespace(self, name: str) -> str:
         return f"{self.mark}-{name}"
 
     def inside(self, name: str) -> list[str]:
-        return ["nsenter", f"--net=/run/netns/{self._namespace(name)}"]     # ip netns exec fails in a chroot
+        return ["nsenter", f"--net=/run/netns/{self.namespace(name)}"]     # ip netns exec fails in a chroot
 
     def host(self, name: str) -> str:
         return f"10.77.{self.names.index(name) + 1}.2"
+
+    def gateway(self, name: str) -> str:
+        """The router's address on the way to a name."""
+        return f"10.77.{self.names.index(name) + 1}.1"
+
+    def unroute(self, block: str) -> None:
+        _run(*self.inside("router"), "ip", "route", "del", block)
+
+    def start_client(self, code: str, name: str, *arguments: str) -> subprocess.Popen[str]:
+        """A program that has `client`, a MetadataClient."""
+        begin = "from fs.metadata_store.client import *\nclient = MetadataClient(timeout_seconds=20)\n"
+        return subprocess.Popen([*self.inside(name), sys.executable, "-c", begin + code, *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def route(self, block: str, name: str) -> None:
         _run(*self.inside("router"), "ip", "route", "replace", block, "via", self.host(name))

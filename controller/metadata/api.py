@@ -1,0 +1,118 @@
+"""`/v1/metadata`: servers, blocks and what they cost, in the words of the interface."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from controller.errors import UnknownHost, UnknownSwitch
+from controller.metadata import models
+from controller.metadata.book import (
+    SILENT_SECONDS,
+    MetadataBook,
+    MetadataServerRefused,
+    Phase,
+    Server,
+    UnknownMetadataServer,
+)
+from controller.metadata.models import prefix_of, text_of
+from controller.metadata.steering import role_of
+from controller.policy.metadata.blocks import SPACE, size
+from controller.rest.fields import DpidInput, Ipv4
+from controller.rest.routes import route
+from controller.switches.entries import FlowEntry
+from controller.topology.state import NetworkState
+
+SOON_SECONDS, LATER_SECONDS = 0.1, 1.0
+Lost = Annotated[bool, Field(description="It does not come back, and its records are lost: others get its blocks, "
+                             "empty, at once.")]
+
+
+class MetadataService(Protocol):
+    """What these routes need of the application."""
+
+    book: MetadataBook
+
+    def announce(self, said: Server) -> None: ...
+
+    def remove(self, host: str, lost: bool) -> None: ...
+
+    def entries(self, dpid: str) -> list[FlowEntry]: ...
+
+
+class MetadataApi:
+    def __init__(self, service: MetadataService, state: NetworkState) -> None:
+        self._service = service
+        self._state = state
+
+    @route("POST", "/v1/metadata/servers", summary="A metadata server is there", tag="metadata",
+           request=models.Announcement, response=models.Orders, problems=[UnknownHost, MetadataServerRefused])
+    def announce(self, body: models.Announcement) -> models.Orders:
+        """The first time, it joins. The answer says which blocks come and go; it does what it is told and announces
+        itself again after `again_seconds`. One that is silent for 3 s keeps its blocks, because nobody else has its
+        records."""
+        self._service.announce(Server(
+            body.host, body.port, body.id, time.monotonic(), tuple(map(prefix_of, body.owned)),
+            tuple(map(prefix_of, body.ready)), {prefix_of(each.block): each.host for each in body.fetching}))
+        book, host = self._service.book, body.host
+        moves = [each for each in book.transfers if host in (each.source, each.target)]
+        return models.Orders(
+            may_own=None if book.layout is None else list(map(text_of, book.may_own(host))),
+            incoming=[models.Incoming(block=text_of(each.block), host=each.source, port=body.port if each.source else
+                                      None, take=each.phase >= Phase.TAKING)
+                      for each in moves if each.target == host],
+            leaving=[models.Leaving(block=text_of(each.block), host=each.target)
+                     for each in moves if each.source == host],
+            again_seconds=SOON_SECONDS if moves or book.layout is None else LATER_SECONDS)
+
+    @route("DELETE", "/v1/metadata/servers/{host}", summary="A metadata server is to leave", tag="metadata",
+           status=204, problems=[UnknownMetadataServer, MetadataServerRefused], query=("lost",))
+    def remove(self, host: Ipv4, lost: Lost = False) -> None:
+        """Its blocks go to the others with their records; once it is not listed any more it can be stopped."""
+        self._service.remove(host, lost)
+
+    @route("GET", "/v1/metadata/servers", summary="The metadata servers", tag="metadata",
+           response=models.MetadataServers)
+    def list_servers(self) -> models.MetadataServers:
+        book, now = self._service.book, time.monotonic()
+        found = []
+        for host, server in sorted(book.servers.items()):
+            blocks = book.blocks.get(host, ())
+            silent_seconds = now - server.heard_at
+            found.append(models.MetadataServer(
+                host=host, host_name=self._state.name_of(host), port=server.port, blocks=list(map(text_of, blocks)),
+                share=sum(map(size, blocks)) / size(SPACE), silent_seconds=silent_seconds,
+                state="leaving" if server.is_leaving else "silent" if silent_seconds > SILENT_SECONDS
+                else "busy" if blocks else "idle"))
+        shares = [server.share for server in found]
+        return models.MetadataServers(servers=found, is_settled=book.layout is not None,
+                                      busiest_over_mean=max(shares) * len(shares) / sum(shares) if sum(shares)
+                                      else None)
+
+    @route("GET", "/v1/metadata/blocks", summary="Who owns which keys", tag="metadata",
+           response=models.MetadataBlocks)
+    def list_blocks(self) -> models.MetadataBlocks:
+        book = self._service.book
+        owned = [(block, host) for host, blocks in book.blocks.items() for block in blocks]
+        owned += [(hole, None) for hole in book.holes]      # type: ignore[misc]
+        found = [(block, host, None) for block, host in owned]
+        found += [(each.block, each.source, each) for each in book.transfers]      # type: ignore[misc]
+        return models.MetadataBlocks(blocks=[models.MetadataBlock(
+            block=text_of(block), host=host, host_name=self._state.name_of(host) if host else None,
+            moving_to=move.target if move else None, phase=move.phase.name.lower() if move else None)
+            for block, host, move in sorted(found, key=lambda each: each[0])])
+
+    @route("GET", "/v1/metadata/tables/{dpid}", summary="What metadata servers cost a switch", tag="metadata",
+           response=models.MetadataTables, problems=[UnknownSwitch])
+    def get_tables(self, dpid: DpidInput) -> models.MetadataTables:
+        if dpid not in self._state.switches:
+            raise UnknownSwitch(dpid)
+        entries = self._service.entries(dpid)
+        roles = Counter(map(role_of, entries))
+        return models.MetadataTables(
+            dpid=dpid, switch_name=self._state.name_of(dpid), servers=roles["servers"], racks=roles["racks"],
+            pods=roles["pods"], sources=roles["sources"], fixed=roles["fixed"], total=len(entries),
+            limit=self._state.settings.metadata_entries)

@@ -1,0 +1,119 @@
+"""Steers requests for keys to the metadata servers that own them. `/v1/metadata` is in `api`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+from controller.application import Application
+from controller.metadata.api import MetadataApi
+from controller.metadata.book import SILENT_SECONDS, MetadataBook, MetadataServerRefused, Server
+from controller.metadata.metrics import MetadataMetrics
+from controller.metadata.steering import TABLE, Steering
+from controller.policy.errors import MetadataError, TableFull
+from controller.policy.metadata.blocks import SPACE, Node, nodes_above
+from controller.policy.network.prefixes import Prefix
+from controller.rest import RestApplication
+from controller.services import Services
+from controller.switches.entries import FlowEntry
+from controller.tables.forwarding import Forwarding
+from controller.topology.hosts import Hosts
+from controller.topology.state import NetworkState
+
+STEP_SECONDS = 0.05
+STEP_PATIENCE_SECONDS = 60.0
+SYNC_SECONDS = 10.0
+RESERVED = IPv4Network(SPACE)
+
+
+class Metadata(Application):
+    """Has `Forwarding` keep the entries, and tells servers which blocks to take and to leave."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._state = services.get(NetworkState)
+        rest = services.get(RestApplication)
+        self.book = MetadataBook(self._above, self._require_space, time.monotonic())
+        self._metrics = MetadataMetrics(rest.metrics)
+        self._metrics.servers.set_function(lambda: len(self.book.servers))
+        self._metrics.silent.set_function(lambda: sum(
+            time.monotonic() - server.heard_at > SILENT_SECONDS for server in self.book.servers.values()))
+        self._metrics.moving.set_function(lambda: len(self.book.transfers))
+        self._steering: tuple[tuple[int, int], Steering] | None = None
+        self._planned_version = 0
+        rest.register(MetadataApi(self, self._state))
+
+    def start(self) -> None:
+        self._hosts = self.services.get(Hosts)
+        self._forwarding = self.services.get(Forwarding)
+        self._forwarding.own_table(TABLE, self._entries)
+        super().start()
+        self.loops.run("metadata moves", self._go_on, every_seconds=STEP_SECONDS,
+                       patience_seconds=STEP_PATIENCE_SECONDS)
+
+    # --- for the interface ---
+
+    def announce(self, said: Server) -> None:
+        """A server is there. Raises UnknownHost, MetadataServerRefused."""
+        if self._state.reserved is None:
+            if taken := next((ip for ip in self._state.hosts if IPv4Address(ip) in RESERVED), None):
+                raise self._refused(f"host {taken} has an address within {RESERVED}, where those of keys are",
+                                    said.host)
+            self._state.reserved = RESERVED
+        self._hosts.locate(said.host)
+        try:
+            self.book.announced(said)
+        except MetadataError as error:
+            raise self._refused(str(error), said.host) from None
+
+    def remove(self, host: str, lost: bool) -> None:
+        """A server is to leave. Raises UnknownMetadataServer, MetadataServerRefused."""
+        try:
+            self.book.left(host, lost)
+        except MetadataError as error:
+            raise self._refused(str(error), host) from None
+
+    def entries(self, dpid: str) -> list[FlowEntry]:
+        """What one switch shall have."""
+        return self._current().entries(dpid)
+
+    def _refused(self, message: str, host: str) -> MetadataServerRefused:
+        self._metrics.refused.inc()
+        return MetadataServerRefused(message, host=host)
+
+    # --- tables ---
+
+    def _entries(self, dpid: str) -> Iterable[FlowEntry] | None:
+        return None if self.book.layout is None else self.entries(dpid)
+
+    def _current(self) -> Steering:
+        key = self.book.version, self._state.network.version
+        if self._steering is None or self._steering[0] != key:
+            self._steering = key, self._steer(self.book.blocks, self.book.senders)
+        return self._steering[1]
+
+    def _steer(self, blocks: Mapping[str, Sequence[Prefix]], senders: Mapping[str, Sequence[Prefix]]) -> Steering:
+        hosts = self._state.hosts
+        places = {server: hosts[server] for server in (*blocks, *senders) if server in hosts}
+        return Steering(blocks, senders, places, frozenset(self._state.edge_switches()), self._state.switch_ports(),
+                        self._forwarding.planner.default_route)
+
+    def _require_space(self, blocks: Mapping[str, Sequence[Prefix]]) -> None:
+        """Raises TableFull, which names a switch that would have more entries than it may."""
+        steering, limit = self._steer(blocks, blocks), self._state.settings.metadata_entries
+        for dpid in self._state.datapaths:
+            if (count := len(steering.entries(dpid))) > limit:
+                raise TableFull(self._state.name_of(dpid), count, limit)
+
+    def _above(self, hosts: Sequence[str]) -> Mapping[str, tuple[Node, ...]]:
+        return nodes_above(self._state.network, [host for host in hosts if host in self._state.network])
+
+    def _go_on(self) -> None:
+        self.book.go_on(time.monotonic())
+        if (version := self.book.version) != self._planned_version:
+            self._planned_version = version
+            self._forwarding.plan_systems_tables()
+        if self.book.synced_version < version and self._forwarding.wait_until_synced(SYNC_SECONDS) \
+                and self._forwarding.is_in_force:
+            self.book.synced_version = version

@@ -1,0 +1,117 @@
+"""What `/v1/metadata` takes and gives."""
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from controller.policy.metadata.blocks import SPACE
+from controller.policy.network.prefixes import Prefix
+from controller.rest.fields import Dpid, InputModel, Ipv4, NodeName, OutputModel, Port
+
+MOST_BLOCKS = 4096
+
+
+def _block(text: str) -> str:
+    network = IPv4Network(text)
+    space = IPv4Network((SPACE[0], SPACE[1]))
+    if not network.subnet_of(space):
+        raise ValueError(f"{text} is not within {space}")
+    return str(network)
+
+
+Cidr = Annotated[str, AfterValidator(_block), Field(description="Addresses of keys, such as 100.64.0.0/12.")]
+Cidrs = Annotated[list[Cidr], Field(max_length=MOST_BLOCKS)]
+
+
+class Fetching(InputModel):
+    """A block of which its former owner has records that are still to be fetched."""
+
+    block: Cidr
+    host: Ipv4
+
+
+class Announcement(InputModel):
+    """A metadata server says what it is about. It does so again and again."""
+
+    host: Ipv4
+    port: Port
+    id: str = Field(min_length=1, max_length=64, description="Of the process: another one at the same host is "
+                    "refused while this one is alive.")
+    owned: Cidrs = Field(default=[], description="Blocks whose records it has: also those of before its restart.")
+    ready: Cidrs = Field(default=[], description="Blocks of `incoming` for which it has routes.")
+    fetching: list[Fetching] = Field(default=[], max_length=MOST_BLOCKS)
+
+
+class Incoming(OutputModel):
+    block: str
+    host: Ipv4 | None = Field(description="Who owned it before; null: nobody has records of it.")
+    port: Port | None
+    take: bool = Field(description="All tables lead here: take it from the former owner. Before, forward.")
+
+
+class Leaving(OutputModel):
+    block: str
+    host: Ipv4 = Field(description="Who may take it.")
+
+
+class Orders(OutputModel):
+    """What an announced server is to do."""
+
+    may_own: list[str] | None = Field(description="It gives up what it owns beside these; null: not known yet, "
+                                      "because the controller has just started.")
+    incoming: list[Incoming]
+    leaving: list[Leaving]
+    again_seconds: float = Field(description="When it is to announce itself again.")
+
+
+class MetadataServer(OutputModel):
+    host: Ipv4
+    host_name: NodeName
+    port: Port
+    blocks: list[str] = Field(description="Those whose requests are sent to it.")
+    share: float = Field(description="Of all keys.")
+    silent_seconds: float
+    state: Literal["idle", "busy", "silent", "leaving"]
+
+
+class MetadataServers(OutputModel):
+    servers: list[MetadataServer]
+    is_settled: bool = Field(description="false: the controller has just started, and servers tell what they own.")
+    busiest_over_mean: float | None
+
+
+class MetadataBlock(OutputModel):
+    block: str
+    host: Ipv4 | None = Field(description="null: nobody owns it, and its requests are not answered.")
+    host_name: NodeName | None
+    moving_to: Ipv4 | None
+    phase: str | None
+
+
+class MetadataBlocks(OutputModel):
+    blocks: list[MetadataBlock] = Field(description="In the order of their addresses; together they are all of them.")
+
+
+class MetadataTables(OutputModel):
+    """The entries that metadata servers cost a switch."""
+
+    dpid: Dpid
+    switch_name: NodeName
+    servers: int = Field(description="Blocks of servers at this switch.")
+    racks: int = Field(description="Blocks by rack, at an aggregation switch.")
+    pods: int = Field(description="Blocks by pod, at a client's switch.")
+    sources: int = Field(description="Blocks from whose addresses servers at this switch may answer, and what "
+                         "refuses others.")
+    fixed: int = Field(description="Others, whose number does not depend on blocks.")
+    total: int
+    limit: int
+
+
+def prefix_of(text: str) -> Prefix:
+    network = IPv4Network(text)
+    return int(network.network_address), network.prefixlen
+
+
+def text_of(prefix: Prefix) -> str:
+    return f"{IPv4Address(prefix[0])}/{prefix[1]}"
