@@ -103,14 +103,15 @@ class Scheduler:
         self.sent: list[bytes] = []
         self._agent: tuple[str, int] | None = None
         self._is_stopped = False
-        self._lock = threading.Lock()
+        self._saying = threading.Lock()
+        """What is numbered first is sent first."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         spoken_at = 0.0
         while not self._is_stopped:
-            with suppress(TimeoutError), self._lock:
+            with suppress(TimeoutError):
                 self._hear(*self._socket.recvfrom(2000))
             if self.reports and time.monotonic() - spoken_at > 0.2:
                 spoken_at = time.monotonic()
@@ -125,10 +126,12 @@ class Scheduler:
             self.reports.append(message)
 
     def direct(self, *turns: Turns) -> None:
-        self._say(self.end.directive(SENDER, turns))
+        with self._saying:
+            self._say(self.end.directive(SENDER, turns))
 
     def classify(self, *flows: FlowClass) -> None:
-        self._say(self.end.flow_classes(SENDER, flows))
+        with self._saying:
+            self._say(self.end.flow_classes(SENDER, flows))
 
     def _say(self, datagram: bytes) -> None:
         self.sent.append(datagram)
