@@ -1,5 +1,8 @@
 """Paths of the filesystem: absolute, normalised bytes such as `/a/b`; the root is `/`.
 
+A mount names inodes instead: `of_inode(directory)` is that directory, `join(of_inode(directory), name)` what has the
+name there, wherever the directory is.
+
 A name has 1 to 255 bytes, a path at most 4096, neither has a NUL; `.` and `..` are refused and not
 resolved, because what they mean depends on links that only the mount knows.
 """
@@ -13,12 +16,14 @@ MAX_PATH_BYTES = 4096
 ROOT = b"/"
 
 _INODE_PREFIX = b"/\0"
-"""No name has a NUL: what follows is the number of an inode, of a file that is open but has no name any more."""
+"""No name has a NUL: what follows is the number of an inode."""
 
 
 def display(path: bytes) -> str:
     """`path` for messages: printable, shortened in the middle if it is long."""
     text = path.decode("utf-8", "backslashreplace")
+    if path.startswith(_INODE_PREFIX):
+        text = f"inode {text[2:]}"
     text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return text if len(text) <= 200 else f"{text[:100]}...{text[-80:]}"
 
@@ -39,10 +44,15 @@ def normalise(path: str | bytes, field: str = "path") -> bytes:
 
 
 def components(path: bytes, field: str = "path") -> list[bytes]:
-    """The names of a path in wire form, none for the root.
+    """The names of a path in wire form, none for the root and for an inode; below an inode the names from there.
 
     Raises InvalidName or NameTooLong, with `field` in the message, for anything not in wire form.
     """
+    if path.startswith(_INODE_PREFIX):
+        number, slash, rest = path[2:].partition(b"/")
+        if not number.isdigit() or len(number) > 20 or int(number) >= 2**64:
+            raise InvalidName(f"{field}: {display(path)!r} has no inode after its NUL byte")
+        path = slash + rest or ROOT
     if path == ROOT:
         return []
     if not path:
@@ -86,7 +96,7 @@ def is_within(path: bytes, directory: bytes) -> bool:
 
 
 def of_inode(number: int) -> bytes:
-    """The path that names an inode, whatever its names are. Only for files that exist in the nameserver."""
+    """The path that names an inode, whatever its names are."""
     return _INODE_PREFIX + b"%d" % number
 
 
@@ -95,6 +105,6 @@ def is_inode(path: bytes) -> bool:
     return path.startswith(_INODE_PREFIX) and path[2:].isdigit() and len(path) <= 22
 
 
-def inode_number(path: bytes) -> int:
-    """The inode that such a path names."""
-    return int(path[2:])
+def inode_number(path: bytes) -> int | None:
+    """The inode that a path in wire form names, or begins at; None for one that begins at the root."""
+    return int(path[2:].partition(b"/")[0]) if path.startswith(_INODE_PREFIX) else None

@@ -1,12 +1,9 @@
 """Extended attributes (xattr(7)) of files and directories."""
 
 import errno
-import os
 
 from fs import paths, units
 from fs.errors import NoSuchAttribute
-from fs.proto.speedwell_pb2 import DIRECTORY
-from fuse_mount.door import Path, answers_errno
 from fuse_mount.shared import SharedState
 
 XATTR_CREATE = 1
@@ -20,26 +17,24 @@ NOT_SUPPORTED = (b"security.selinux",)
 
 
 class ExtendedAttributeOperations(SharedState):
-    """Names are bytes, or text from a library that decodes them."""
+    """Names have their prefix."""
 
-    @answers_errno
-    def getxattr(self, path: Path, name: str | bytes, position: int = 0) -> bytes:
-        if os.fsencode(name) == QUOTA:
+    def getxattr(self, inode: int, name: bytes) -> bytes:
+        path = paths.of_inode(inode)
+        if name == QUOTA:
             return self._quota(path)
-        key = _supported(name)
+        _require_supported(name)
         if not self._client.lookup(path).has_extended_attributes:
             raise NoSuchAttribute("the file has no attributes")
-        value = self._metadata.list_extended_attributes(path).get(key)
+        value = self._metadata.list_extended_attributes(path).get(name)
         if value is None:
             raise NoSuchAttribute("the file has other attributes")
         return value
 
-    def _quota(self, path: Path) -> bytes:
+    def _quota(self, path: bytes) -> bytes:
         """A line for each quota that holds here, the innermost first: EDQUOT alone does not name the directory."""
-        raw = os.fsencode(path)
-        is_directory = self._client.lookup(raw).type == DIRECTORY
         lines = []
-        for quota in self._metadata.quotas(raw if is_directory else paths.parent(raw)):
+        for quota in self._metadata.quotas(path):
             room = [f"{units.size(quota.used_bytes)} of {units.size(quota.max_bytes)}"] * quota.HasField("max_bytes")
             room += [f"{quota.used_files} of {quota.max_files} files and directories"] * quota.HasField("max_files")
             lines.append(quota.path + f": {', '.join(room)}".encode())
@@ -47,32 +42,27 @@ class ExtendedAttributeOperations(SharedState):
             raise NoSuchAttribute("no quota holds here")
         return b"\n".join(lines)
 
-    @answers_errno
-    def listxattr(self, path: Path) -> list[str]:
+    def listxattr(self, inode: int) -> bytes:
+        """The names, each with a NUL behind it."""
+        path = paths.of_inode(inode)
         if not self._client.lookup(path).has_extended_attributes:
-            return []
-        names = self._metadata.list_extended_attributes(path)
-        is_root = self._caller()[0] == 0
-        return [os.fsdecode(name) for name in names if is_root or not name.startswith(b"trusted.")]
+            return b""
+        is_root = self._kernel.caller()[0] == 0
+        return b"".join(name + b"\0" for name in self._metadata.list_extended_attributes(path)
+                        if is_root or not name.startswith(b"trusted."))
 
-    @answers_errno
-    def setxattr(self, path: Path, name: str | bytes, value: bytes, options: int, position: int = 0) -> int:
-        self._metadata.set_extended_attribute(path, _supported(name), value, create=bool(options & XATTR_CREATE),
-                                              replace=bool(options & XATTR_REPLACE))
-        self._links.changed(self._client.lookup(path).inode)
-        return 0
+    def setxattr(self, inode: int, name: bytes, value: bytes, flags: int) -> None:
+        _require_supported(name)
+        self._metadata.set_extended_attribute(paths.of_inode(inode), name, value, create=bool(flags & XATTR_CREATE),
+                                              replace=bool(flags & XATTR_REPLACE))
 
-    @answers_errno
-    def removexattr(self, path: Path, name: str | bytes) -> int:
-        self._metadata.remove_extended_attribute(path, _supported(name))
-        self._links.changed(self._client.lookup(path).inode)
-        return 0
+    def removexattr(self, inode: int, name: bytes) -> None:
+        _require_supported(name)
+        self._metadata.remove_extended_attribute(paths.of_inode(inode), name)
 
 
-def _supported(name: str | bytes) -> bytes:
-    key = os.fsencode(name)
-    if not key.startswith(PREFIXES) or key in NOT_SUPPORTED:
+def _require_supported(name: bytes) -> None:
+    if not name.startswith(PREFIXES) or name in NOT_SUPPORTED:
         raise OSError(errno.EOPNOTSUPP, "no attributes of this kind")
-    if key in PREFIXES:
+    if name in PREFIXES:
         raise OSError(errno.EINVAL, "the attribute has no name after its prefix")
-    return key

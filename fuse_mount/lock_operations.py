@@ -9,13 +9,13 @@ import errno
 import fcntl
 import os
 from functools import partial
-from typing import Any
 
 from fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from fs.proto import speedwell_pb2 as pb
-from fuse_mount.door import FileInfo, Path, answers_errno
+from fuse_mount.door import FileInfo
 from fuse_mount.held_locks import MAX_WAITERS
-from fuse_mount.sharing import Sharing
+from fuse_mount.name_operations import NameOperations
+from fuse_mount.open_file import Handle
 
 END_OF_FILE = 2**63 - 1
 
@@ -27,57 +27,49 @@ class StructFlock(ctypes.Structure):
                 ("l_len", ctypes.c_int64), ("l_pid", ctypes.c_int)]
 
 
-_Pointer = ctypes.POINTER(StructFlock)
-
-
-class LockOperations(Sharing):
+class LockOperations(NameOperations):
     """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart."""
 
-    @answers_errno
-    def lock(self, path: Path | None, info: FileInfo, command: int, pointer: Any) -> int:
-        structure = ctypes.cast(pointer, _Pointer).contents
-        if structure.l_type == fcntl.F_UNLCK and not self._locks.used and command != fcntl.F_GETLK:
-            return 0    # libfuse gives up all locks whenever a program closes a file
-        return self._lock(path, info, command, structure)
+    def getlk(self, info: FileInfo, lock: StructFlock) -> None:
+        """Puts a lock that would be in the way into `lock`, or F_UNLCK."""
+        self._test(self._wanted(info, lock), lock)
 
-    def _lock(self, path: Path | None, info: FileInfo, command: int, lock: StructFlock) -> int:
-        inode = self._files.handle(info.fh).file.attributes.inode
-        request = pb.LockRequest(
-            inode=inode, owner=info.lock_owner, first=lock.l_start,
+    def setlk(self, info: FileInfo, lock: StructFlock, waits: bool) -> None:
+        request = self._wanted(info, lock)
+        if lock.l_type == fcntl.F_UNLCK:
+            self._give_up(request, self._files.handle(info.fh))
+        else:
+            self._take(request, info.fh, waits)
+
+    def _wanted(self, info: FileInfo, lock: StructFlock) -> pb.LockRequest:
+        return pb.LockRequest(
+            inode=self._files.handle(info.fh).file.inode, owner=info.lock_owner, first=lock.l_start,
             last=lock.l_start + lock.l_len - 1 if lock.l_len else END_OF_FILE,
             exclusive=lock.l_type == fcntl.F_WRLCK, process=max(lock.l_pid, 0))
-        if command == fcntl.F_GETLK:
-            self._test(request, lock)
-        elif lock.l_type == fcntl.F_UNLCK:
-            self._give_up(request, path, info)
-        else:
-            self._take(request, path, info, waits=command == fcntl.F_SETLKW)
-        return 0
 
-    @answers_errno
-    def flock(self, path: Path | None, info: FileInfo, operation: int) -> int:
-        inode = self._files.handle(info.fh).file.attributes.inode
-        request = pb.LockRequest(inode=inode, owner=info.lock_owner, last=END_OF_FILE, whole=True,
+    def flock(self, info: FileInfo, operation: int) -> None:
+        handle = self._files.handle(info.fh)
+        request = pb.LockRequest(inode=handle.file.inode, owner=info.lock_owner, last=END_OF_FILE, whole=True,
                                  exclusive=bool(operation & fcntl.LOCK_EX))
         if operation & fcntl.LOCK_UN:
-            self._give_up(request, path, info)
+            self._give_up(request, handle)
         else:
-            self._take(request, path, info, waits=not operation & fcntl.LOCK_NB)
-        return 0
+            self._take(request, info.fh, waits=not operation & fcntl.LOCK_NB)
 
-    def _take(self, request: pb.LockRequest, path: Path | None, info: FileInfo, waits: bool) -> None:
-        self._flush(path, info)
-        self._acquire(request, info, waits)
+    def _take(self, request: pb.LockRequest, number: int, waits: bool) -> None:
+        handle = self._files.handle(number)
+        self._flush(handle)
+        self._acquire(request, number, waits)
         try:
-            self._take_newest(path, info)
+            self._take_newest(handle)
         except SpeedwellError:
             self._unlock(request)
             raise
 
-    def _give_up(self, request: pb.LockRequest, path: Path | None, info: FileInfo) -> None:
+    def _give_up(self, request: pb.LockRequest, handle: Handle) -> None:
         if self._locks.is_held(request.inode, request.owner, request.whole):
             try:
-                self._flush(path, info)
+                self._flush(handle)
             finally:
                 self._unlock(request)
 
@@ -93,13 +85,13 @@ class LockOperations(Sharing):
         lock.l_start = found.first
         lock.l_len = 0 if found.last == END_OF_FILE else found.last - found.first + 1
 
-    def _acquire(self, request: pb.LockRequest, info: FileInfo, waits: bool) -> None:
+    def _acquire(self, request: pb.LockRequest, number: int, waits: bool) -> None:
         request.action, request.session = pb.LockRequest.ACQUIRE, self._session.number
         # Noted before it is asked for: whatever becomes of the answer, closing the file gives it up.
-        self._locks.add(request.inode, request.owner, request.whole, info.fh)
+        self._locks.add(request.inode, request.owner, request.whole, number)
         reply = self._metadata.lock(request)
         if reply.granted:
-            return self._granted(request.inode, info, reply.generation)
+            return self._granted(request.inode, number, reply.generation)
         if not waits:
             raise Locked("somebody else holds a lock there")
         if not self._lock_waiters.acquire(blocking=False):
@@ -108,21 +100,21 @@ class LockOperations(Sharing):
             generation = self._wait_for(request)
         finally:
             self._lock_waiters.release()
-        self._granted(request.inode, info, generation)
+        self._granted(request.inode, number, generation)
 
     def _wait_for(self, request: pb.LockRequest) -> int:
         """The session's generation that has the lock then."""
         request.waits = True
         while not (reply := self._metadata.lock(request)).granted:
-            if self._interrupted():
+            if self._kernel.interrupted():
                 request.action = pb.LockRequest.STOP_WAITING
                 self._metadata.lock(request)
                 raise OSError(errno.EINTR, "interrupted while waiting for a lock")
         return reply.generation
 
-    def _granted(self, inode: int, info: FileInfo, generation: int) -> None:
+    def _granted(self, inode: int, number: int, generation: int) -> None:
         """From now on the file is changed under a lock, which may be lost."""
-        handle = self._files.handle(info.fh)
+        handle = self._files.handle(number)
         lost = [other for other in handle.file.handles if other.lock_generation not in (None, generation)]
         if lost:    # what they wrote must not be published under the new lock
             error = LocksLost("this mount has lost the lock under which the file was written")
@@ -149,6 +141,11 @@ class LockOperations(Sharing):
         for handle in () if file is None else list(file.handles):
             if handle.failure is None:
                 handle.lock_generation = None
+
+    def _drop_locks_of(self, inode: int, owner: int) -> None:
+        """Give up the locks of fcntl(2) that a program has on a file, whichever descriptor it closes."""
+        if self._locks.used:
+            self._unlock(pb.LockRequest(inode=inode, owner=owner, last=END_OF_FILE))
 
     def _unlock_all_of(self, handle: int) -> None:
         """A handle is gone: with it the locks that were taken through it."""

@@ -28,9 +28,6 @@ M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
 MALLOC_KEEP_BYTES = 32 << 20
 MALLOC_ARENAS = 2
-# Names and attributes are cached by the client library, which knows when they change. The kernel keeps them
-# just long enough not to ask for the same ones several times within one system call.
-KERNEL_CACHE_SECONDS = 0.01
 # A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
 THREAD_SWITCH_SECONDS = 0.001
 
@@ -126,6 +123,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     from fs.client import Client
     from fs.errors import SpeedwellError
     from fuse_mount.operations import SpeedwellOperations
+    from fuse_mount.requests import Requests
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s",
                         filename=settings.log)
@@ -144,23 +142,18 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
     _keep_freed_memory()
-    drop_attributes = binding.attribute_dropper(library)
-    kernel_cache_seconds = min(KERNEL_CACHE_SECONDS, settings.cache_seconds) if drop_attributes else 0.0
-    options = binding.mount_options(library, source=f"speedwell@{settings.nameserver}",
-                                    allow_other=settings.allow_other, kernel_cache_seconds=kernel_cache_seconds)
+    session = Requests(library, binding.tune)
+    operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory))
     try:
-        operations = SpeedwellOperations(client, library.fuse_get_context, drop_attributes or _nothing_to_drop,
-                                         mounted.set, str(settings.staging_directory),
-                                         binding.interruption_check(library))
-        binding.serve(library, operations, str(settings.mountpoint), options)
+        status = session.serve(operations, str(settings.mountpoint), binding.mount_options(
+            source=f"speedwell@{settings.nameserver}", allow_other=settings.allow_other),
+            binding.MAX_THREADS, binding.MAX_IDLE_THREADS)
+        if status < 0:
+            log.error("the mount ended with libfuse status %d", status)
+            return 1
     except RuntimeError as error:
-        if not mounted.is_set():
-            report.failed(f"speedwell-mount: {settings.mountpoint} cannot be mounted (libfuse status {error}; "
-                          "its own message is above)")
-            return 1
-        if error.args != (binding.STOPPED_BY_SIGNAL,):
-            log.error("the mount ended with libfuse status %s", error)
-            return 1
+        report.failed(f"speedwell-mount: {settings.mountpoint} cannot be mounted ({error}; its own message is above)")
+        return 1
     finally:
         client.close()
     log.info("unmounted %s", settings.mountpoint)
@@ -175,10 +168,6 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, MALLOC_KEEP_BYTES)
         libc.mallopt(M_TRIM_THRESHOLD, MALLOC_KEEP_BYTES)
         libc.mallopt(M_ARENA_MAX, MALLOC_ARENAS)
-
-
-def _nothing_to_drop(path: bytes) -> None:
-    """Where the kernel keeps no attributes."""
 
 
 def _announce(settings: Settings, mounted: threading.Event, report: Report) -> None:

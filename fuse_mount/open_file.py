@@ -5,10 +5,10 @@ order, and every handle sees what the others have written.
 """
 
 import errno
-import os
 import threading
 import time
 
+from fs import paths
 from fs.client import Appender, Client, Reader
 from fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.limits import require_possible_length
@@ -32,6 +32,7 @@ class OpenFile:
 
     def __init__(self, client: Client, attributes: Attributes, staging_directory: str | None = None) -> None:
         self.attributes = attributes
+        self.inode = attributes.inode
         self.handles: set[Handle] = set()
         self.unlinked = False
         self.dirty = False  # something was written since the last successful flush
@@ -46,6 +47,11 @@ class OpenFile:
         self._spare: Staging | None = None  # empty, for the next change
         self._known_at = time.monotonic()
         self._gone = False  # removed from the namespace: what is staged stays here
+
+    @property
+    def path(self) -> bytes:
+        """What the client calls it."""
+        return paths.of_inode(self.inode)
 
     @property
     def resized(self) -> bool:
@@ -71,7 +77,7 @@ class OpenFile:
         with self.lock:
             self.flush()
             known, merged, self.merged = self.attributes, self.merged, False
-            self.refresh(self._client.lookup_inode(self.attributes.inode))
+            self.refresh(self._client.lookup_inode(self.inode))
             for handle in list(self.handles):
                 if handle.version not in (None, self.attributes.file_id):
                     handle.leave_version()
@@ -85,7 +91,7 @@ class OpenFile:
 
     # ------------------------------------------------------------------ changing
 
-    def write(self, path: bytes, offset: int, data: memoryview | bytes, append: bool) -> int:
+    def write(self, offset: int, data: memoryview | bytes, append: bool) -> int:
         """Write at `offset`, or behind the end of the file if `append`.
 
         Raises FileTooLarge, the errors of `Appender.write`, those of a flush, and OSError of the staging file.
@@ -98,29 +104,29 @@ class OpenFile:
                 offset = self.size
             require_possible_length(offset + len(data))
             if offset == self.size and self._staging is None and not self.unlinked:
-                return self._append(path, data)
+                return self._append(data)
             try:
-                written = self._stage(path).write(offset, data)
+                written = self._stage().write(offset, data)
             except OSError as error:
                 if error.errno != errno.ENOSPC or self._gone:
                     raise
-                self._publish(path)
-                written = self._stage(path).write(offset, data)
+                self._publish()
+                written = self._stage().write(offset, data)
             return self._staged(written)
 
-    def resize(self, path: bytes, size: int) -> None:
+    def resize(self, size: int) -> None:
         """Cut the file or extend it with zeros. Raises like `write`."""
         require_possible_length(size)
         with self.lock:
             if size != self.size:
-                self._stage(path).resize(size)
+                self._stage().resize(size)
                 self._staged(0)
 
-    def zero(self, path: bytes, begin: int, end: int) -> None:
+    def zero(self, begin: int, end: int) -> None:
         """Make a range zeros, as far as the file goes. Raises like `write`."""
         with self.lock:
             if begin < min(end, self.size):
-                self._stage(path).zero(begin, end)
+                self._stage().zero(begin, end)
                 self._staged(0)
 
     def flush(self) -> None:
@@ -130,7 +136,7 @@ class OpenFile:
             return
         with self.lock:
             if self._staging is not None:
-                self._publish(next((handle.path for handle in self.handles), b"/"))
+                self._publish()
             else:
                 self._flush_appends()
 
@@ -171,7 +177,7 @@ class OpenFile:
         except StaleFile:
             # The version is older than the grace period: go on with the newest.
             self.flush()
-            self.refresh(self._client.lookup_inode(self.attributes.inode))
+            self.refresh(self._client.lookup_inode(self.inode))
             handle.leave_version()
             return self._reader(handle).readinto(offset, view)
 
@@ -184,7 +190,7 @@ class OpenFile:
             elif piece.source is Source.ZEROS:
                 part[:] = bytes(len(part))
             elif self._reader(handle).readinto(piece.begin, part) < len(part):
-                raise ReadFailed(f"{os.fsdecode(handle.path)} ends before {piece.end}")
+                raise ReadFailed(f"{paths.display(self.path)} ends before {piece.end}")
             filled += len(part)
         return filled
 
@@ -198,13 +204,13 @@ class OpenFile:
         """Begin with the newest version of the file."""
         self._known_at = time.monotonic()
         try:
-            self.refresh(self._client.lookup_inode(self.attributes.inode))
+            self.refresh(self._client.lookup_inode(self.inode))
         except NoSuchFile:
             return  # the flush will find it so
 
-    def _append(self, path: bytes, data: memoryview | bytes) -> int:
+    def _append(self, data: memoryview | bytes) -> int:
         if self._appender is None:
-            self._appender = self._client.open_append(path, self.attributes)
+            self._appender = self._client.open_append(self.path, self.attributes)
         # Counts as dirty even if the write fails: the bytes before it may be on their way.
         self.dirty = True
         self.changed_ns = time.time_ns()
@@ -216,9 +222,9 @@ class OpenFile:
         self.size += written
         return written
 
-    def _stage(self, path: bytes) -> Staging:
+    def _stage(self) -> Staging:
         if self._staging is not None and self._staging.is_full and not self._gone:
-            self._publish(path)
+            self._publish()
         if self._staging is None:
             self._flush_appends()
             self._drop_appender()
@@ -236,12 +242,12 @@ class OpenFile:
         self.size = self._staging.size
         return written
 
-    def _publish(self, path: bytes) -> None:
+    def _publish(self) -> None:
         """On failure everything stays staged: the next flush tries again."""
         if self._staging is None:
             return
         try:
-            attributes, alone = self._client.change_from(path, self._staging.changes(), self.attributes)
+            attributes, alone = self._client.change_from(self.path, self._staging.changes(), self.attributes)
         except LocksLost as error:
             self.give_up(error)
             raise
@@ -316,12 +322,11 @@ class Handle:
     """What one open(2) returned."""
 
     __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "lock_generation", "made_file",
-                 "path", "synchronous", "writable", "wrote")
+                 "synchronous", "writable", "wrote")
 
-    def __init__(self, file: OpenFile, path: bytes, *, writable: bool = False, append: bool = False,
+    def __init__(self, file: OpenFile, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
         self.file = file
-        self.path = path  # as it was at open
         self.writable = writable
         self.append = append
         self._reader = reader
@@ -353,7 +358,7 @@ class Handle:
         reader = self._reader
         if reader is None or (self.writable and reader.attributes.file_id != newest.file_id):
             self.leave_version()
-            reader = self._reader = client.open_read(self.path, newest)
+            reader = self._reader = client.open_read(self.file.path, newest)
         if reader.size < newest.size and reader.attributes.file_id == newest.file_id:
             reader.grown_to(newest.size)
         return reader

@@ -34,7 +34,7 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._handles)
 
-    def add(self, attributes: Attributes, path: bytes, *, writable: bool = False, append: bool = False,
+    def add(self, attributes: Attributes, *, writable: bool = False, append: bool = False,
             reader: Reader | None = None) -> int:
         """Register an open file and return the number of its handle."""
         with self._lock:
@@ -45,7 +45,7 @@ class OpenFiles:
                 fresh = True
             else:
                 fresh = False
-            handle = Handle(file, path, writable=writable, append=append, reader=reader)
+            handle = Handle(file, writable=writable, append=append, reader=reader)
             file.handles.add(handle)
             number = next(self._numbers)
             self._handles[number] = handle
@@ -63,13 +63,13 @@ class OpenFiles:
             file.handles.discard(handle)
             last = not file.handles
             if last:
-                self._files.pop(file.attributes.inode, None)
+                self._files.pop(file.inode, None)
         handle.close()
         if last:
             file.close()
 
-    def flush_all(self) -> list[tuple[bytes, SpeedwellError]]:
-        """Flush every file; returns the paths that could not be, with the reason."""
+    def flush_all(self) -> list[tuple[int, SpeedwellError]]:
+        """Flush every file; returns the inodes of those that could not be, with the reason."""
         with self._lock:
             files = list(self._files.values())
         failures = []
@@ -77,15 +77,8 @@ class OpenFiles:
             try:
                 file.flush()
             except SpeedwellError as error:
-                paths = sorted(handle.path for handle in file.handles)
-                failures.append((paths[0] if paths else b"?", error))
+                failures.append((file.inode, error))
         return failures
-
-    def opened_as(self, path: bytes) -> int | None:
-        """The inode of the file that was opened last under `path`, whatever has that name now."""
-        with self._lock:
-            return next((handle.file.attributes.inode for handle in reversed(self._handles.values())
-                         if handle.path == path), None)
 
     def is_executed(self, inode: int) -> bool:
         """Whether a program on this mount runs from the file."""
@@ -93,8 +86,8 @@ class OpenFiles:
             file = self._files.get(inode)
             return file is not None and any(handle.executes for handle in file.handles)
 
-    def other_content_open(self, path: bytes, file_id: str) -> bool:
-        """Whether a handle that was opened under `path` reads a content other than `file_id`."""
+    def other_content_open(self, inode: int, file_id: str) -> bool:
+        """Whether a handle of the file reads a content other than `file_id`."""
         with self._lock:
-            return any(handle.path == path and handle.version not in (None, file_id)
-                       for handle in self._handles.values())
+            file = self._files.get(inode)
+            return file is not None and any(handle.version not in (None, file_id) for handle in file.handles)

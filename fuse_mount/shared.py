@@ -1,77 +1,158 @@
 """What the operations on names and those on open files share."""
 
-import errno
+import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from fs import paths
 from fs.client import Client
 from fs.client.session import Session
-from fuse_mount.door import FileInfo, Path
+from fs.errors import SpeedwellError
+from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
-from fuse_mount.kernel_cache import AttributesTold, PageVersions
-from fuse_mount.kernel_links import KernelLinks
-from fuse_mount.nameless import HiddenNames, Nameless
+from fuse_mount.nodes import Nodes
+from fuse_mount.open_file import OpenFile
 from fuse_mount.open_files import OpenFiles
-from fuse_mount.rename_requests import RenameRequests
 
 SET_ID_BITS = 0o6000
+# The kernel keeps names and attributes just long enough not to ask for the same ones several times within one system
+# call: once there are locks, as who gets one is to see what was written under it in other files too; and those of the
+# root, of which others ask whether the mount is alive.
+ONE_CALL_SECONDS = 0.01
+ROOT_INODE = 1
+
+
+class Status(NamedTuple):
+    """What the kernel is told of an inode, with what is not published yet, and for how long it may keep it."""
+
+    attributes: Attributes
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    seconds: float
+
+
+@dataclass
+class Listing:
+    """What an open directory has, as far as it was listed."""
+
+    entries: list[DirectoryEntry] = field(default_factory=list)
+    has_more: bool = True
+
+
+class Caller(NamedTuple):
+    """A program; `process` tells its threads apart."""
+
+    uid: int
+    gid: int
+    process: int
+
+
+class Kernel(Protocol):
+    """What the mount asks and tells the kernel, in a request."""
+
+    def caller(self) -> Caller:
+        """The program whose request is being served."""
+
+    def interrupted(self) -> bool:
+        """Whether that program got a signal."""
+
+    def drop_attributes(self, inode: int) -> None:
+        """Have the kernel ask again."""
+
+    def drop_pages(self, inode: int) -> None:
+        """The same, and have it read the content again."""
 
 
 class SharedState:
-    """One mounted filesystem.
+    """One mounted filesystem. Changes that are not published yet lie in `staging_directory` (None: the system's for
+    temporary files)."""
 
-    `caller` returns the (uid, gid, pid) of the program whose request is being served, `drop_attributes` makes
-    the kernel ask again for what it knows about a path, `interrupted` tells whether the program whose request is
-    being served got a signal. Changes that are not published yet lie in
-    `staging_directory` (None: the system's for temporary files).
-    """
-
-    def __init__(self, client: Client, caller: Callable[[], tuple[int, int, int]],
-                 drop_attributes: Callable[[bytes], None] = lambda path: None,
-                 on_mounted: Callable[[], None] = lambda: None, staging_directory: str | None = None,
-                 interrupted: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, client: Client, kernel: Kernel, on_mounted: Callable[[], None] = lambda: None,
+                 staging_directory: str | None = None) -> None:
         self._client = client
         self._metadata = client.metadata
-        self._caller = caller
-        self._drop_attributes = drop_attributes
+        self._kernel = kernel
         self._on_mounted = on_mounted
         self._files = OpenFiles(client, staging_directory)
-        self._pages = PageVersions()
-        self._told = AttributesTold()
-        self._links = KernelLinks(drop_attributes)
+        self._nodes = Nodes()
         self._session = Session(client.metadata)
-        self._nameless = Nameless(self._session)
+        self._held: set[int] = set()
         self._set_id: set[int] = set()
+        self._told_stale: dict[int, float] = {}
         self._locks = HeldLocks()
+        self._listings: dict[int, Listing] = {}
+        self._listing_numbers = itertools.count(1)
         self._lock_waiters = threading.BoundedSemaphore(MAX_WAITERS)
-        self._interrupted = interrupted
-        self.hidden = HiddenNames()
-        self.rename_requests = RenameRequests()
 
-    def _name(self, path: Path | None, info: FileInfo | None) -> Path:
-        """The path of a request, which libfuse leaves out for an open file that lost its name."""
-        if path is not None:
-            return path
-        if info is None:
-            raise OSError(errno.ENOENT, "the file has no name any more")
-        return paths.of_inode(self._files.handle(info.fh).file.attributes.inode)
+    def _status(self, attributes: Attributes, path: bytes) -> Status:
+        """What the kernel is told about what `path` leads to."""
+        size, mtime_ns, ctime_ns = attributes.size, attributes.mtime_ns, attributes.ctime_ns
+        file = self._files.by_inode(attributes.inode) if self._files else None
+        if file is not None and file.attributes.file_id == attributes.file_id:
+            if size > file.attributes.size and not file.dirty:
+                file.refresh(attributes)  # what the kernel is told, handles that are open have to read
+            size = file.size if file.resized else max(size, file.size)
+        self._nodes.get(attributes.inode).told = size, mtime_ns, ctime_ns
+        if file is not None and file.dirty:  # a write changes the times at once, not when it is published
+            mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
+        seconds = self._metadata.seconds_left(path)
+        if self._locks.used or attributes.inode == ROOT_INODE:
+            seconds = min(seconds, ONE_CALL_SECONDS)
+        return Status(attributes, size, mtime_ns, ctime_ns, seconds)
 
-    def _note_mode(self, inode: int, mode: int) -> None:
+    def _forget_pages(self, inode: int) -> None:
+        """The kernel's pages may be of anything now."""
+        self._nodes.get(inode).pages = None
+
+    # ------------------------------------------------------------------ open files that lost their names
+
+    def _if_open(self, path: bytes) -> OpenFile | None:
+        """The open file that `path` names, if any."""
+        if not self._files:
+            return None
+        with suppress(SpeedwellError):     # the operation that asks will say what is wrong
+            return self._files.by_inode(self._client.lookup(path).inode)
+        return None
+
+    def _hold(self, removed: Attributes) -> None:
+        """A file lost a name by a request with this mount's session: with the last one the nameserver keeps the inode
+        until `_let_go`. It need not be the one that is open here: another mount may have put it there meanwhile."""
+        self._kernel.drop_attributes(removed.inode)
+        if removed.link_count == 0:
+            self._held.add(removed.inode)
+            file = self._files.by_inode(removed.inode)
+            if file is not None:
+                file.unlinked = True
+            self._let_go(removed.inode)
+
+    def _let_go(self, inode: int) -> None:
+        """Unless it is open here."""
+        if inode in self._held and self._files.by_inode(inode) is None:
+            with suppress(KeyError):    # another thread does it
+                self._held.remove(inode)
+                self._session.release([inode])
+
+    # ------------------------------------------------------------------ set-id bits
+
+    def _note_mode(self, attributes: Attributes) -> None:
         """Remember who has set-id bits to lose."""
-        if mode & SET_ID_BITS:
-            self._set_id.add(inode)
+        if attributes.mode & SET_ID_BITS:
+            self._set_id.add(attributes.inode)
         elif self._set_id:
-            self._set_id.discard(inode)
+            self._set_id.discard(attributes.inode)
 
     def _written(self, inode: int) -> None:
         """A program writes to a file: unless it is root's, the set-id bits go, as on any filesystem."""
-        if inode not in self._set_id or self._caller()[0] == 0:
+        if inode not in self._set_id or self._kernel.caller()[0] == 0:
             return
         path = paths.of_inode(inode)
         mode = self._client.lookup(path).mode
         cleared = mode & ~0o4000 & ~(0o2000 if mode & 0o010 else 0)
         if cleared != mode:
             self._client.set_attributes(path, mode=cleared)
-            self._links.changed(inode)
+            self._kernel.drop_attributes(inode)
         self._set_id.discard(inode)

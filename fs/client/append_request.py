@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fs import units
+from fs import paths, units
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext, Writer
 from fs.coflows import Account
@@ -143,7 +143,7 @@ class AppendRequests:
             limited = [quota for quota in self._context.metadata.quotas(self._path) if quota.HasField("max_bytes")]
             if limited:
                 fullest = min(limited, key=lambda quota: quota.max_bytes - quota.used_bytes)
-                return f"the quota on {_shown(fullest.path)}"
+                return f"the quota on {paths.display(fullest.path)}"
         return "a quota"
 
     def _take_room(self, length: int) -> None:
@@ -154,7 +154,7 @@ class AppendRequests:
                 self.publish()
             attributes = self.attributes
             if attributes.HasField("room") and attributes.room < length:
-                raise QuotaExceeded(f"{_shown(self._path)}: {units.size(length)} more are too many for "
+                raise QuotaExceeded(f"{paths.display(self._path)}: {units.size(length)} more are too many for "
                                     f"{self._fullest_quota()}, which has room for {units.size(attributes.room)}")
             self._room = max(_room(attributes), length)
         self._room -= length
@@ -237,7 +237,7 @@ class AppendRequests:
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
         if channel is None:
             raise _Again(NoReplicaAvailable(
-                f"the primary of {_shown(self._path)} takes no append: {where}: {error}")) from None
+                f"the primary of {paths.display(self._path)} takes no append: {where}: {error}")) from None
         try:
             if not handed_over:
                 channel.set_timeout(REFUSAL_SECONDS)
@@ -249,14 +249,15 @@ class AppendRequests:
         finally:
             channel.close()
         if handed_over:
-            raise _Again(AppendFailed(f"{where} did not acknowledge an append to {_shown(self._path)}, which it may "
-                                      f"have carried out: {error}"), may_be_done=True) from None
-        raise _Again(AppendFailed(f"{where} failed during an append to {_shown(self._path)}: {error}")) from None
+            raise _Again(AppendFailed(f"{where} did not acknowledge an append to {paths.display(self._path)}, "
+                                      f"which it may have carried out: {error}"), may_be_done=True) from None
+        raise _Again(AppendFailed(f"{where} failed during an append to {paths.display(self._path)}: "
+                                  f"{error}")) from None
 
     def _targets(self) -> tuple[Replica, list[Replica]]:
         replicas = self.attributes.replicas
         if not replicas:
-            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica to append to")
+            raise NoReplicaAvailable(f"{paths.display(self._path)} has no replica to append to")
         return replicas[0], list(replicas[1:])
 
     def _note(self, primary: Replica, reply: DataReply, length: int) -> None:
@@ -294,7 +295,7 @@ class AppendRequests:
             # Only the primary knows whether the new content was made from ours. It will say so when it may.
             return False
         if attributes.file_id != self.attributes.file_id:
-            raise StaleFile(f"{_shown(self._path)} has a new content: open it again")
+            raise StaleFile(f"{paths.display(self._path)} has a new content: open it again")
         with self._lock:
             before = self.attributes
             if attributes.epoch < before.epoch:
@@ -333,7 +334,7 @@ def _with_replicas(attributes: Attributes, epoch: int, replicas: list[Replica]) 
 
 
 def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError | _Again":
-    reason = f"{_shown(path)}: dataserver {primary.dataserver_id}: {reply.message}"
+    reason = f"{paths.display(path)}: dataserver {primary.dataserver_id}: {reply.message}"
     if reply.status == NO_SPACE:
         return NoSpace(reason)
     if reply.status == NOT_FOUND:
@@ -350,7 +351,3 @@ def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError
     if reply.status in (IO_ERROR, OUT_OF_DATE):
         return _Again(error, may_be_done=reply.status == IO_ERROR, final=True)
     return error
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

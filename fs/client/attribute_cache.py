@@ -1,9 +1,9 @@
 """Attributes a client has seen, for a short time and a bounded number of files.
 
-What this client changes is seen by it at once: a change drops what is cached about the path, and a reply
-that was on its way meanwhile is not stored, because it may be older than the change. Times are monotonic
-seconds, passed in. Thread-safe. Only files that exist are cached, never that one does not exist,
-and never a file with several names.
+A name leads to an inode, and an inode has attributes: whoever changes a file under one of its names, or by its inode,
+changes it under all. What this client changes is seen by it at once: a change drops what is cached about it, and a
+reply that was on its way meanwhile is not stored, because it may be older than the change. Times are monotonic
+seconds, passed in. Thread-safe. Only files that exist are cached, never that one does not exist.
 """
 
 import threading
@@ -11,12 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fs import paths
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
+from fs.proto.speedwell_pb2 import Attributes
 
-MAX_CHANGED_DIRECTORIES = 4096
-
-Moment = tuple[int, int]
-"""When a question was asked, counted in changes of the whole cache and of one directory."""
+MAX_CHANGED = 4096
 
 
 class AttributeCache:
@@ -25,112 +22,141 @@ class AttributeCache:
     def __init__(self, seconds: float, capacity: int) -> None:
         self._seconds = seconds
         self._capacity = capacity
-        self._entries: OrderedDict[bytes, tuple[Attributes, float]] = OrderedDict()
-        self._paths_by_inode: dict[int, bytes] = {}
-        self._changes_of_all = 0
-        self._changes: dict[bytes, int] = {}
+        self._names: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        self._inodes: OrderedDict[int, tuple[Attributes, float]] = OrderedDict()
+        self._change = 0
+        self._all_changed = 0
+        self._changed: dict[bytes | int, int] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._names)
 
     def get(self, path: bytes, now_seconds: float) -> Attributes | None:
         """What is cached about `path` and not older than allowed."""
         with self._lock:
-            entry = self._entries.get(path)
-            if entry is None:
+            found = self._find(path)
+            if found is None:
                 return None
-            if now_seconds >= entry[1]:
+            if now_seconds >= found[1]:
                 self._drop(path)
                 return None
-            self._entries.move_to_end(path)
-            return entry[0]
+            if path in self._names:
+                self._names.move_to_end(path)
+            self._inodes.move_to_end(found[0].inode)
+            return found[0]
 
-    def moment(self, directory: bytes) -> Moment:
-        """To be taken before asking the nameserver about entries of `directory`."""
+    def seconds_left(self, path: bytes, now_seconds: float) -> float:
+        """For how long what is cached about `path` may still be told; 0 for what is not cached."""
         with self._lock:
-            return self._changes_of_all, self._changes.get(directory, 0)
+            found = self._find(path)
+            return 0.0 if found is None else max(0.0, found[1] - now_seconds)
 
-    def fill(self, directory: bytes, moment: Moment, entries: Iterable[tuple[bytes, Attributes]],
+    def moment(self) -> int:
+        """To be taken before asking the nameserver."""
+        return self._change
+
+    def fill(self, directory: bytes, moment: int, entries: Iterable[tuple[bytes, Attributes]],
              now_seconds: float) -> None:
         """Store what was answered about paths in `directory`, unless this client changed something in it
         since `moment`. `now_seconds` is when the question was asked."""
         expires = now_seconds + self._seconds
         with self._lock:
-            if moment != (self._changes_of_all, self._changes.get(directory, 0)):
+            if self._last_change(_key(directory)) > moment:
                 return
             for path, attributes in entries:
-                self._put(path, attributes, expires)
+                if self._last_change(attributes.inode) <= moment:
+                    self._put(path, attributes, expires)
 
     def changed(self, path: bytes, attributes: Attributes | None, now_seconds: float) -> None:
         """This client changed `path`; `attributes` are those after the change, None if it is gone or they
         are not known."""
         with self._lock:
-            self._count_change(paths.parent(path))
+            self._note_change(_key(path) if paths.is_inode(path) else _key(paths.parent(path)))
             self._drop(path)
             if attributes is not None:
+                self._note_change(attributes.inode)
                 self._put(path, attributes, now_seconds + self._seconds)
 
     def changed_inode(self, attributes: Attributes, now_seconds: float) -> None:
-        """This client changed a file it knows by inode: what is cached under its path is renewed."""
+        """This client changed a file it knows by inode."""
         with self._lock:
-            path = self._paths_by_inode.get(attributes.inode)
-            if path is None:
-                self._count_change_of_all()  # its path is not known here: any answer on its way may be older
-                return
-            self._count_change(paths.parent(path))
-            self._put(path, attributes, now_seconds + self._seconds)
+            self._note_change(attributes.inode)
+            self._put(paths.of_inode(attributes.inode), attributes, now_seconds + self._seconds)
 
     def changed_tree(self, path: bytes) -> None:
         """This client moved, removed or replaced `path`: all below it is unknown."""
         with self._lock:
-            self._count_change_of_all()
-            for known in [known for known in self._entries if paths.is_within(known, path)]:
+            self._note_change_of_all()
+            for known in [known for known in self._names if paths.is_within(known, path)]:
                 self._drop(known)
 
     def clear(self) -> None:
         """Nothing is known any more."""
         with self._lock:
-            self._count_change_of_all()
-            self._entries.clear()
-            self._paths_by_inode.clear()
+            self._note_change_of_all()
+            self._names.clear()
+            self._inodes.clear()
 
     def entry_added(self, directory: bytes, child: Attributes, *, is_directory: bool) -> None:
         """This client made `child` in `directory`: the directory's times are the child's, as the nameserver
         set both in one step."""
         with self._lock:
-            self._count_change(paths.parent(directory))
-            entry = self._entries.get(directory)
-            if entry is None:
+            found = self._find(directory)
+            self._note_change(_key(directory) if found is None else found[0].inode)
+            if found is None:
                 return
             renewed = Attributes()
-            renewed.CopyFrom(entry[0])
+            renewed.CopyFrom(found[0])
             renewed.mtime_ns = max(renewed.mtime_ns, child.ctime_ns)
             renewed.ctime_ns = max(renewed.ctime_ns, child.ctime_ns)
             renewed.link_count += int(is_directory)
-            self._entries[directory] = (renewed, entry[1])
+            self._inodes[renewed.inode] = renewed, self._inodes[renewed.inode][1]
 
     # The caller holds the lock in everything below.
 
+    def _find(self, path: bytes) -> tuple[Attributes, float] | None:
+        """The attributes, and until when they and the name may be told."""
+        if paths.is_inode(path):
+            return self._inodes.get(int(_key(path)))
+        name = self._names.get(path)
+        found = None if name is None else self._inodes.get(name[0])
+        return None if name is None or found is None else (found[0], min(name[1], found[1]))
+
     def _put(self, path: bytes, attributes: Attributes, expires: float) -> None:
-        self._drop(path)
-        if (attributes.link_count > 1 and attributes.type != DIRECTORY) or paths.is_inode(path):
-            return  # changed under another name, it would go on unchanged under this one
-        self._entries[path] = (attributes, expires)
-        self._paths_by_inode[attributes.inode] = path
-        while len(self._entries) > self._capacity:
-            self._drop(next(iter(self._entries)))
+        inode = attributes.inode
+        if not paths.is_inode(path):
+            self._names[path] = inode, expires
+            self._names.move_to_end(path)
+        known = self._inodes.get(inode)
+        if known is None or known[1] <= expires:
+            self._inodes[inode] = attributes, expires
+            self._inodes.move_to_end(inode)
+        for kept in (self._names, self._inodes):
+            while len(kept) > self._capacity:
+                kept.popitem(last=False)
 
     def _drop(self, path: bytes) -> None:
-        entry = self._entries.pop(path, None)
-        if entry is not None and self._paths_by_inode.get(entry[0].inode) == path:
-            del self._paths_by_inode[entry[0].inode]
+        if paths.is_inode(path):
+            self._inodes.pop(int(_key(path)), None)
+        elif path in self._names:
+            self._inodes.pop(self._names.pop(path)[0], None)
 
-    def _count_change(self, directory: bytes) -> None:
-        if len(self._changes) >= MAX_CHANGED_DIRECTORIES:
-            self._count_change_of_all()
-        self._changes[directory] = self._changes.get(directory, 0) + 1
+    def _last_change(self, key: bytes | int) -> int:
+        return max(self._all_changed, self._changed.get(key, 0))
 
-    def _count_change_of_all(self) -> None:
-        self._changes_of_all += 1
-        self._changes.clear()
+    def _note_change(self, key: bytes | int) -> None:
+        if len(self._changed) >= MAX_CHANGED:
+            self._note_change_of_all()
+        self._change += 1
+        self._changed[key] = self._change
+
+    def _note_change_of_all(self) -> None:
+        self._change += 1
+        self._all_changed = self._change
+        self._changed.clear()
+
+
+def _key(path: bytes) -> bytes | int:
+    number = paths.inode_number(path) if paths.is_inode(path) else None
+    return path if number is None else number

@@ -211,7 +211,7 @@ class Client:
         self._require_open()
         if attributes is None:
             attributes = self._file(path, fresh=True)
-        return Appender(self._context, attributes, paths.normalise(path))
+        return Appender(self._context, attributes, attributes.path or paths.normalise(path))
 
     def append(self, path: str | bytes, data: bytes) -> int:
         """Append `data` as one record: it is never torn or interleaved with records of other clients.

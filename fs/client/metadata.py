@@ -64,15 +64,13 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         Raises NoSuchFile, NotADirectory.
         """
         path = paths.normalise(path)
-        if paths.is_inode(path):
-            return self.lookup_inode(paths.inode_number(path))
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
             if cached is not None:
                 self._stat_ahead.hits += 1
                 return cached
-        directory = paths.parent(path)
-        moment, now = self._cache.moment(directory), time.monotonic()
+        directory = path if paths.is_inode(path) else paths.parent(path)
+        moment, now = self._cache.moment(), time.monotonic()
         try:
             attributes: Attributes = self._call("Lookup", pb.LookupRequest(path=path)).attributes
         except NoSuchFile:
@@ -80,9 +78,17 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             raise
         if self._caching:
             self._cache.fill(directory, moment, [(path, attributes)], now)
-            if not fresh and path != paths.ROOT:
+            if not fresh and path not in (paths.ROOT, directory):
                 self._look_ahead(directory, paths.name(path))
         return attributes
+
+    def known(self, path: bytes) -> Attributes | None:
+        """What may be answered about `path` without asking."""
+        return self._cache.get(path, time.monotonic())
+
+    def seconds_left(self, path: bytes) -> float:
+        """For how long what was answered about `path` may be told to others."""
+        return self._cache.seconds_left(path, time.monotonic())
 
     def forget_all(self) -> None:
         """Ask the nameserver again about everything: others may have changed it."""
@@ -92,7 +98,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         page = self._stat_ahead.missed(directory, name)
         if page is not None:
             with suppress(SpeedwellError):  # what was asked for is known already
-                reply = self._list_page(directory, page.after, page.limit)
+                reply = self.list_page(directory, page.after, page.limit)
                 self._stat_ahead.listed(directory, len(reply.entries))
 
     def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
@@ -110,19 +116,20 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         entries: list[DirectoryEntry] = []
         more = True
         while more:
-            reply = self._list_page(path, entries[-1].name if entries else b"", _LIST_PAGE)
+            reply = self.list_page(path, entries[-1].name if entries else b"")
             entries.extend(reply.entries)
             more = reply.more
         return entries
 
-    def _list_page(self, path: bytes, after: bytes, limit: int) -> pb.ListReply:
-        above = paths.parent(path)
-        moment, moment_above, now = self._cache.moment(path), self._cache.moment(above), time.monotonic()
+    def list_page(self, path: bytes, after: bytes = b"", limit: int = _LIST_PAGE) -> pb.ListReply:
+        """Up to `limit` entries with names after `after`, and whether there are more. Raises as `list`."""
+        above = path if paths.is_inode(path) else paths.parent(path)
+        moment, now = self._cache.moment(), time.monotonic()
         reply: pb.ListReply = self._call("List", pb.ListRequest(path=path, after=after, limit=limit))
         if self._caching:
             self._cache.fill(path, moment, ((paths.join(path, entry.name), entry.attributes)
                                             for entry in reply.entries), now)
-            self._cache.fill(above, moment_above, [(path, reply.directory)], now)
+            self._cache.fill(above, moment, [(path, reply.directory)], now)
         return reply
 
     @property
@@ -233,8 +240,12 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         reply = self._change("Remove", request, request.path)
         self._cache.changed(request.path, None, time.monotonic())
         self._changed(paths.parent(request.path), reply.directory)
-        removed: Attributes = reply.removed
-        return removed
+        return self._lost_name(reply.removed)
+
+    def _lost_name(self, attributes: Attributes) -> Attributes:
+        left = attributes if self._caching and attributes.link_count else None
+        self._cache.changed(paths.of_inode(attributes.inode), left, time.monotonic())
+        return attributes
 
     def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False, *,
                exchange: bool = False, session: int = 0) -> Attributes | None:
@@ -254,7 +265,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
                 for path in (source, destination):
                     self._gone(path)
                     self._cache.changed_tree(path)
-        return reply.replaced if reply.replaced.inode else None
+        return self._lost_name(reply.replaced) if reply.replaced.inode else None
 
     # -------------------------------------------------------------- changing files
 
@@ -267,10 +278,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         request = message(pb.SetAttributesRequest, path=path, mode=mode, uid=uid, gid=gid,
                            atime_ns=atime_ns, mtime_ns=mtime_ns, atime_now=atime_now, mtime_now=mtime_now)
         attributes: Attributes = self._change("SetAttributes", request, path).attributes
-        if paths.is_inode(path) and self._caching:
-            self._cache.changed_inode(attributes, time.monotonic())
-        else:
-            self._changed(path, attributes)
+        self._changed(path, attributes)
         return attributes
 
     def truncate(self, path: str | bytes, client_host: str = "", *, expected_bytes: int = 0,
@@ -337,7 +345,8 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """The directory above is dropped too: its times changed, to what is not known here."""
         now = time.monotonic()
         self._cache.changed(path, None, now)
-        self._cache.changed(paths.parent(path), None, now)
+        if not paths.is_inode(path):
+            self._cache.changed(paths.parent(path), None, now)
 
     # -------------------------------------------------------------- calls
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from fs import paths
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.append_request import ANSWER_SECONDS, PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
@@ -125,7 +126,7 @@ class _Attempt:
         """The file's attributes with the new version, and how long the old one was. Raises _Again."""
         replicas = list(self._attributes.replicas)
         if not replicas:
-            raise NoReplicaAvailable(f"{_shown(self._path)} has no replica to write to")
+            raise NoReplicaAvailable(f"{paths.display(self._path)} has no replica to write to")
         reply = self._make(replicas[0], replicas[1:])
         self._context.metadata.learn(reply.attributes)
         self._context.metrics.add(versions_written=1, replicas_dropped=len(reply.failed_replicas),
@@ -147,8 +148,8 @@ class _Attempt:
                 channel.close()
             self._context.note_failure(primary)
             self._context.metrics.add(replica_failures=1)
-            raise _Again(WriteFailed(f"{where} did not acknowledge a change of {_shown(self._path)}, which it may "
-                                     f"have carried out: {error}")) from None
+            raise _Again(WriteFailed(f"{where} did not acknowledge a change of {paths.display(self._path)}, "
+                                     f"which it may have carried out: {error}")) from None
         except BaseException:
             if channel is not None:
                 channel.close()  # in the middle of the bytes: the dataserver forgets them
@@ -156,7 +157,7 @@ class _Attempt:
         self._context.connections.give_back(primary.host, primary.port, channel)
         if reply.status == OK:
             return reply
-        reason = f"{_shown(self._path)}: dataserver {primary.dataserver_id}: {reply.message}"
+        reason = f"{paths.display(self._path)}: dataserver {primary.dataserver_id}: {reply.message}"
         if reply.status == NO_SPACE:
             raise NoSpace(reason)
         if reply.status == LOCKS_LOST:
@@ -175,7 +176,3 @@ class _Attempt:
             session=session, generation=generation,
             ranges=[Range(offset=begin, length=end - begin) for begin, end in changes.ranges],
             zeros=[Range(offset=begin, length=end - begin) for begin, end in changes.zeros], relay=relay)
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

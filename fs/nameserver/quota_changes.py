@@ -80,15 +80,13 @@ class QuotaChanges(Tree):
         return True
 
     def quotas_of(self, path: bytes) -> list[QuotaRecord]:
-        """The limited quotas that what is made in `path` counts toward, the innermost first; each with the path
+        """The limited quotas that `path` and what is made in it count toward, the innermost first; each with the path
         that its directory has now. Raises NoSuchFile, NotADirectory."""
-        place = self._find(path)
-        names = paths.components(path)
-        way = [*place.ancestors, self._existing(place)]
-        shown = {number: b"/" + b"/".join(names[:depth]) for depth, number in enumerate(way)}
+        inode = self.lookup(path)
+        way = set(self._way_up(inode.number if inode.is_directory else inode.parent)) if inode.quota else ()
         found = []
-        for number, record in self.quotas.chain(self._inode(way[-1]).quota):
-            record.path = shown.get(number, record.path)
+        for number, record in self.quotas.chain(inode.quota):
+            record.path = self._path_of(number) if number in way else record.path
             found.append(record)
         return [record for record in found if _is_limited(record)]
 
@@ -172,7 +170,7 @@ class QuotaChanges(Tree):
                 self._refuse_counting(record, old.path)
                 self._move_quota(batch, inode.number, record, target)
             record = self.quotas.get(inode.number, batch)
-            record.path = new.path
+            record.path = self.full_path(new.path)
             self.quotas.put(batch, inode.number, record)
         elif inode.quota != target:
             self._requota_tree(batch, inode, target, old.path)

@@ -31,10 +31,10 @@ class Renaming(QuotaChanges, Trash):
         if exchange:
             self._exchange(old, new, now_ns)
             return None
-        if moved in new.ancestors:
+        if old.kind == DIRECTORY and moved in self._way_up(new.parent):
             raise InvalidArgument(f"{paths.display(destination)} is inside the directory {paths.display(source)} "
                                   "that is being renamed")
-        if new.inode in old.ancestors:
+        if new.inode is not None and new.kind == DIRECTORY and new.inode in self._way_up(old.parent):
             raise DirectoryNotEmpty(f"{paths.display(destination)} is not empty")
         if moved == new.inode:
             return None
@@ -59,7 +59,8 @@ class Renaming(QuotaChanges, Trash):
 
     def _exchange(self, old: Place, new: Place, now_ns: int) -> None:
         first, second = self._inode(self._existing(old)), self._inode(self._existing(new))
-        if first.number in new.ancestors or second.number in old.ancestors:
+        if (first.is_directory and first.number in self._way_up(new.parent)) or (
+                second.is_directory and second.number in self._way_up(old.parent)):
             raise InvalidArgument(f"one of {paths.display(old.path)} and {paths.display(new.path)} "
                                   "is inside the other")
         if first.number == second.number:

@@ -121,7 +121,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                      self._new_content(replication, chunk_size_bytes, writer_host, advised,
                                                        request.expected_size)),
                 now_ns=self._clock_ns())
-            return pb.CreateReply(attributes=self._attributes(inode), created=created)
+            attributes = self._attributes(inode)
+            if created and paths.inode_number(request.path) is not None:
+                attributes.path = self._namespace.full_path(request.path)[:paths.MAX_PATH_BYTES]
+            return pb.CreateReply(attributes=attributes, created=created)
 
     def make_directory(self, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryReply:
         mode = requests.mode(request.mode)

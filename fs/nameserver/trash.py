@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fs import paths
 from fs.errors import AlreadyExists, NoSuchFile, NotADirectory
 from fs.nameserver import records
-from fs.nameserver.records import Inode, Superblock
+from fs.nameserver.records import ROOT_INODE, Inode, Superblock
 from fs.nameserver.tree import Place, Tree
 from fs.proto.speedwell_pb2 import TrashPolicy, TrashRecord
 from fs.store import Batch, Store, end_of_prefix
@@ -49,7 +49,7 @@ class Trash(Tree):
         if not directory.is_directory:
             raise NotADirectory(f"{paths.display(path)} is not a directory")
         batch = Batch()
-        if keep_ns or self._keep_ns(self._find(path).ancestors):
+        if keep_ns or (directory.number != ROOT_INODE and self._keep_ns(directory.parent)):
             batch.put(records.trash_policy_key(directory.number),
                       TrashPolicy(path=path, keep_ns=keep_ns).SerializeToString())
         else:
@@ -68,9 +68,9 @@ class Trash(Tree):
             records.trash_policy_directory(key): TrashPolicy.FromString(value)
             for key, value in self._store.iterate(records.TRASH_POLICY_PREFIX, stop)}
 
-    def _keep_ns(self, ancestors: tuple[int, ...]) -> int:
-        """How long what is removed in the last of `ancestors` is kept."""
-        for number in reversed(ancestors):
+    def _keep_ns(self, directory: int) -> int:
+        """How long what is removed there is kept."""
+        for number in self._way_up(directory):
             policy = self._trash_policies.get(number)
             if policy is not None:
                 return policy.keep_ns
@@ -107,8 +107,8 @@ class Trash(Tree):
 
     def _kept(self, place: Place, now_ns: int) -> TrashRecord | None:
         """What is noted of something that is removed there; None if it is not kept."""
-        keep_ns = self._keep_ns(place.ancestors) if self._trash_policies else 0
-        return TrashRecord(path=place.path, removed_ns=now_ns, keep_ns=keep_ns) if keep_ns else None
+        keep_ns = self._keep_ns(place.parent) if self._trash_policies else 0
+        return TrashRecord(path=self.full_path(place.path), removed_ns=now_ns, keep_ns=keep_ns) if keep_ns else None
 
     def _uncount(self, batch: Batch, superblock: Superblock, inode: Inode) -> None:
         super()._uncount(batch, superblock, inode)

@@ -7,17 +7,18 @@ One thread at a time (the service holds a lock).
 """
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fs import paths
-from fs.errors import DirectoryNotEmpty, NoSuchFile, NotADirectory, StorageFailed
+from fs.errors import DirectoryNotEmpty, InvalidName, NoSuchFile, NotADirectory, StorageFailed
 from fs.nameserver import records
 from fs.nameserver.deletions import enqueue
 from fs.nameserver.quotas import Quotas
 from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
+MAX_DIRECTORY_NAMES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -28,7 +29,6 @@ class Place:
     parent: int
     inode: int | None
     kind: int | None
-    ancestors: tuple[int, ...]  # inodes of the directories on the way, the root first, `parent` last
 
 
 class Tree:
@@ -44,6 +44,7 @@ class Tree:
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
         self._age_ns = age_ns
+        self._directory_names: dict[int, bytes] = {}
         self.quotas = Quotas(store)
         if store.get(records.SUPERBLOCK_KEY) is not None:
             self._superblock()
@@ -79,8 +80,8 @@ class Tree:
 
     def lookup(self, path: bytes) -> Inode:
         """The inode of a path, also of one that names an inode. Raises NoSuchFile, NotADirectory."""
-        if paths.is_inode(path):
-            return self.inode(paths.inode_number(path))
+        if paths.is_inode(path) and not paths.components(path):
+            return self.inode(int(path[2:]))
         place = self._find(path)
         return self._inode(self._existing(place))
 
@@ -91,16 +92,30 @@ class Tree:
             raise NoSuchFile(f"inode {number} does not exist (any more)")
         return Inode.decode(number, value)
 
+    def full_path(self, path: bytes) -> bytes:
+        """A path from the root for one that begins at the inode of a directory."""
+        number = paths.inode_number(path)
+        if number is None:
+            return path
+        above, rest = self._path_of(number), path[path.index(b"/", 1):]
+        return rest if above == paths.ROOT else above + rest
+
     # -------------------------------------------------------------- helpers
 
     def _find(self, path: bytes) -> Place:
-        """Raises NoSuchFile or NotADirectory if a directory on the way is missing or none."""
+        """Raises NoSuchFile or NotADirectory if a directory on the way is missing or none, InvalidName for an inode
+        without a name."""
         names = paths.components(path)
+        parent = paths.inode_number(path)
+        if parent is None:
+            parent = ROOT_INODE
+        elif names:
+            self._require_directory(path, parent)
         if not names:
-            return Place(path, b"", ROOT_INODE, ROOT_INODE, DIRECTORY, ())
+            if parent != ROOT_INODE:
+                raise InvalidName(f"{paths.display(path)} has no name")
+            return Place(path, b"", ROOT_INODE, ROOT_INODE, DIRECTORY)
         name = names.pop()
-        parent = ROOT_INODE
-        ancestors = [parent]
         get = self._store.get
         for depth, directory in enumerate(names):
             value = get(records.dentry_key(parent, directory))
@@ -110,10 +125,47 @@ class Tree:
             if kind != DIRECTORY:
                 raise NotADirectory(
                     f"{paths.display(b'/' + b'/'.join(names[:depth + 1]))} is not a directory")
-            ancestors.append(parent)
         value = get(records.dentry_key(parent, name))
         kind_, inode = records.decode_dentry(value) if value is not None else (None, None)
-        return Place(path, name, parent, inode, kind_, tuple(ancestors))
+        return Place(path, name, parent, inode, kind_)
+
+    def _require_directory(self, path: bytes, number: int) -> None:
+        """Raises NoSuchFile (also for one in the trash), NotADirectory."""
+        directory = self.inode(number)
+        if not directory.is_directory:
+            raise NotADirectory(f"{paths.display(path)} is not in a directory")
+        if not directory.link_count:
+            raise NoSuchFile(f"{paths.display(path)}: the directory was removed")
+
+    def _way_up(self, directory: int) -> Iterator[int]:
+        """A directory and those around it, the root last."""
+        while directory != ROOT_INODE:
+            yield directory
+            directory = self._inode(directory).parent
+        yield ROOT_INODE
+
+    def _path_of(self, directory: int) -> bytes:
+        """Where a directory lies."""
+        names = []
+        while directory != ROOT_INODE:
+            above = self._inode(directory).parent
+            names.append(self._name_of(directory, above))
+            directory = above
+        return b"/" + b"/".join(reversed(names))
+
+    def _name_of(self, directory: int, above: int) -> bytes:
+        name = self._directory_names.get(directory)
+        value = None if name is None else self._store.get(records.dentry_key(above, name))
+        if name is not None and value is not None and records.decode_dentry(value)[1] == directory:
+            return name
+        prefix = records.dentry_key(above, b"")
+        for key, value in self._store.iterate(prefix, end_of_prefix(prefix)):
+            if records.decode_dentry(value)[1] == directory:
+                if len(self._directory_names) >= MAX_DIRECTORY_NAMES:
+                    self._directory_names.clear()
+                self._directory_names[directory] = name = records.dentry_name(key)
+                return name
+        raise NoSuchFile(f"directory {directory} was removed")
 
     def _existing(self, place: Place) -> int:
         if place.inode is None:

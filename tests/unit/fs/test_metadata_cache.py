@@ -1,6 +1,7 @@
 """What a client remembers about files, and for how long; time is passed in."""
 
-from fs.client.attribute_cache import MAX_CHANGED_DIRECTORIES, AttributeCache
+from fs import paths
+from fs.client.attribute_cache import MAX_CHANGED, AttributeCache
 from fs.client.stat_ahead import FIRST_PAGE, LARGEST_PAGE, MAX_DIRECTORIES, Page, StatAhead
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 
@@ -18,7 +19,7 @@ def filled(*paths: bytes, seconds: float = 1.0, capacity: int = 100) -> Attribut
 
 def put(cache: AttributeCache, path: bytes, attributes: Attributes, now: float = 0.0) -> None:
     directory = path.rpartition(b"/")[0] or b"/"
-    cache.fill(directory, cache.moment(directory), [(path, attributes)], now)
+    cache.fill(directory, cache.moment(), [(path, attributes)], now)
 
 
 def test_an_entry_is_served_until_it_expires() -> None:
@@ -45,7 +46,7 @@ def test_an_own_change_is_seen_at_once() -> None:
 
 def test_an_answer_that_was_on_its_way_during_a_change_is_not_stored() -> None:
     cache = filled()
-    moment, elsewhere = cache.moment(b"/d"), cache.moment(b"/e")
+    moment, elsewhere = cache.moment(), cache.moment()
     cache.changed(b"/d/f", None, 0)
     cache.fill(b"/d", moment, [(b"/d/f", file(2)), (b"/d/g", file(3))], 0)
     cache.fill(b"/e", elsewhere, [(b"/e/f", file(4))], 0)
@@ -56,22 +57,33 @@ def test_an_answer_that_was_on_its_way_during_a_change_is_not_stored() -> None:
 
 def test_a_moved_directory_takes_all_below_it_out_of_the_cache() -> None:
     cache = filled(b"/d", b"/d/f", b"/d/s/g", b"/dd", b"/e/f")
-    moment = cache.moment(b"/d/s")
+    moment = cache.moment()
     cache.changed_tree(b"/d")
     cache.fill(b"/d/s", moment, [(b"/d/s/late", file(50))], 0)
     assert [path for path in (b"/d", b"/d/f", b"/d/s/g", b"/d/s/late", b"/dd", b"/e/f")
             if cache.get(path, 0)] == [b"/dd", b"/e/f"]
 
 
-def test_a_commit_renews_the_file_under_the_path_it_is_known_by() -> None:
+def test_a_commit_changes_the_file_under_all_its_names_and_renews_none_of_them() -> None:
+    cache = filled(b"/d/f")
+    put(cache, b"/d/g", file(2))
+    cache.changed_inode(file(2, size=5), 0.5)
+    assert cache.get(b"/d/f", 0.9) == cache.get(b"/d/g", 0.9) == file(2, size=5)
+    assert cache.get(b"/d/f", 1.0) is None
+
+
+def test_a_file_is_known_by_its_inode_and_for_as_long_as_it_may_be_told() -> None:
     cache = filled(b"/d/f")
     cache.changed_inode(file(2, size=5), 0.5)
-    assert cache.get(b"/d/f", 1.4) == file(2, size=5)
+    assert cache.get(paths.of_inode(2), 1.4) == file(2, size=5)
+    assert cache.seconds_left(b"/d/f", 0.75) == 0.25
+    assert cache.seconds_left(paths.of_inode(2), 0.75) == 0.75
+    assert cache.seconds_left(b"/d/other", 0) == 0
 
 
 def test_a_commit_of_a_file_not_cached_keeps_older_answers_out() -> None:
     cache = filled()
-    moment = cache.moment(b"/d")
+    moment = cache.moment()
     cache.changed_inode(file(2, size=5), 0)
     cache.fill(b"/d", moment, [(b"/d/f", file(2))], 0)
     assert cache.get(b"/d/f", 0) is None
@@ -91,10 +103,10 @@ def test_a_new_entry_renews_its_directory() -> None:
 
 def test_changes_in_many_directories_are_remembered_in_bounded_space() -> None:
     cache = filled(b"/keep")
-    moment = cache.moment(b"/d0")
-    for number in range(MAX_CHANGED_DIRECTORIES * 2):
+    moment = cache.moment()
+    for number in range(MAX_CHANGED * 2):
         cache.changed(b"/d%d/f" % number, None, 0)
-    assert len(cache._changes) <= MAX_CHANGED_DIRECTORIES
+    assert len(cache._changed) <= MAX_CHANGED
     cache.fill(b"/d0", moment, [(b"/d0/f", file(2))], 0)
     assert cache.get(b"/d0/f", 0) is None
     assert cache.get(b"/keep", 0) is not None

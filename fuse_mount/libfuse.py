@@ -1,0 +1,248 @@
+"""libfuse 3's low-level interface (fuse_lowlevel.h), by ctypes."""
+
+import ctypes
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint,
+    c_uint64,
+    c_void_p,
+)
+from types import ModuleType
+from typing import Any
+
+from fuse_mount.door import errno_of
+from fuse_mount.lock_operations import StructFlock
+from fuse_mount.shared import Caller
+
+DROP_SECONDS = 0.05
+
+
+class Context(Structure):
+    """`struct fuse_ctx`"""
+
+    _fields_ = [("uid", c_uint), ("gid", c_uint), ("pid", c_int), ("umask", c_uint)]
+
+
+class Arguments(Structure):
+    """`struct fuse_args`"""
+
+    _fields_ = [("argc", c_int), ("argv", POINTER(c_char_p)), ("allocated", c_int)]
+
+
+class Forgotten(Structure):
+    """`struct fuse_forget_data`"""
+
+    _fields_ = [("inode", c_uint64), ("lookups", c_uint64)]
+
+
+class LoopConfig(Structure):
+    """`struct fuse_loop_config` before libfuse 3.12"""
+
+    _fields_ = [("clone_fd", c_int), ("max_idle_threads", c_uint)]
+
+
+class _OfThread(threading.local):
+    """The request that a thread serves, and the memory for its answer."""
+
+    request: int | None = None
+    kept = False
+
+    def __init__(self, entry: type) -> None:
+        self.entry: Any = entry()
+        self.view = memoryview(b"")
+        self.address = 0
+
+    def memory(self, size: int) -> memoryview:
+        """So many bytes at `address`, of which nobody knows what they are."""
+        if len(self.view) < size:
+            buffer = bytearray(size)
+            self.view, self.address = memoryview(buffer), ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        return self.view[:size]
+
+
+class Session:
+    """One mount: `serve` ends with it. The other public methods are for requests, as `fuse_mount.shared.Kernel`.
+    A subclass has a method for each request that is answered, `_` and the name of libfuse's field."""
+
+    def __init__(self, library: ModuleType, tune: Callable[[Any], None]) -> None:
+        """`tune` is called with the connection to the kernel when that is made."""
+        self._libfuse: Any = library._libfuse
+        # For what only computes; whoever answers lets go of the interpreter, as a program that is woken may take the
+        # processor away.
+        self._briefly: Any = ctypes.PyDLL(self._libfuse._name, handle=self._libfuse._handle)
+        self._tune = tune
+        self._status_type: Any = library.c_stat
+        self._statvfs_type: Any = library.c_statvfs
+        self._operations: Any = None
+        self._session: int | None = None
+        self._asked: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
+        self._dropping = threading.Lock()
+        self._entry_type = type("fuse_entry_param", (Structure,), {"_fields_": [
+            ("ino", c_uint64), ("generation", c_uint64), ("attr", self._status_type), ("attr_timeout", c_double),
+            ("entry_timeout", c_double)]})
+        self._here = _OfThread(self._entry_type)
+        self._declare(library)
+        self._table = self._functions(library)
+
+    # ------------------------------------------------------------------ in a request
+
+    def caller(self) -> Caller:
+        context = self._briefly.fuse_req_ctx(self._here.request).contents
+        return Caller(context.uid, context.gid, context.pid)
+
+    def interrupted(self) -> bool:
+        return bool(self._briefly.fuse_req_interrupted(self._here.request))
+
+    def drop_attributes(self, inode: int) -> None:
+        self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)  # it need not know the inode
+
+    def drop_pages(self, inode: int) -> None:
+        """The kernel first writes back changed pages, and those writes may wait for this very request. So another
+        thread asks the kernel, and the request goes on after DROP_SECONDS at the latest."""
+        if self._dropping.acquire(blocking=False):   # once, and only now: a thread made before a fork would be lost
+            threading.Thread(target=self._drop_asked, name="kernel-cache", daemon=True).start()
+        done = threading.Event()
+        self._asked.put((inode, done))
+        done.wait(DROP_SECONDS)
+
+    def _drop_asked(self) -> None:
+        while True:
+            inode, done = self._asked.get()
+            if self._session is not None:
+                self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, 0, 0)
+            done.set()
+
+    # ------------------------------------------------------------------ serving
+
+    def serve(self, operations: Any, mountpoint: str, options: str, threads: int, idle_threads: int) -> int:
+        """Mount and serve until unmounted (0) or told to stop (the number of the signal).
+
+        Raises RuntimeError if libfuse cannot mount; it says why on standard error.
+        """
+        libfuse = self._libfuse
+        self._operations = operations
+        words = [b"speedwell-mount", b"-o", os.fsencode(options)]
+        arguments = Arguments(len(words), (c_char_p * len(words))(*words), 0)
+        session = libfuse.fuse_session_new(byref(arguments), byref(self._table), ctypes.sizeof(self._table), None)
+        if not session:
+            raise RuntimeError("libfuse makes no session")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)    # libfuse leaves alone what somebody else handles
+        try:
+            if libfuse.fuse_set_signal_handlers(session):
+                raise RuntimeError("libfuse sets no signal handlers")
+            if libfuse.fuse_session_mount(session, os.fsencode(mountpoint)):
+                raise RuntimeError("libfuse does not mount")
+            self._session = session
+            try:
+                return int(self._loop(session, threads, idle_threads))
+            finally:
+                libfuse.fuse_session_unmount(session)
+                operations.destroy()
+                libfuse.fuse_remove_signal_handlers(session)
+        finally:
+            self._session = None
+            libfuse.fuse_session_destroy(session)
+
+    def _loop(self, session: int, threads: int, idle_threads: int) -> int:
+        libfuse = self._libfuse
+        if not hasattr(libfuse, "fuse_loop_cfg_create"):
+            return int(libfuse.fuse_session_loop_mt_32(c_void_p(session), byref(LoopConfig(0, idle_threads))))
+        libfuse.fuse_loop_cfg_create.restype = c_void_p
+        configuration = c_void_p(libfuse.fuse_loop_cfg_create())
+        try:
+            libfuse.fuse_loop_cfg_set_idle_threads(configuration, c_uint(idle_threads))
+            libfuse.fuse_loop_cfg_set_max_threads(configuration, c_uint(threads))
+            return int(libfuse.fuse_session_loop_mt_312(c_void_p(session), configuration))
+        finally:
+            libfuse.fuse_loop_cfg_destroy(configuration)
+
+    def _declare(self, library: ModuleType) -> None:
+        """What libfuse's functions take."""
+        information, status = POINTER(library.fuse_file_info), POINTER(self._status_type)
+        entry: Any = POINTER(self._entry_type)
+        for name, types in {
+            "fuse_reply_err": (c_int,), "fuse_reply_none": (), "fuse_reply_entry": (entry,),
+            "fuse_reply_create": (entry, information), "fuse_reply_attr": (status, c_double),
+            "fuse_reply_readlink": (c_char_p,), "fuse_reply_open": (information,), "fuse_reply_write": (c_size_t,),
+            "fuse_reply_buf": (c_void_p, c_size_t), "fuse_reply_statfs": (POINTER(self._statvfs_type),),
+            "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
+            "fuse_add_direntry": (c_void_p, c_size_t, c_char_p, status, c_int64),
+            "fuse_add_direntry_plus": (c_void_p, c_size_t, c_char_p, entry, c_int64),
+            "fuse_req_ctx": (), "fuse_req_interrupted": (),
+            "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
+            "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (), "fuse_session_destroy": (),
+            "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),
+        }.items():
+            for functions in (self._libfuse, self._briefly):
+                getattr(functions, name).argtypes = [c_void_p, *types]
+        for name in ("fuse_add_direntry", "fuse_add_direntry_plus"):
+            getattr(self._briefly, name).restype = c_size_t
+        self._briefly.fuse_req_ctx.restype = POINTER(Context)
+        self._libfuse.fuse_session_new.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
+        self._libfuse.fuse_session_new.restype = c_void_p
+
+    def _functions(self, library: ModuleType) -> Any:
+        """A `struct fuse_lowlevel_ops`."""
+        inode, name, size, offset, mode = c_uint64, c_char_p, c_size_t, c_int64, c_uint
+        info, lock = POINTER(library.fuse_file_info), POINTER(StructFlock)
+        requests = {
+            "lookup": (inode, name), "forget": (inode, c_uint64), "getattr": (inode, info),
+            "setattr": (inode, POINTER(self._status_type), c_int, info), "readlink": (inode,),
+            "mknod": (inode, name, mode, c_uint64), "mkdir": (inode, name, mode), "unlink": (inode, name),
+            "rmdir": (inode, name), "symlink": (name, inode, name), "rename": (inode, name, inode, name, c_uint),
+            "link": (inode, inode, name), "open": (inode, info), "read": (inode, size, offset, info),
+            "write": (inode, c_void_p, size, offset, info), "flush": (inode, info), "release": (inode, info),
+            "fsync": (inode, c_int, info), "opendir": (inode, info), "readdir": (inode, size, offset, info),
+            "releasedir": (inode, info), "fsyncdir": (inode, c_int, info), "statfs": (inode,),
+            "setxattr": (inode, name, c_void_p, size, c_int), "getxattr": (inode, name, size),
+            "listxattr": (inode, size), "removexattr": (inode, name), "access": (),
+            "create": (inode, name, mode, info), "getlk": (inode, info, lock),
+            "setlk": (inode, info, lock, c_int), "bmap": (), "ioctl": (), "poll": (), "write_buf": (),
+            "retrieve_reply": (), "forget_multi": (size, POINTER(Forgotten)),
+            "flock": (inode, info, c_int), "fallocate": (inode, c_int, offset, offset, info),
+            "readdirplus": (inode, size, offset, info)}
+        types = {"init": CFUNCTYPE(None, c_void_p, POINTER(library.fuse_conn_info)),
+                 "destroy": CFUNCTYPE(None, c_void_p),
+                 **{request: CFUNCTYPE(None, c_void_p, *arguments) for request, arguments in requests.items()}}
+        table: Any = type("fuse_lowlevel_ops", (Structure,), {"_fields_": list(types.items())})()
+        table.init = types["init"](self._init)
+        for request in requests:
+            method = getattr(self, f"_{request}", None)
+            if method is not None:
+                setattr(table, request, types[request](self._guarded(request, method)))
+        return table
+
+    def _init(self, _: Any, connection: Any) -> None:
+        self._tune(connection.contents)
+        self._operations.init()
+
+    def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        """Answers with what `method` raises, which it does only before it answers."""
+        here = self._here
+
+        def guarded(request: int, *arguments: Any) -> None:
+            if not here.kept:
+                # Python makes a thread state for every call from one of libfuse's threads and drops it afterwards,
+                # with its memory; held once more, it lives as long as the thread.
+                here.kept = True
+                ctypes.pythonapi.PyGILState_Ensure()
+            here.request = request
+            try:
+                method(request, *arguments)
+            except BaseException as error:
+                self._libfuse.fuse_reply_err(request, errno_of(name, error))
+
+        return guarded

@@ -1,0 +1,62 @@
+"""The inodes that the kernel has, and what it was told of each."""
+
+import threading
+from collections.abc import Iterable
+
+
+class Node:
+    """`place` is the path under which it was looked up last, `told` what an open compares with what the nameserver
+    says, `pages` the content (file id) of the pages that the kernel keeps."""
+
+    __slots__ = ("lookups", "pages", "place", "told")
+
+    def __init__(self) -> None:
+        self.lookups = 0
+        self.place: bytes | None = None
+        self.told: object = None
+        self.pages: str | None = None
+
+
+class Nodes:
+    """By inode number, from the first look-up until the kernel has forgotten all that were answered. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, inode: int) -> Node:
+        """What is known about an inode; it is kept if the kernel has it."""
+        return self._nodes.get(inode) or Node()
+
+    def found(self, inode: int, place: bytes) -> None:
+        """The kernel is about to be told what has the name `place`."""
+        with self._lock:
+            node = self._nodes.setdefault(inode, Node())
+            node.lookups += 1
+            node.place = place
+
+    def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
+        """The kernel gives back so many look-ups of each inode."""
+        with self._lock:
+            for inode, lookups in forgotten:
+                node = self._nodes.get(inode)
+                if node is not None:
+                    node.lookups -= lookups
+                    if node.lookups <= 0:
+                        del self._nodes[inode]
+
+    def reads(self, inode: int, file_id: str) -> bool:
+        """Note that the inode is about to be read as `file_id`; True if the kernel's pages are of that content, which
+        only ever grows."""
+        node = self.get(inode)
+        known, node.pages = node.pages, file_id
+        return known == file_id
+
+    def published(self, inode: int, before: str, after: str) -> None:
+        """This mount made the content `after` from `before` through the kernel's pages: they are of it now."""
+        node = self.get(inode)
+        if node.pages == before:
+            node.pages = after

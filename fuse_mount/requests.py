@@ -1,0 +1,243 @@
+"""The kernel's requests as calls of the operations, and the operations' results as libfuse's answers."""
+
+import ctypes
+import errno
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any
+
+from fuse_mount.libfuse import Session
+from fuse_mount.name_operations import PREFERRED_IO_BYTES, TYPE_BITS
+from fuse_mount.shared import Status
+
+# fuse_lowlevel.h, FUSE_SET_ATTR_...
+SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (
+    1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8)
+
+
+class Requests(Session):
+    """The methods are named after the fields of `struct fuse_lowlevel_ops`."""
+
+    # ------------------------------------------------------------------ names
+
+    def _lookup(self, request: int, directory: int, name: bytes) -> None:
+        self._entry(request, self._operations.lookup(directory, name))
+
+    def _forget(self, request: int, inode: int, lookups: int) -> None:
+        self._operations.forget([(inode, lookups)])
+        self._libfuse.fuse_reply_none(request)
+
+    def _forget_multi(self, request: int, count: int, forgotten: Any) -> None:
+        self._operations.forget([(each.inode, each.lookups) for each in forgotten[:count]])
+        self._libfuse.fuse_reply_none(request)
+
+    def _mknod(self, request: int, directory: int, name: bytes, mode: int, device: int) -> None:
+        self._entry(request, self._operations.mknod(directory, name, mode, device))
+
+    def _mkdir(self, request: int, directory: int, name: bytes, mode: int) -> None:
+        self._entry(request, self._operations.mkdir(directory, name, mode))
+
+    def _symlink(self, request: int, target: bytes, directory: int, name: bytes) -> None:
+        self._entry(request, self._operations.symlink(target, directory, name))
+
+    def _link(self, request: int, inode: int, directory: int, name: bytes) -> None:
+        self._entry(request, self._operations.link(inode, directory, name))
+
+    def _unlink(self, request: int, directory: int, name: bytes) -> None:
+        self._done(request, self._operations.unlink(directory, name))
+
+    def _rmdir(self, request: int, directory: int, name: bytes) -> None:
+        self._done(request, self._operations.rmdir(directory, name))
+
+    def _rename(self, request: int, directory: int, name: bytes, new_directory: int, new_name: bytes,
+                flags: int) -> None:
+        self._done(request, self._operations.rename(directory, name, new_directory, new_name, flags))
+
+    # ------------------------------------------------------------------ attributes
+
+    def _getattr(self, request: int, inode: int, _: Any) -> None:
+        self._attributes(request, self._operations.getattr(inode))
+
+    def _setattr(self, request: int, inode: int, wanted: Any, fields: int, info: Any) -> None:
+        status = wanted.contents
+        changes: dict[str, Any] = {}
+        for bit, key, value in ((SET_MODE, "mode", status.st_mode & 0o7777), (SET_UID, "uid", status.st_uid),
+                                (SET_GID, "gid", status.st_gid)):
+            if fields & bit:
+                changes[key] = value
+        for bit, bit_now, key, time in ((SET_ATIME, SET_ATIME_NOW, "atime", status.st_atimespec),
+                                        (SET_MTIME, SET_MTIME_NOW, "mtime", status.st_mtimespec)):
+            if fields & bit_now:
+                changes[f"{key}_now"] = True
+            elif fields & bit:
+                changes[f"{key}_ns"] = time.tv_sec * 10**9 + time.tv_nsec
+        self._attributes(request, self._operations.setattr(
+            inode, info.contents.fh if info else None, status.st_size if fields & SET_SIZE else None, changes))
+
+    def _readlink(self, request: int, inode: int) -> None:
+        self._libfuse.fuse_reply_readlink(request, self._operations.readlink(inode))
+
+    def _statfs(self, request: int, _: int) -> None:
+        self._libfuse.fuse_reply_statfs(request, byref(self._statvfs_type(**self._operations.statfs())))
+
+    def _setxattr(self, request: int, inode: int, name: bytes, value: int | None, size: int, flags: int) -> None:
+        self._done(request, self._operations.setxattr(inode, name, ctypes.string_at(value, size) if value else b"",
+                                                      flags))
+
+    def _getxattr(self, request: int, inode: int, name: bytes, size: int) -> None:
+        self._value(request, self._operations.getxattr(inode, name), size)
+
+    def _listxattr(self, request: int, inode: int, size: int) -> None:
+        self._value(request, self._operations.listxattr(inode), size)
+
+    def _removexattr(self, request: int, inode: int, name: bytes) -> None:
+        self._done(request, self._operations.removexattr(inode, name))
+
+    # ------------------------------------------------------------------ directories
+
+    def _opendir(self, request: int, inode: int, info: Any) -> None:
+        number = info.contents.fh = self._operations.opendir(inode)
+        if self._libfuse.fuse_reply_open(request, info):
+            self._operations.releasedir(number)
+
+    def _readdir(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
+        status = self._here.entry.attr
+
+        def add(address: int, left: int, entry: Any, following: int) -> int:
+            status.st_ino, status.st_mode = entry.attributes.inode, TYPE_BITS[entry.attributes.type]
+            return int(self._briefly.fuse_add_direntry(request, address, left, entry.name, byref(status),
+                                                       following))
+
+        self._list(request, inode, size, offset, info, add)
+
+    def _readdirplus(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
+        told: list[int] = []
+
+        def add(address: int, left: int, entry: Any, following: int) -> int:
+            parameters = self._here.entry
+            status = None if entry.name in (b".", b"..") else self._operations.looked_up(inode, entry.name)
+            if status is None:  # the kernel will ask if it needs to
+                parameters.ino, parameters.entry_timeout, parameters.attr_timeout = 0, 0, 0
+                parameters.attr.st_ino = entry.attributes.inode
+                parameters.attr.st_mode = TYPE_BITS[entry.attributes.type]
+            else:
+                self._fill_entry(parameters, status)
+            used = int(self._briefly.fuse_add_direntry_plus(request, address, left, entry.name, byref(parameters),
+                                                            following))
+            if status is not None:
+                if used > left:
+                    self._operations.forget([(status.attributes.inode, 1)])
+                else:
+                    told.append(status.attributes.inode)
+            return used
+
+        if self._list(request, inode, size, offset, info, add):
+            self._operations.forget([(each, 1) for each in told])
+
+    def _list(self, request: int, inode: int, size: int, offset: int, info: Any,
+              add: Callable[[int, int, Any, int], int]) -> int:
+        """Answer with as many entries as `size` bytes take. Not 0 if nobody gets the answer."""
+        entries = self._operations.entries(inode, info.contents.fh, offset)
+        self._here.memory(size)
+        address, filled = self._here.address, 0
+        for following, entry in enumerate(entries, start=offset + 1):
+            used = add(address + filled, size - filled, entry, following)
+            if used > size - filled:
+                break
+            filled += used
+        return int(self._libfuse.fuse_reply_buf(request, address, filled))
+
+    def _releasedir(self, request: int, _: int, info: Any) -> None:
+        self._done(request, self._operations.releasedir(info.contents.fh))
+
+    def _fsyncdir(self, request: int, *_: Any) -> None:
+        self._done(request, self._operations.fsyncdir())
+
+    # ------------------------------------------------------------------ open files
+
+    def _create(self, request: int, directory: int, name: bytes, mode: int, info: Any) -> None:
+        status = self._operations.create(directory, name, mode, info.contents)
+        self._fill_entry(self._here.entry, status)
+        if self._libfuse.fuse_reply_create(request, byref(self._here.entry), info):
+            self._operations.release(info.contents.fh)
+            self._operations.forget([(status.attributes.inode, 1)])
+
+    def _open(self, request: int, inode: int, info: Any) -> None:
+        self._operations.open(inode, info.contents)
+        if self._libfuse.fuse_reply_open(request, info):
+            self._operations.release(info.contents.fh)
+
+    def _read(self, request: int, _: int, size: int, offset: int, info: Any) -> None:
+        count = self._operations.read(info.contents.fh, self._here.memory(size), offset)
+        self._libfuse.fuse_reply_buf(request, self._here.address, count)
+
+    def _write(self, request: int, _: int, data: int, size: int, offset: int, info: Any) -> None:
+        memory = memoryview((ctypes.c_ubyte * size).from_address(data)).cast("B")
+        self._libfuse.fuse_reply_write(request, self._operations.write(info.contents.fh, memory, offset))
+
+    def _fallocate(self, request: int, _: int, mode: int, offset: int, length: int, info: Any) -> None:
+        self._done(request, self._operations.fallocate(info.contents.fh, mode, offset, length))
+
+    def _flush(self, request: int, _: int, info: Any) -> None:
+        self._done(request, self._operations.flush(info.contents.fh, info.contents.lock_owner))
+
+    def _fsync(self, request: int, _: int, __: int, info: Any) -> None:
+        self._done(request, self._operations.fsync(info.contents.fh))
+
+    def _release(self, request: int, _: int, info: Any) -> None:
+        self._done(request, self._operations.release(info.contents.fh))
+
+    # ------------------------------------------------------------------ locks
+
+    def _getlk(self, request: int, _: int, info: Any, lock: Any) -> None:
+        self._operations.getlk(info.contents, lock.contents)
+        self._libfuse.fuse_reply_lock(request, lock)
+
+    def _setlk(self, request: int, _: int, info: Any, lock: Any, waits: int) -> None:
+        self._done(request, self._operations.setlk(info.contents, lock.contents, bool(waits)))
+
+    def _flock(self, request: int, _: int, info: Any, operation: int) -> None:
+        self._done(request, self._operations.flock(info.contents, operation))
+
+    # ------------------------------------------------------------------ answers
+
+    def _done(self, request: int, _: None) -> None:
+        self._libfuse.fuse_reply_err(request, 0)
+
+    def _entry(self, request: int, status: Status) -> None:
+        entry = self._here.entry
+        self._fill_entry(entry, status)
+        if self._libfuse.fuse_reply_entry(request, byref(entry)):
+            self._operations.forget([(status.attributes.inode, 1)])  # the program was interrupted
+
+    def _attributes(self, request: int, status: Status) -> None:
+        fields = self._here.entry.attr
+        fill_status(fields, status)
+        self._libfuse.fuse_reply_attr(request, byref(fields), status.seconds)
+
+    def _value(self, request: int, value: bytes, size: int) -> None:
+        """Of an extended attribute, or with `size` 0 only how long it is."""
+        if not size:
+            self._libfuse.fuse_reply_xattr(request, len(value))
+        elif len(value) > size:
+            raise OSError(errno.ERANGE, "the value is longer")
+        else:
+            self._libfuse.fuse_reply_buf(request, value, len(value))
+
+    @staticmethod
+    def _fill_entry(entry: Any, status: Status) -> None:
+        entry.ino = status.attributes.inode
+        entry.attr_timeout = entry.entry_timeout = status.seconds
+        fill_status(entry.attr, status)
+
+
+def fill_status(fields: Any, status: Status) -> None:
+    """Fill in a `struct stat`."""
+    attributes, size_bytes, mtime_ns, ctime_ns, _ = status
+    fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
+    fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
+    fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
+    fields.st_size, fields.st_blocks, fields.st_blksize = size_bytes, (size_bytes + 511) // 512, PREFERRED_IO_BYTES
+    for time, ns in ((fields.st_atimespec, attributes.atime_ns), (fields.st_mtimespec, mtime_ns),
+                     (fields.st_ctimespec, ctime_ns)):
+        time.tv_sec, time.tv_nsec = divmod(ns, 10**9)

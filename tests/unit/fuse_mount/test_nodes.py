@@ -1,0 +1,27 @@
+"""What the mount remembers of the inodes that the kernel has."""
+
+from fuse_mount.nodes import Nodes
+
+
+def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None:
+    nodes = Nodes()
+    nodes.found(7, b"a")
+    nodes.found(7, b"b")
+    assert nodes.get(7).place == b"b"
+    nodes.forget([(7, 1)])
+    assert len(nodes) == 1
+    nodes.forget([(7, 1), (8, 3)])
+    assert len(nodes) == 0 and nodes.get(7).place is None
+
+
+def test_pages_are_of_the_content_that_was_read_last_or_made_from_it_here() -> None:
+    nodes = Nodes()
+    nodes.found(7, b"a")
+    assert not nodes.reads(7, "first")
+    assert nodes.reads(7, "first")
+    nodes.published(7, "another", "second")
+    assert nodes.get(7).pages == "first"
+    nodes.published(7, "first", "second")
+    assert nodes.reads(7, "second")
+    nodes.forget([(7, 1)])     # the kernel drops the pages with the inode
+    assert not nodes.reads(7, "second")
