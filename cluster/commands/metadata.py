@@ -7,7 +7,7 @@ import sys
 import click
 
 from cluster.errors import ClusterError
-from fs.metadata_store.addresses import PORT, address_of
+from fs.metadata_store.addresses import PORT, PREFIX, address_of
 from fs.metadata_store.client import MetadataClient
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True,
@@ -27,7 +27,7 @@ def metadata() -> None:
 @port_option
 def get(key: str, port: int) -> None:
     """Write the value of KEY to standard output."""
-    value = MetadataClient(port=port).get(key.encode())
+    value = _client(key, port).get(key.encode())
     if value is None:
         raise ClusterError(f"{key}: there is no such key")
     sys.stdout.buffer.write(value)
@@ -39,7 +39,7 @@ def get(key: str, port: int) -> None:
 @port_option
 def put(key: str, value: str, port: int) -> None:
     """Store VALUE (`-`: standard input) under KEY. Returns once it is as safe as the server's store promises."""
-    MetadataClient(port=port).put(key.encode(), sys.stdin.buffer.read() if value == "-" else value.encode())
+    _client(key, port).put(key.encode(), sys.stdin.buffer.read() if value == "-" else value.encode())
 
 
 @metadata.command()
@@ -60,3 +60,12 @@ def route(interface: str, address: str) -> None:
 def address(key: str) -> None:
     """Show to which address requests for KEY go."""
     click.echo(str(address_of(key.encode())))
+
+
+def _client(key: str, port: int) -> MetadataClient:
+    from fs.metadata_store.routes import has_route
+
+    if not has_route(address_of(key.encode())):
+        raise ClusterError(f"this machine has no route to {PREFIX}: run it on a host of the fabric "
+                           "(`speedwell enter HOST`), or see `speedwell metadata route --help`")
+    return MetadataClient(port=port)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from pyroute2 import IPRoute
@@ -13,7 +13,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from fs.errors import InvalidArgument, NotPermitted, StorageFailed
 from fs.metadata_store.addresses import GATEWAY_IP, GATEWAY_MAC, PREFIX
 
-LOCAL_TABLE = 255
+MAIN_TABLE, LOCAL_TABLE = 254, 255
 _PERMANENT, _ONLINK = 0x80, 4
 
 
@@ -53,6 +53,14 @@ class OwnerRoutes:
         except NetlinkError as error:
             if not (verb == "del" and error.code == errno.ESRCH):
                 raise StorageFailed(f"cannot {verb} the local route to {block}: {error}") from None
+
+
+def has_route(address: IPv4Address) -> bool:
+    """Whether this namespace has a route to the address of a key, other than the default one: that leads to
+    strangers."""
+    with IPRoute() as kernel:
+        return any(route["dst_len"] and address in IPv4Network(f"{route.get_attr('RTA_DST')}/{route['dst_len']}")
+                   for table in (MAIN_TABLE, LOCAL_TABLE) for route in kernel.get_routes(family=2, table=table))
 
 
 def lead_to_switch(interface: str, source: str) -> None:

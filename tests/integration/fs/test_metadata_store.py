@@ -192,3 +192,12 @@ def test_bad_options_are_refused_by_name(options, said):
     result = subprocess.run([sys.executable, "-m", "fs.metadata_store.main", *options], capture_output=True,
                             text=True, timeout=60, check=False)
     assert result.returncode in (1, 2) and said in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("get", "key"), ("put", "key", "value")])
+def test_a_machine_without_a_route_of_its_own_to_the_keys_asks_no_stranger(arguments: tuple[str, ...]) -> None:
+    speedwell = str(Path(sys.executable).with_name("speedwell"))
+    done = subprocess.run(["unshare", "--net", speedwell, "metadata", *arguments], capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("speedwell: this machine has no route to 100.64.0.0/10: run it on a"), done.stderr
