@@ -80,6 +80,7 @@ class TurnKeeper:
         if queued == self._backlog.get(report.agent, set()):
             return []
         self._backlog[report.agent] = queued
+        self._end_slices(now)
         return self._coordinate(now)
 
     def pass_time(self, now: float) -> Sending:
@@ -87,8 +88,7 @@ class TurnKeeper:
         for agent in [agent for agent, heard in self._heard_at.items() if now - heard > SILENT_SECONDS]:
             for known in (self._heard_at, self._told_at, self._backlog, self._allowed):
                 known.pop(agent, None)
-        while self._policy.next_end <= now:     # as planned, however late we come
-            self._allowed |= self._policy.slice_ended(max(self._policy.next_end, now - self._slice_seconds))
+        self._end_slices(now)
         sending = self._coordinate(now) if now - self._looked_at >= CALM_SECONDS / 2 else []
         if not sending and self._coordinated and now - self._planned_at >= PLANS_SLICES * self._slice_seconds:
             sending = self._tell({}, now)
@@ -97,6 +97,10 @@ class TurnKeeper:
                 self._told_at[agent] = now
                 sending.append((agent, ()))
         return sending
+
+    def _end_slices(self, now: float) -> None:
+        while self._policy.next_end <= now:     # as planned, however late we come
+            self._allowed |= self._policy.slice_ended(max(self._policy.next_end, now - self._slice_seconds))
 
     # --- on demand ---
 
@@ -144,7 +148,7 @@ class TurnKeeper:
         """All that have turns, as each has its own only while all others keep to theirs."""
         self._planned_at = now
         plan = self._plan(now)
-        lease = _microseconds(LEASE_SLICES * self._slice_seconds)
+        lease = round(LEASE_SLICES * self._slice_seconds * 1e6)
         sending: Sending = []
         for agent in sorted(self._heard_at.keys() & (self._coordinated.keys() | dropped.keys())):
             self._told_at[agent] = now
@@ -159,24 +163,19 @@ class TurnKeeper:
         """What follows until leases are over if nothing changes: so a slice begins on time if we come late."""
         policy = deepcopy(self._policy, {id(shared): shared for shared in (self._network, self._policy.paths)})
         allowed = dict(self._allowed)
-        spans: defaultdict[Pair, list[tuple[float, float, float]]] = defaultdict(list)
+        spans: defaultdict[Pair, list[tuple[int, int, int]]] = defaultdict(list)
         at, end = now, now + LEASE_SLICES * self._slice_seconds
         while at < end:
             until = min(policy.next_end, end)
-            for source, to in allowed.items():
-                for destination, rate_bps in to.items():
-                    of_pair = spans[source, destination]
-                    if of_pair and of_pair[-1][1:] == (at, rate_bps):
-                        of_pair[-1] = of_pair[-1][0], until, rate_bps
-                    else:
-                        of_pair.append((at, until, rate_bps))
+            first, last = round((at - now) * 1e6), round((until - now) * 1e6)
+            for pair, rate_bps in [((source, destination), max(round(rate_bps), 1)) for source, to in allowed.items()
+                                   for destination, rate_bps in to.items() if first < last]:
+                if spans[pair] and spans[pair][-1][1:] == (first, rate_bps):
+                    spans[pair][-1] = spans[pair][-1][0], last, rate_bps
+                else:
+                    spans[pair].append((first, last, rate_bps))
             if until < end:
                 allowed |= policy.slice_ended(until)
             at = until
-        return {pair: tuple(Slice(round((begin - now) * 1e6), _microseconds(until - begin), round(rate_bps))
-                            for begin, until, rate_bps in of_pair[:MAX_SLICES])
+        return {pair: tuple(Slice(first, last - first, rate_bps) for first, last, rate_bps in of_pair[:MAX_SLICES])
                 for pair, of_pair in spans.items()}
-
-
-def _microseconds(seconds: float) -> int:
-    return max(round(seconds * 1e6), 1)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.policy.network.graph import Network
 from controller.timeslices.main import command
 from controller.timeslices.service import NetworkWatch, TurnService, network_of
 from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
-from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key
+from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
 from host_agent.session import AgentEnd
 from tests.waiting import wait_until
 
@@ -162,6 +164,33 @@ def test_rate_limits_hold_for_their_lease() -> None:
     agents.report(A, D)
     agents.report(B, D)
     assert {each.slices for each in agents.turns.values()} == {(Slice(0, 30_000, round(BPS / 2)),)}
+
+
+def test_a_report_that_comes_just_after_a_slice_finds_the_next_one_begun(agents: Agents) -> None:
+    agents.report(A, D)
+    agents.report(B, D)
+    agents.now += SLICE + 0.001
+    agents.report(C, D)
+    assert len(agents.sending) == 1
+    assert all(each.start_microseconds >= 0 for turns in agents.turns.values() for each in turns.slices)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["xco", "xco-plus", "rate-limits"]), st.floats(0.001, 1), st.floats(0, 1e7),
+       st.lists(st.integers(4, 12).map(lambda megabits: megabits * 1e6), min_size=len(HOSTS), max_size=len(HOSTS)),
+       st.lists(st.tuples(st.floats(0, 2) | st.sampled_from([1.0, 1 - 1e-6, 1 + 1e-6]), st.none() | st.tuples(
+           st.sampled_from([A, B, C]), st.sets(st.sampled_from([C, D]), min_size=1))), min_size=5, max_size=20))
+def test_whatever_the_times_of_reports_and_slices_agents_can_be_told_their_turns(
+        policy: str, slice_seconds: float, now: float, rates_bps: list[float],
+        happenings: list[tuple[float, tuple[str, set[str]] | None]]) -> None:
+    capacity_bps = dict(zip(HOSTS, rates_bps, strict=True))
+    keeper = TurnKeeper(policy, slice_seconds, network_of(
+        (a, b, capacity_bps.get(a) or capacity_bps[b]) for a, b in LINKS))
+    for slices, reported in happenings:
+        now += slices * slice_seconds
+        for agent, turns in (keeper.pass_time(now) if reported is None else
+                             keeper.reported(report(reported[0], *reported[1] - {reported[0]}), now)):
+            encode(Directive(agent, 1, 1, turns), agent_key(MASTER, agent))
 
 
 # --- over the wire
