@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import select
@@ -13,10 +12,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterable
 
-from controller.policy.errors import PolicyError
+from pydantic import BaseModel, Field, ValidationError
+
+from controller.policy.errors import InvalidNetwork, PolicyError
 from controller.policy.network.graph import Network
 from controller.timeslices.turns import Sending, TurnKeeper
-from host_agent.channel import MAX_DATAGRAM_BYTES, BacklogReport, Registration
+from controller.validation import reason
+from host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
 from host_agent.errors import InvalidDatagram
 from host_agent.session import SchedulerEnd
 
@@ -25,8 +27,19 @@ LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 BATCH = 256
 """Datagrams that are read before slices have their turn again."""
-Edges = frozenset[tuple[str, str, float]]
 log = logging.getLogger(__name__)
+
+
+class _Link(BaseModel, frozen=True):
+    source: str
+    destination: str
+    capacity_bps: float = Field(ge=1, le=MAX_BPS)
+
+
+class _Answer(BaseModel):
+    """What we need of `/v1/network`."""
+
+    links: tuple[_Link, ...]
 
 
 class NetworkWatch(threading.Thread):
@@ -35,24 +48,37 @@ class NetworkWatch(threading.Thread):
     def __init__(self, controller_url: str) -> None:
         super().__init__(name="network", daemon=True)
         self._url = f"{controller_url.rstrip('/')}/v1/network"
-        self._is_away = False
-        self.edges: Edges = frozenset()
+        self._links: frozenset[_Link] = frozenset()
+        self._problem = ""
+        self.network = Network()
+        """Another object whenever it has changed."""
 
     def run(self) -> None:
         while True:
             try:
-                self.edges = self._ask()
-                self._is_away = False
-            except (OSError, ValueError, LookupError, TypeError) as error:
-                if not self._is_away:
-                    log.warning("%s does not say what the network is: %s", self._url, error)
-                self._is_away = True
+                self._ask()
+                if self._problem:
+                    log.info("%s says again what the network is", self._url)
+                self._problem = ""
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+                if problem != self._problem:
+                    log.warning("%s does not say what the network is: %s", self._url, problem)
+                self._problem = problem
             time.sleep(LOOK_SECONDS)
 
-    def _ask(self) -> Edges:
+    def _ask(self) -> None:
         with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS) as answer:
-            links = json.load(answer)["links"]
-        return frozenset((link["source"], link["destination"], float(link["capacity_bps"])) for link in links)
+            said = answer.read()
+        try:
+            links = frozenset(_Answer.model_validate_json(said).links)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the answer"
+            raise InvalidNetwork(f"{where} {reason(first)}") from None
+        if links != self._links:
+            self.network = network_of((link.source, link.destination, link.capacity_bps) for link in links)
+            self._links = links
 
 
 def network_of(edges: Iterable[tuple[str, str, float]]) -> Network:
@@ -76,7 +102,7 @@ class TurnService:
         """Raises OSError for an address that cannot be had."""
         self.keeper = keeper
         self._watch = watch
-        self._edges: Edges = frozenset()
+        self._network = watch.network
         self._end = SchedulerEnd(master_key, round(slice_seconds * 1e6))
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.bind(address)
@@ -133,9 +159,9 @@ class TurnService:
 
     def _pass_time(self) -> None:
         now = time.monotonic()
-        if self._watch.edges != self._edges:
-            self._edges = self._watch.edges
-            self._tell(self.keeper.network_changed(network_of(self._edges), now))
+        if self._watch.network is not self._network:
+            self._network = self._watch.network
+            self._tell(self.keeper.network_changed(self._network, now))
         self._tell(self.keeper.pass_time(now))
         for agent in self._places.keys() - set(self.keeper.agents):
             log.warning("agent %s is silent, and forgotten", agent)
@@ -148,6 +174,7 @@ class TurnService:
                 self._send(self._end.directive(agent, turns), self._places[agent])
                 self.counts["directives"] += 1
             except InvalidDatagram as error:
+                self.counts["failures"] += 1
                 log.warning("%s is not told its turns: %s", agent, error)
 
     def _send(self, datagram: bytes, place: tuple[str, int]) -> None:

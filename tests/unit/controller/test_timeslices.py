@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections import Counter
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.policy.network.graph import Network
+from controller.timeslices import service as service_module
 from controller.timeslices.main import command
 from controller.timeslices.service import NetworkWatch, TurnService, network_of
 from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
@@ -196,22 +198,46 @@ def test_whatever_the_times_of_reports_and_slices_agents_can_be_told_their_turns
 # --- over the wire
 
 
-class Controller(BaseHTTPRequestHandler):
+GOOD = json.dumps({"links": [{"source": a, "destination": b, "capacity_bps": BPS} for a, b in LINKS]}).encode()
+
+
+def with_link(source: object, destination: object, capacity_bps: object) -> bytes:
+    return json.dumps({"links": [{"source": source, "destination": destination,
+                                  "capacity_bps": capacity_bps}]}).encode()
+
+
+class Controller(HTTPServer):
+    """Gives its answers one after the other, and the last one for ever; None dies in the middle of it."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.answers = list(answers)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answering(BaseHTTPRequestHandler):
+    server: Controller
+
     def do_GET(self) -> None:
-        links = [{"source": a, "destination": b, "capacity_bps": BPS} for a, b in LINKS]
+        answers = self.server.answers
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(200)
+        self.send_header("Content-Length", str(len(GOOD if answer is None else answer)))
         self.end_headers()
-        self.wfile.write(json.dumps({"links": links}).encode())
+        self.wfile.write(GOOD[:100] if answer is None else answer)
 
     def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture
 def service() -> Iterator[TurnService]:
-    controller = HTTPServer(("127.0.0.1", 0), Controller)
-    threading.Thread(target=controller.serve_forever, daemon=True).start()
+    controller = Controller(GOOD)
     service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
-                          NetworkWatch(f"http://127.0.0.1:{controller.server_port}"))
+                          NetworkWatch(controller.url))
     running = threading.Thread(target=service.run)
     running.start()
     yield service
@@ -219,6 +245,22 @@ def service() -> Iterator[TurnService]:
     running.join(10)
     controller.shutdown()
     assert not running.is_alive() and service.counts["failures"] == 0
+
+
+@pytest.mark.parametrize("answer", [
+    None, b"[]", b"not json", b'{"links": 5}', b"[" * 100_000, with_link(5, A, BPS), with_link(A, None, BPS),
+    with_link(A, "1", "fast"), with_link(A, "1", None), with_link(A, "1", 0), with_link(A, "1", float("nan")),
+    with_link(A, "1", 1e300), with_link(A, A, BPS), with_link(A, B, BPS)])
+def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, monkeypatch: pytest.MonkeyPatch,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.01)
+    with Controller(answer, answer, GOOD) as controller, caplog.at_level(logging.INFO):
+        watch = NetworkWatch(controller.url)
+        watch.start()
+        wait_until(lambda: watch.network.hosts == set(HOSTS), 10, lambda: f"it has given up: {caplog.messages}")
+        controller.shutdown()
+    assert [f"{controller.url}/v1/network does not say what the network is" in each for each in caplog.messages
+            if controller.url in each][:1] == [True]
 
 
 class Remote:
