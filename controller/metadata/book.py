@@ -184,6 +184,8 @@ class MetadataBook:
         if claimed < size(SPACE) and now - self._began_at < SETTLE_SECONDS:
             return
         above = self._above(sorted(self.servers))
+        if not above:
+            return
         layout = lay_out(above)
         if claims:
             self.blocks = _without_overlaps(claims)

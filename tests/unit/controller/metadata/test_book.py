@@ -90,6 +90,16 @@ def test_servers_that_own_nothing_share_all_keys_once_the_controller_has_listene
     assert {host for host, blocks in cluster.book.blocks.items() if blocks} == {"a1", "a2", "b1"}
 
 
+def test_a_controller_without_servers_waits_for_the_first_which_gets_all_keys():
+    cluster = Cluster()
+    for second in range(60):
+        cluster.book.go_on(cluster.now + second)
+    cluster.now += 60
+    cluster.announce("a1")
+    cluster.go_on()
+    assert sum(map(size, cluster.book.blocks["a1"])) == size(SPACE)
+
+
 def test_a_new_controller_takes_over_what_servers_own_and_moves_nothing():
     cluster = settled("a1", "a2", "b1")
     before = dict(cluster.book.blocks)
