@@ -56,16 +56,15 @@ class Metadata(Application):
 
     def announce(self, said: Server) -> None:
         """A server is there. Raises UnknownHost, MetadataServerRefused."""
-        if self._state.reserved is None:
-            if taken := next((ip for ip in self._state.hosts if IPv4Address(ip) in RESERVED), None):
-                raise self._refused(f"host {taken} has an address within {RESERVED}, where those of keys are",
-                                    said.host)
-            self._state.reserved = RESERVED
         self._hosts.locate(said.host)
+        if self._state.reserved is None and (
+                taken := next((ip for ip in self._state.hosts if IPv4Address(ip) in RESERVED), None)):
+            raise self._refused(f"host {taken} has an address within {RESERVED}, where those of keys are", said.host)
         try:
             self.book.announced(said)
         except MetadataError as error:
             raise self._refused(str(error), said.host) from None
+        self._state.reserved = RESERVED
 
     def remove(self, host: str, lost: bool) -> None:
         """A server is to leave. Raises UnknownMetadataServer, MetadataServerRefused."""
