@@ -140,24 +140,34 @@ def compressed(space: Prefix, blocks: Sequence[Block], stops: Mapping[str, tuple
 
     Draves, King, Venkatachary, Zill: "Constructing optimal IP routing tables", INFOCOM 1999.
     """
-    known = [block for block in blocks if block.server in stops]
-    firsts = [block.first for block in known]
+    firsts: list[int] = []
+    ends: list[int] = []
+    leads: list[tuple[str, ...]] = []
+    for block in blocks:
+        if (to := stops.get(block.server)) is None:
+            continue
+        if leads and leads[-1] == to and ends[-1] == block.first:
+            ends[-1] = block.end
+        else:
+            firsts.append(block.first)
+            ends.append(block.end)
+            leads.append(to)
     table: dict[Prefix, tuple[str, ...]] = {}
-    if known:
-        _emit(space, _choices(space, known, firsts, stops, 0, len(known)), None, table)
+    _emit(space, _choices(space, firsts, ends, leads, 0, len(leads)), None, table)
     return table
 
 
-def _choices(prefix: Prefix, blocks: Sequence[Block], firsts: Sequence[int], stops: Mapping[str, tuple[str, ...]],
+def _choices(prefix: Prefix, firsts: Sequence[int], ends: Sequence[int], leads: Sequence[tuple[str, ...]],
              low: int, high: int) -> _Choices:
-    """What an entry for a prefix may lead to, with the same of its halves; None where nothing matters."""
+    """What an entry for a prefix may lead to, with the same of its halves; None where nothing matters. The stretches
+    from `low` to before `high` reach into the prefix."""
     if low == high:
         return None
-    if high - low == 1 and blocks[low].length <= prefix[1]:
-        return {stops[blocks[low].server]}, None, None
-    middle = bisect_left(firsts, prefix[0] + size(prefix) // 2, low, high)
+    if high - low == 1:
+        return {leads[low]}, None, None
     left, right = halves(prefix)
-    below = (_choices(left, blocks, firsts, stops, low, middle), _choices(right, blocks, firsts, stops, middle, high))
+    below = (_choices(left, firsts, ends, leads, low, bisect_left(firsts, right[0], low, high)),
+             _choices(right, firsts, ends, leads, bisect_right(ends, right[0], low, high), high))
     if below[0] is None or below[1] is None:
         return (below[0] or below[1] or _NOTHING)[0], *below
     return below[0][0] & below[1][0] or below[0][0] | below[1][0], *below
