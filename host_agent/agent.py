@@ -175,8 +175,9 @@ class Agent:
         if not readable:
             self.late_seconds += now - due
         if self._doors and now - turned_at > self._silence_seconds:
+            self._queues.accept_all()           # as the guardian does, unless it was its end that took so long
             for door in self._doors.values():
-                door.gate.forget_waiting()      # the guardian has let them go
+                door.gate.forget_waiting()
         if self._channel in readable:
             self._hear(now)
         if self._queues.socket in readable:

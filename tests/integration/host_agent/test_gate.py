@@ -102,6 +102,17 @@ def test_a_guardian_that_is_killed_has_a_successor(held: Held, datagrams: Datagr
     all_arrive(datagrams, PACKETS)
 
 
+def test_a_guardian_whose_successor_takes_longer_than_two_slices_costs_no_packet(tmp_path: Path) -> None:
+    with agent_on_host(tmp_path, "--large", "1", slice_microseconds=10_000) as (hosts, scheduler, agent), \
+            closing(Datagrams(hosts)) as datagrams:
+        hold(hosts, scheduler, 10 * SECONDS)
+        datagrams.send(PACKETS)
+        os.kill(agent.guardian(), signal.SIGKILL)
+        wait_until(lambda: agent.metrics()["guardian_deaths_total"] == 1, DEADLINE_SECONDS, agent.log.read_text)
+        scheduler.direct(Turns(RECEIVER, 0))
+        all_arrive(datagrams, PACKETS)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_agent_that_is_ended_lets_go_and_takes_all_it_made_away(
         held: Held, datagrams: Datagrams, number: signal.Signals) -> None:

@@ -1,0 +1,101 @@
+"""What an agent does with what it hears and finds; the kernel's part is recorded, and goes wrong when told to."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+import host_agent.agent
+from coflow.settings import SchedulerAddress
+from host_agent.agent import Agent
+from host_agent.channel import Turns
+from host_agent.packet_queues import Packet
+
+US, THERE = "127.0.0.1", "10.0.1.1"
+HELD = Turns(THERE, 10_000_000)
+
+
+class Kernel:
+    """Queues of packets, in PacketQueues' place."""
+
+    def __init__(self) -> None:
+        self.socket, self._other_end = socket.socketpair()
+        self.bound: set[int] = set()
+        self.waiting: list[Packet] = []
+        self._unread: list[Packet] = []
+
+    def bind(self, queue: int, in_frames: bool = True) -> None:
+        self.bound.add(queue)
+
+    def unbind(self, queue: int) -> None:
+        self.bound.remove(queue)
+
+    def arrive(self, packet: Packet) -> None:
+        self.waiting.append(packet)
+        self._unread.append(packet)
+        self._other_end.send(b"x")
+
+    def receive(self) -> list[Packet]:
+        self.socket.recv(100)
+        packets, self._unread = self._unread, []
+        return packets
+
+    def accept(self, queue: int, number: int) -> None:
+        self.waiting = [each for each in self.waiting if each.queue != queue or each.number > number]
+
+    def accept_all(self) -> None:
+        self.waiting, self._unread = [], []
+
+    def close(self) -> None:
+        self.socket.close()
+        self._other_end.close()
+
+
+class Guardian:
+    """Writes down what it is told."""
+
+    deaths = 0
+
+    def __init__(self, *_: object) -> None:
+        self.beats: list[tuple[float, float]] = []
+
+    def beat(self, silence_seconds: float) -> None:
+        self.beats.append((time.monotonic(), silence_seconds))
+
+    def look(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    with closing(Kernel()) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def agent(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """Its uplink carries 20 Mbit/s; nobody answers its registrations."""
+    monkeypatch.setattr(host_agent.agent, "PacketQueues", lambda: kernel)
+    monkeypatch.setattr(host_agent.agent, "Guardian", Guardian)
+    monkeypatch.setattr(host_agent.agent, "gate_rule", lambda *_: None)
+    uplink = SimpleNamespace(rate_bps=20_000_000, interface="lo", make=lambda: None)
+    agent = Agent(US, SchedulerAddress(US, 9, b"k" * 64), uplink, 1000)     # type: ignore[arg-type]
+    yield agent
+    agent.stop()
+    agent.run()
+
+
+def test_what_waits_when_the_loop_was_silent_for_long_is_let_go_and_not_only_forgotten(
+        agent: Agent, kernel: Kernel) -> None:
+    agent._direct(HELD, time.monotonic())
+    kernel.arrive(Packet(max(kernel.bound), 1, 1000))
+    turned_at = agent._turn(time.monotonic())
+    assert agent.held_bytes == 1000 and kernel.waiting
+    agent._turn(turned_at - 60)
+    assert agent.held_bytes == 0 and not kernel.waiting
