@@ -32,7 +32,7 @@ from host_agent.channel import (
 from host_agent.connections import Senders, connections, pace
 from host_agent.errors import AgentError, KernelRefused
 from host_agent.gate import Gate
-from host_agent.guardian import Guardian
+from host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
 from host_agent.marks import Marks
 from host_agent.netlink import NETLINK_SOCK_DIAG
 from host_agent.packet_queues import PacketQueues
@@ -52,6 +52,8 @@ MARK_AGAIN_SECONDS, MARK_ATTEMPTS = 0.02, 50
 """A connection that is not there yet may be about to begin."""
 GUARDIAN_SLICES = 2.0
 """Of silence, after which the guardian lets go what is held: less than a lease."""
+MAX_BEAT_SECONDS = 0.2
+"""Between two beats: well below MAX_SILENCE_SECONDS."""
 MAX_PACKET_BITS, LONG_SECONDS = 8 << 16, 0.001
 """Where what segmentation offload makes of a packet takes longer on the uplink, it would not fit a slice."""
 BATCH = 64
@@ -189,7 +191,7 @@ class Agent:
             self._tidy(now)
         if self._unmarked and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
             self._mark_again(now)
-        if self._doors and now - self._beaten_at >= self._slice_seconds:
+        if self._doors and now - self._beaten_at >= self._beat_seconds:
             self._beaten_at = now
             self._guardian.beat(self._silence_seconds)
         return now
@@ -197,7 +199,7 @@ class Agent:
     def _due(self, now: float) -> float:
         due = self._looked_at + LOOK_SECONDS
         if self._doors:
-            due = min(due, self._beaten_at + self._slice_seconds,
+            due = min(due, self._beaten_at + self._beat_seconds,
                       *(door.gate.next_change(now) for door in self._doors.values()))
         return due
 
@@ -207,7 +209,11 @@ class Agent:
 
     @property
     def _silence_seconds(self) -> float:
-        return GUARDIAN_SLICES * self._slice_seconds
+        return min(GUARDIAN_SLICES * self._slice_seconds, MAX_SILENCE_SECONDS)
+
+    @property
+    def _beat_seconds(self) -> float:
+        return min(self._slice_seconds, MAX_BEAT_SECONDS)
 
     # --- the gate ---
 

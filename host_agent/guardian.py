@@ -24,6 +24,8 @@ from host_agent.uplink import try_to_run
 UNIT_SECONDS = 0.002
 RELEASE_SECONDS = 0.002
 """How often packets are let go while the agent stands still."""
+MAX_SILENCE_SECONDS = 255 * UNIT_SECONDS
+"""A beat is a byte."""
 READY = b"ready\n"
 END_SECONDS = 5.0
 
@@ -59,9 +61,10 @@ class Guardian:
         self._pipe = writing
 
     def beat(self, silence_seconds: float) -> None:
-        """The agent is there, and will be heard of again within so many seconds; 0: it holds nothing."""
+        """The agent is there, and will be heard of again within so many seconds, MAX_SILENCE_SECONDS at most;
+        0: it holds nothing."""
         try:
-            os.write(self._pipe, bytes([min(255, round(silence_seconds / UNIT_SECONDS))]))
+            os.write(self._pipe, bytes([round(silence_seconds / UNIT_SECONDS)]))
         except BlockingIOError:
             pass    # it does not read; if it stands still it cannot help, and if it is gone we are told
         except BrokenPipeError:

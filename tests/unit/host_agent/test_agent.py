@@ -99,3 +99,17 @@ def test_what_waits_when_the_loop_was_silent_for_long_is_let_go_and_not_only_for
     assert agent.held_bytes == 1000 and kernel.waiting
     agent._turn(turned_at - 60)
     assert agent.held_bytes == 0 and not kernel.waiting
+
+
+@pytest.mark.parametrize(("slice_seconds", "beats_every", "may_be_silent"), [
+    (0.01, 0.01, 0.02), (0.255, 0.2, 0.51), (3.0, 0.2, 0.51)])
+def test_the_guardian_hears_of_a_living_agent_well_before_it_would_act(
+        agent: Agent, slice_seconds: float, beats_every: float, may_be_silent: float) -> None:
+    agent._end.slice_microseconds = round(slice_seconds * 1e6)
+    now = time.monotonic()
+    agent._direct(HELD, now)
+    agent._beaten_at, agent._looked_at = now, now + 100
+    assert agent._due(now) <= now + beats_every
+    agent._beaten_at = now - beats_every
+    agent._turn(now)
+    assert agent._guardian.beats[-1][1] == pytest.approx(may_be_silent)     # type: ignore[attr-defined]
