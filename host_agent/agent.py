@@ -72,6 +72,8 @@ class _Door:
     queue: int
     change: Future[None]
     is_leaving: bool = False
+    left_at: float = -inf
+    """When it was last asked to leave."""
 
 
 class Agent:
@@ -243,9 +245,14 @@ class Agent:
             queue = self._free_queues.pop()
             self._queues.bind(queue, MAX_PACKET_BITS / self._uplink_bps > LONG_SECONDS)
             door = self._doors[turns.destination] = _Door(
-                Gate(self._uplink_bps), queue, self._worker.submit(gate_rule, turns.destination, queue, True))
+                Gate(self._uplink_bps), queue, self._change_rule(turns.destination, queue, True))
             self._beaten_at = -inf
         door.gate.direct(turns, now)
+
+    def _change_rule(self, destination: str, queue: int, is_wanted: bool) -> Future[None]:
+        change = self._worker.submit(gate_rule, destination, queue, is_wanted)
+        change.add_done_callback(partial(self._ended, f"the rule for {destination}"))
+        return change
 
     def _tidy(self, now: float) -> None:
         """See to the guardian, and take rules away that nobody has needed for a while."""
@@ -253,17 +260,15 @@ class Agent:
         for destination, door in list(self._doors.items()):
             if not door.change.done():
                 continue
-            if error := door.change.exception():
-                self._failed(f"the rule for {destination}", error)
-            if door.is_leaving or error:
+            if door.is_leaving != bool(door.change.exception()):    # there is no rule
                 self._hold()
                 self._release(now)
                 self._queues.unbind(door.queue)
                 self._free_queues.append(door.queue)
                 del self._doors[destination]
-            elif now > door.gate.free_at + KEEP_SECONDS:
-                door.change = self._worker.submit(gate_rule, destination, door.queue, False)
-                door.is_leaving = True
+            elif now > max(door.gate.free_at, door.left_at) + KEEP_SECONDS:
+                door.change = self._change_rule(destination, door.queue, False)
+                door.is_leaving, door.left_at = True, now
         if not self._doors and self._beaten_at > -inf:
             self._beaten_at = -inf
             self._guardian.beat(0)

@@ -198,8 +198,12 @@ class Uplink:
 
 def gate_rule(destination: str, queue: int, is_wanted: bool) -> None:
     """Send large flows to a destination into a queue, or no longer. Raises KernelRefused."""
-    run("iptables", "-w", "-t", "mangle", "-A" if is_wanted else "-D", GATE_CHAIN, "-d", destination,
-        "-j", "NFQUEUE", "--queue-num", queue, "--queue-bypass")
+    try:
+        run("iptables", "-w", "-t", "mangle", "-A" if is_wanted else "-D", GATE_CHAIN, "-d", destination,
+            "-j", "NFQUEUE", "--queue-num", queue, "--queue-bypass")
+    except KernelRefused:
+        if is_wanted or f"-A {GATE_CHAIN} -d {destination}/32 " in run("iptables", "-w", "-t", "mangle", "-S"):
+            raise       # if not, somebody else has taken the rule away
 
 
 class UplinkCounters:

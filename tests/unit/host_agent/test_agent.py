@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +14,9 @@ import host_agent.agent
 from coflow.settings import SchedulerAddress
 from host_agent.agent import Agent
 from host_agent.channel import Turns
+from host_agent.errors import KernelRefused
 from host_agent.packet_queues import Packet
+from tests.waiting import wait_until
 
 US, THERE = "127.0.0.1", "10.0.1.1"
 HELD = Turns(THERE, 10_000_000)
@@ -25,6 +27,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self.socket, self._other_end = socket.socketpair()
+        self.socket.setblocking(False)
         self.bound: set[int] = set()
         self.waiting: list[Packet] = []
         self._unread: list[Packet] = []
@@ -41,7 +44,8 @@ class Kernel:
         self._other_end.send(b"x")
 
     def receive(self) -> list[Packet]:
-        self.socket.recv(100)
+        with suppress(BlockingIOError):
+            self.socket.recv(100)
         packets, self._unread = self._unread, []
         return packets
 
@@ -113,3 +117,30 @@ def test_the_guardian_hears_of_a_living_agent_well_before_it_would_act(
     agent._beaten_at = now - beats_every
     agent._turn(now)
     assert agent._guardian.beats[-1][1] == pytest.approx(may_be_silent)     # type: ignore[attr-defined]
+
+
+def test_a_rule_that_does_not_go_keeps_its_queue_and_is_tried_again(
+        agent: Agent, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, refusals = [], [KernelRefused("busy")]
+
+    def rule(destination: str, queue: int, is_wanted: bool) -> None:
+        asked.append((queue, is_wanted))
+        if not is_wanted and refusals:
+            raise refusals.pop()
+
+    def tidied(now: float) -> None:
+        wait_until(lambda: agent._doors[THERE].change.done(), 10, "no rule is changed")
+        agent._tidy(now)
+
+    monkeypatch.setattr(host_agent.agent, "gate_rule", rule)
+    now = time.monotonic()
+    agent._direct(HELD, now)
+    queue = max(kernel.bound)
+    tidied(now + 13)
+    tidied(now + 13.1)
+    assert agent.destinations == 1 and queue in kernel.bound and queue not in agent._free_queues
+    wait_until(lambda: agent.counts["failures"] == 1, 10, "the failure is not counted")
+    tidied(now + 16)
+    tidied(now + 16.1)
+    assert agent.destinations == 0 and queue not in kernel.bound and queue in agent._free_queues
+    assert asked == [(queue, True), (queue, False), (queue, False)]
