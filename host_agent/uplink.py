@@ -93,7 +93,7 @@ def shape_of(interface: str) -> Shape | None:
         if len(classes) == 1 and all(each["kind"] == "pfifo" for each in leaves):
             return _single_class(interface, whole, leaves)
         if {each[2] for each in classes} == {_WHOLE, *(f"{_HANDLE}1{number}" for number in range(PRIORITIES))}:
-            return Shape(_bits(whole[whole.index("rate") + 1]), None, ())   # of an agent that died with its guardian
+            return _single_class(interface, whole, [])      # of an agent that died with its guardian
     raise KernelRefused(f"{interface} has a qdisc of its own ({root['kind']} {root['handle']}), which the agent "
                         f"would not bring back: remove it first (tc qdisc del dev {interface} root)")
 
@@ -101,7 +101,7 @@ def shape_of(interface: str) -> Shape | None:
 def _single_class(interface: str, words: list[str], leaves: list[dict[str, Any]]) -> Shape:
     """`class htb 1:1 root leaf 10: prio 0 quantum 9000 rate 20Mbit ceil 20Mbit ... burst 9000b/1 ... cburst ...`"""
     values = {name: words[words.index(name) + 1].partition("/")[0]
-              for name in ("quantum", "rate", "ceil", "burst", "cburst")}
+              for name in ("quantum", "rate", "ceil", "burst", "cburst") if name in words}
     lines = [f"qdisc replace dev {interface} root handle {_HANDLE} htb default 1",
              f"class replace dev {interface} parent {_HANDLE} classid {_WHOLE} htb "
              + " ".join(f"{name} {value}" for name, value in values.items())]
@@ -154,8 +154,9 @@ class Uplink:
     def make(self) -> None:
         """Rules and classes; what an agent that died with its guardian left is removed before. Raises KernelRefused,
         with nothing left behind."""
-        for jump in self._jumps():
-            try_to_run("iptables", "-w", "-t", "mangle", "-D", "POSTROUTING", "-o", self.interface, *jump)
+        for rule in run("iptables", "-w", "-t", "mangle", "-S", "POSTROUTING").splitlines():
+            if rule.endswith((f"-j {GATE_CHAIN}", f"-j {CLASS_CHAIN}")):
+                try_to_run("iptables", "-w", "-t", "mangle", "-D", *rule.split()[1:])
         try:
             run("iptables-restore", "-w", "--noflush", lines=self._rules())
             if self._before:

@@ -27,9 +27,9 @@ def hosts() -> Iterator[Hosts]:
 
 
 @contextmanager
-def running(hosts: Hosts, directory: Path, rate_bps: int | None) -> Iterator[Agent]:
+def running(hosts: Hosts, directory: Path, rate_bps: int | None, *options: str) -> Iterator[Agent]:
     scheduler = Scheduler(hosts.sender)
-    agent = Agent(hosts, scheduler, directory, rate_bps=rate_bps)
+    agent = Agent(hosts, scheduler, directory, *options, rate_bps=rate_bps)
     try:
         yield agent
     finally:
@@ -63,16 +63,20 @@ def test_a_limited_uplink_is_divided_and_then_as_it_was(hosts: Hosts, tmp_path: 
 
 
 def test_what_an_agent_left_that_died_with_its_guardian_is_taken_over(hosts: Hosts, tmp_path: Path) -> None:
-    with running(hosts, tmp_path, 8_000_000) as agent:
+    limit(hosts)
+    with running(hosts, tmp_path, None) as agent:
         guardian = agent.guardian()
         os.kill(guardian, signal.SIGSTOP)
         agent.send_signal(signal.SIGKILL)
         os.kill(guardian, signal.SIGKILL)
         agent.process.wait()
     assert "SPEEDWELL" in hosts.rules()
-    with running(hosts, tmp_path, None) as agent:
-        assert hosts.rules().count("-j SPEEDWELL-CLASS") == 1
-    assert "SPEEDWELL" not in hosts.rules() and "noqueue" in hosts.qdiscs()
+    with running(hosts, tmp_path, None, "--large", "5000") as agent:
+        assert f"{SENDER} {hosts.uplink} 8000000" in agent.log.read_text()
+        assert hosts.rules().count("-j SPEEDWELL-CLASS") == hosts.rules().count("-j SPEEDWELL-GATE") == 1
+    assert "SPEEDWELL" not in hosts.rules()
+    assert re.findall(r"class htb (\S+) root.* rate (\S+)", shape(hosts)) == [("1:1", "8Mbit")]
+    assert shape(hosts).count("class htb") == 1
 
 
 def refusal(hosts: Hosts, directory: Path, *options: str, command: tuple[str, ...] = ()) -> str:

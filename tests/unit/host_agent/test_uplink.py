@@ -1,0 +1,47 @@
+"""What is taken over of an agent that died with its guardian."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import host_agent.uplink
+from host_agent.uplink import Uplink, shape_of
+
+CLASS = "class htb 1:{} {} rate 8Mbit ceil 8Mbit burst 3000b/1 mpu 0b cburst 3000b/1 mpu 0b level 7\n"
+LEFT = CLASS.format(1, "root") + "".join(CLASS.format(10 + number, "parent 1:1 leaf") for number in range(8))
+JUMPS = ["-A POSTROUTING -o eth0 -m length --length 129:65535 -m connbytes --connbytes 5000: -j SPEEDWELL-GATE",
+         "-A POSTROUTING -o eth1 -j SPEEDWELL-CLASS"]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Those that were run on a host with what an agent left."""
+    commands: list[str] = []
+
+    def run(*command: str, lines: str | None = None) -> str:
+        commands.append(" ".join(command))
+        return {"tc -j qdisc": json.dumps([{"root": True, "kind": "htb", "handle": "1:"}]), "tc -d class": LEFT,
+                "ip -j link": '[{"mtu": 1500}]',
+                "iptables -w -t": "\n".join(["-P POSTROUTING ACCEPT", "-A POSTROUTING -j OTHERS", *JUMPS]),
+                }.get(" ".join(command[:3]), "")
+
+    monkeypatch.setattr(host_agent.uplink, "run", run)
+    monkeypatch.setattr(host_agent.uplink, "PROGRAMS", {})
+    return commands
+
+
+@pytest.mark.usefixtures("commands")
+def test_the_limit_stays_when_the_next_agent_ends() -> None:
+    shape = shape_of("eth0")
+    assert shape is not None and shape.rate_bps == 8_000_000
+    assert shape.lines == ("qdisc replace dev eth0 root handle 1: htb default 1",
+                           "class replace dev eth0 parent 1: classid 1:1 htb rate 8Mbit ceil 8Mbit burst 3000b "
+                           "cburst 3000b")
+
+
+def test_every_jump_that_an_earlier_agent_made_goes_and_no_other(commands: list[str]) -> None:
+    Uplink("eth0", None, None, 100_000).make()
+    assert [each for each in commands if " -D " in each] == [
+        f"iptables -w -t mangle -D {jump.removeprefix('-A ')}" for jump in JUMPS]
