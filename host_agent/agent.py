@@ -346,7 +346,7 @@ class Agent:
         if not self._end.is_registered:
             return
         sent_bytes = self._counters.sent_bytes()
-        is_moving = sent_bytes != self._sent_bytes or bool(self._told)
+        is_moving = sent_bytes != self._sent_bytes or any(each.queued_bytes for each in self._told.values())
         self._sent_bytes = sent_bytes
         is_sign_due = now - self._signed_at >= SILENCE_SECONDS / SIGNS
         if not is_moving and not is_sign_due:
@@ -356,12 +356,14 @@ class Agent:
         backlogs = self._backlogs()
         news = [each for destination, each in backlogs.items() if each.queued_bytes
                 or self._told.get(destination) != each]
-        self._told = {each.destination: each for each in news}
+        news.sort(key=lambda each: each.queued_bytes, reverse=True)
         if is_sign_due:
             self._signed_at = now
         if news or is_sign_due:
-            news.sort(key=lambda each: each.queued_bytes, reverse=True)
             self._send(self._end.report(self._dropped_packets, news[:MAX_BACKLOGS]))
+        untold = {each.destination for each in news[MAX_BACKLOGS:]}
+        self._told = {destination: each for destination, each in backlogs.items() if destination not in untold}
+        self._senders.drop(self._told)
 
     def _backlogs(self) -> dict[str, Backlog]:
         """TCP's own backlog has what is held of it; of other protocols only what is held is known."""

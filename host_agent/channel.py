@@ -113,7 +113,7 @@ class FlowClasses:
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """Large flows to a destination: bytes that wait in sockets and at the gate, bytes acknowledged and segments sent
-    again since the agent began."""
+    again since the agent began, or since a report that left when there was no such flow."""
 
     destination: str
     queued_bytes: int

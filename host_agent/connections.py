@@ -6,7 +6,7 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,16 +85,18 @@ class Sending:
 
 
 class Senders:
-    """Adds connections up by destination. Those that ended stay in the sums."""
+    """Adds connections up by destination. Those that ended stay in the sums until `drop`."""
 
     def __init__(self, address: str, threshold_bytes: int) -> None:
         self._address = address
         self._threshold_bytes = threshold_bytes
         self._known: dict[bytes, tuple[int, int]] = {}
+        self._live: set[str] = set()
+        """Destinations that have a large flow now."""
         self._sums: dict[str, Sending] = {}
 
     def count(self, now: list[Connection]) -> dict[str, Sending]:
-        """By destination, all that ever had a large flow."""
+        """By destination, all that had a large flow."""
         for sending in self._sums.values():
             sending.queued_bytes = 0
         known = {}
@@ -109,7 +111,13 @@ class Senders:
             sending.sent_bytes += each.acknowledged_bytes - acknowledged
             sending.retransmitted_segments += each.retransmitted_segments - retransmitted
         self._known = known
+        self._live = {each.flow.destination for each in now if each.cookie in known}
         return self._sums
+
+    def drop(self, told: Collection[str]) -> None:
+        """Forget sums that were told, of destinations without a large flow by now."""
+        for destination in self._sums.keys() & set(told) - self._live:
+            del self._sums[destination]
 
 
 def pace(inode: int, rate_bps: int) -> bool:

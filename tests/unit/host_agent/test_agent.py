@@ -11,14 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 import host_agent.agent
+from coflow.report import Flow
 from coflow.settings import SchedulerAddress
 from host_agent.agent import Agent
-from host_agent.channel import Turns
+from host_agent.channel import MAX_BACKLOGS, BacklogReport, Registration, Turns, agent_key
+from host_agent.connections import Connection
 from host_agent.errors import KernelRefused
 from host_agent.packet_queues import Packet
+from host_agent.session import SchedulerEnd
 from tests.waiting import wait_until
 
 US, THERE = "127.0.0.1", "10.0.1.1"
+MASTER = b"m" * 32
 HELD = Turns(THERE, 10_000_000)
 
 
@@ -89,7 +93,7 @@ def agent(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setattr(host_agent.agent, "Guardian", Guardian)
     monkeypatch.setattr(host_agent.agent, "gate_rule", lambda *_: None)
     uplink = SimpleNamespace(rate_bps=20_000_000, interface="lo", make=lambda: None)
-    agent = Agent(US, SchedulerAddress(US, 9, b"k" * 64), uplink, 1000)     # type: ignore[arg-type]
+    agent = Agent(US, SchedulerAddress(US, 9, agent_key(MASTER, US)), uplink, 1000)     # type: ignore[arg-type]
     yield agent
     agent.stop()
     agent.run()
@@ -144,3 +148,40 @@ def test_a_rule_that_does_not_go_keeps_its_queue_and_is_tried_again(
     tidied(now + 16.1)
     assert agent.destinations == 0 and queue not in kernel.bound and queue in agent._free_queues
     assert asked == [(queue, True), (queue, False), (queue, False)]
+
+
+@pytest.fixture
+def told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, int]]]:
+    """What a scheduler was told: the bytes sent to each destination, by report."""
+    told: list[dict[str, int]] = []
+    scheduler = SchedulerEnd(MASTER, 10_000)
+
+    def send(datagram: bytes) -> None:
+        message = scheduler.take(datagram)
+        assert isinstance(message, BacklogReport)
+        told.append({each.destination: each.sent_bytes for each in message.backlogs})
+
+    registration = scheduler.take(agent._end.register(bytes(16)))
+    assert isinstance(registration, Registration)
+    agent._end.take(scheduler.welcome(registration, 7))
+    monkeypatch.setattr(agent, "_send", send)
+    yield told
+
+
+def test_a_destination_is_told_when_it_changes_and_then_no_more(
+        agent: Agent, told: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def sent(*counts: int) -> dict[str, int]:
+        now = [Connection(Flow(US, f"10.0.{number}.1", 1000 + number, 80), number.to_bytes(8), number, 0, count, 0)
+               for number, count in enumerate(counts)]
+        monkeypatch.setattr(host_agent.agent, "connections", lambda _: iter(now))
+        agent._heard_at = at = agent._signed_at + 1 if told else 1000.0
+        agent._look(at)
+        return told[-1]
+
+    assert sent(5000, 6000) == {"10.0.0.1": 5000, "10.0.1.1": 6000}
+    assert sent(5000, 7000) == {"10.0.1.1": 7000}
+    assert [sent(5000, 7000) for _ in range(3)] == [{}] * 3
+    assert sent() == {}
+    assert not agent._backlogs()
+    many = [2000] * (MAX_BACKLOGS + 3)
+    assert len(sent(*many)) == MAX_BACKLOGS and len(sent(*many)) == 3 and sent(*many) == {}

@@ -26,3 +26,14 @@ def test_what_went_is_not_forgotten_with_its_connection() -> None:
     senders.count([connection(1, 0, 4000, 3)])
     assert senders.count([]) == {THERE: Sending(0, 4000, 3)}
     assert senders.count([connection(2, 0, 2000)]) == {THERE: Sending(0, 6000, 3)}
+
+
+def test_a_sum_whose_connections_ended_is_dropped_once_it_was_told() -> None:
+    senders = Senders(US, 1000)
+    senders.count([connection(1, 0, 2000), connection(2, 0, 3000, to=ELSEWHERE)])
+    senders.drop({THERE, ELSEWHERE})
+    assert senders.count([connection(2, 0, 3000, to=ELSEWHERE)]).keys() == {THERE, ELSEWHERE}
+    senders.drop({ELSEWHERE})
+    assert senders.count([]).keys() == {THERE, ELSEWHERE}
+    senders.drop({THERE})
+    assert senders.count([]) == {ELSEWHERE: Sending(0, 3000)}
