@@ -25,8 +25,9 @@ from host_agent.errors import InvalidDatagram
 
 MAX_AGENTS = 4096
 """Whose keys are kept at hand."""
-MAX_OFFERS = 4
-"""Epochs of one agent that no report has taken up: a replayed registration must not displace a real one."""
+MAX_OFFERS, OFFER_SECONDS = 4, 1.0
+"""Epochs of one agent that no report has taken up, and how long none displaces them: a replayed registration must not
+displace a real one."""
 
 
 class _Heard:
@@ -106,7 +107,8 @@ class SchedulerEnd:
     def __init__(self, master_key: bytes, slice_microseconds: int) -> None:
         self.refused: Counter[str] = Counter()
         self._slice_microseconds = slice_microseconds
-        self._offered: dict[str, list[_Heard]] = {}
+        self._offered: dict[str, dict[bytes, tuple[_Heard, float]]] = {}
+        """By agent and nonce, with when it was offered, the oldest first."""
         self._heard: dict[str, _Heard] = {}
         self._sequences: Counter[str] = Counter()
         self._key = lru_cache(MAX_AGENTS)(partial(agent_key, master_key))
@@ -126,7 +128,7 @@ class SchedulerEnd:
             return None
 
     def _take_report(self, report: BacklogReport) -> None:
-        for offered in self._offered.get(report.agent, ()):
+        for offered, _ in self._offered.get(report.agent, {}).values():
             if offered.epoch == report.epoch:
                 self._heard[report.agent] = offered
                 self._sequences[report.agent] = 0
@@ -136,12 +138,18 @@ class SchedulerEnd:
             raise InvalidDatagram("foreign", "the agent is not registered")
         self._heard[report.agent].take(report)
 
-    def welcome(self, registration: Registration, epoch: int) -> bytes:
-        """The answer to a registration, with an epoch never used before."""
-        offers = self._offered.setdefault(registration.agent, [])
-        offers.append(_Heard(epoch))
-        del offers[:-MAX_OFFERS]
-        return encode(Welcome(registration.agent, epoch, registration.nonce, self._slice_microseconds),
+    def welcome(self, registration: Registration, epoch: int, now: float) -> bytes | None:
+        """The answer to a registration: with an epoch never used before, or its own again if it is a replayed one.
+        None, and counted, where offers younger than OFFER_SECONDS leave no place for another."""
+        offers = self._offered.setdefault(registration.agent, {})
+        if registration.nonce not in offers and len(offers) == MAX_OFFERS:
+            oldest, (_, offered_at) = next(iter(offers.items()))
+            if now - offered_at < OFFER_SECONDS:
+                self.refused["crowded"] += 1
+                return None
+            del offers[oldest]
+        offer, _ = offers.setdefault(registration.nonce, (_Heard(epoch), now))
+        return encode(Welcome(registration.agent, offer.epoch, registration.nonce, self._slice_microseconds),
                       self._key(registration.agent))
 
     def directive(self, agent: str, turns: Sequence[Turns]) -> bytes:

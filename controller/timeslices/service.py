@@ -151,7 +151,8 @@ class TurnService:
                 return
             match self._end.take(datagram):
                 case Registration() as registration:
-                    self._send(self._end.welcome(registration, secrets.randbits(63) + 1), place)
+                    if welcome := self._end.welcome(registration, secrets.randbits(63) + 1, time.monotonic()):
+                        self._send(welcome, place)
                 case BacklogReport() as report:
                     self.counts["reports"] += 1
                     self._places[report.agent] = place

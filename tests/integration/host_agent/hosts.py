@@ -121,7 +121,8 @@ class Scheduler:
         message = self.end.take(datagram)
         if isinstance(message, Registration):
             self._agent = source
-            self._socket.sendto(self.end.welcome(message, secrets.randbits(63) + 1), source)
+            if welcome := self.end.welcome(message, secrets.randbits(63) + 1, time.monotonic()):
+                self._socket.sendto(welcome, source)
         elif message is not None:
             self.reports.append(message)
 

@@ -163,7 +163,8 @@ def told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[st
 
     registration = scheduler.take(agent._end.register(bytes(16)))
     assert isinstance(registration, Registration)
-    agent._end.take(scheduler.welcome(registration, 7))
+    welcome = scheduler.welcome(registration, 7, 0.0)
+    assert welcome is not None and agent._end.take(welcome)
     monkeypatch.setattr(agent, "_send", send)
     yield told
 

@@ -150,10 +150,9 @@ def joined(epoch: int = 7) -> tuple[AgentEnd, SchedulerEnd]:
     return agent, scheduler
 
 
-def join(agent: AgentEnd, scheduler: SchedulerEnd, epoch: int) -> None:
-    registration = scheduler.take(agent.register(epoch.to_bytes(16)))
-    assert isinstance(registration, Registration)
-    assert isinstance(agent.take(scheduler.welcome(registration, epoch)), Welcome)
+def join(agent: AgentEnd, scheduler: SchedulerEnd, epoch: int, now: float = 0.0) -> None:
+    welcome = scheduler.welcome(registered(agent, scheduler, epoch), epoch, now)
+    assert welcome is not None and isinstance(agent.take(welcome), Welcome)
     assert scheduler.take(agent.report(0, ())) is not None
 
 
@@ -178,24 +177,42 @@ def test_a_welcome_answers_one_registration_only() -> None:
     agent, scheduler = AgentEnd(AGENT, KEY, 1), SchedulerEnd(MASTER, 10_000)
     registration = scheduler.take(agent.register(b"1" * 16))
     assert isinstance(registration, Registration)
-    welcome = scheduler.welcome(registration, 7)
+    welcome = scheduler.welcome(registration, 7, 0.0)
+    assert welcome is not None
     agent.register(b"2" * 16)
     assert agent.take(welcome) is None
     assert not agent.is_registered
     assert agent.refused == {"replayed": 1}
 
 
+def registered(agent: AgentEnd, scheduler: SchedulerEnd, nonce: int) -> Registration:
+    registration = scheduler.take(agent.register(nonce.to_bytes(16)))
+    assert isinstance(registration, Registration)
+    return registration
+
+
 def test_a_replayed_registration_changes_nothing_for_the_agent_that_is_there() -> None:
     agent, scheduler = AgentEnd(AGENT, KEY, 1), SchedulerEnd(MASTER, 10_000)
-    registering = agent.register(b"1" * 16)
-    for epoch in range(1, MAX_OFFERS + 1):
-        registration = scheduler.take(registering)
-        assert isinstance(registration, Registration)
-        welcome = scheduler.welcome(registration, epoch)
-        if epoch == 1:
-            assert agent.take(welcome) is not None
+    registration = registered(agent, scheduler, 1)
+    welcome = scheduler.welcome(registration, 1, 0.0)
+    assert welcome is not None and agent.take(welcome) is not None
+    for again in range(2, 4 * MAX_OFFERS):
+        assert scheduler.welcome(registration, again, again) == welcome
     assert scheduler.take(agent.report(3, (Backlog(OTHER, 1, 2, 3),))) is not None
     assert agent.take(scheduler.directive(AGENT, ())) is not None
+
+
+def test_an_offer_keeps_its_place_for_a_second_whatever_else_is_replayed() -> None:
+    agent, scheduler = AgentEnd(AGENT, KEY, 1), SchedulerEnd(MASTER, 10_000)
+    replayed = [registered(agent, scheduler, number) for number in range(1, 2 * MAX_OFFERS)]
+    welcome = scheduler.welcome(registered(agent, scheduler, 99), 99, 10.0)
+    assert welcome is not None and agent.take(welcome) is not None
+    answers = [scheduler.welcome(each, 100 + number, 10.9) for number, each in enumerate(replayed)]
+    assert [answer is not None for answer in answers] == [True] * (MAX_OFFERS - 1) + [False] * MAX_OFFERS
+    assert scheduler.refused == {"crowded": MAX_OFFERS}
+    assert scheduler.welcome(replayed[-1], 200, 11.0) is not None
+    assert scheduler.take(agent.report(0, ())) is None
+    join(agent, scheduler, 300, 12.0)
 
 
 def test_a_report_is_believed_once_and_of_a_registered_agent_only() -> None:
