@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 from coflow.report import TCP, Flow
 from coflow.settings import SchedulerAddress
@@ -29,12 +30,13 @@ from host_agent.channel import (
     Turns,
     Welcome,
 )
-from host_agent.connections import Senders, connections, pace
+from host_agent.connections import Senders, connections
 from host_agent.errors import AgentError, KernelRefused
 from host_agent.gate import Gate
 from host_agent.guardian import MAX_SILENCE_SECONDS, Guardian
 from host_agent.marks import Marks
 from host_agent.netlink import NETLINK_SOCK_DIAG
+from host_agent.paces import Paces
 from host_agent.packet_queues import PacketQueues
 from host_agent.session import AgentEnd
 from host_agent.uplink import FIRST_QUEUE, Uplink, UplinkCounters, gate_rule, mark_of
@@ -103,7 +105,7 @@ class Agent:
         self._free_queues = list(range(FIRST_QUEUE + MAX_GATES, FIRST_QUEUE, -1))
         self._unmarked: dict[Flow, tuple[int, int]] = {}
         """Mark and attempts left of flows that have no connection yet."""
-        self._paces: dict[Flow, int] = {}
+        self._paces = Paces(self._worker, MARK_ATTEMPTS, partial(self._ended, "pacing"))
         self._heard_at = self._registered_at = self._signed_at = -inf
         self._beaten_at = self._tried_marks_at = -inf
         self._looked_at = time.monotonic()
@@ -191,7 +193,7 @@ class Agent:
             self._looked_at = now
             self._look(now)
             self._tidy(now)
-        if self._unmarked and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
+        if (self._unmarked or self._paces.is_waiting) and now - self._tried_marks_at >= MARK_AGAIN_SECONDS:
             self._mark_again(now)
         if self._doors and now - self._beaten_at >= self._beat_seconds:
             self._beaten_at = now
@@ -276,14 +278,11 @@ class Agent:
     # --- classes and paces ---
 
     def _classify(self, flows: tuple[FlowClass, ...], now: float) -> None:
-        paced = []
         for each in flows:
             self._mark(each.flow, mark_of(each.priority), MARK_ATTEMPTS)
-            if each.flow.protocol == TCP and self._paces.get(each.flow, 0) != each.pacing_bps:
-                self._paces[each.flow] = each.pacing_bps
-                paced.append(each)
-        if paced:
-            self._worker.submit(self._pace, paced).add_done_callback(partial(self._ended, "pacing"))
+            if each.flow.protocol == TCP:
+                self._paces.ask(each.flow, each.pacing_bps)
+        self.counts["paces"] += self._paces.attempt()
         self._tried_marks_at = now
 
     def _mark(self, flow: Flow, mark: int, attempts: int) -> None:
@@ -300,17 +299,9 @@ class Agent:
         self._tried_marks_at = now
         for flow, (mark, attempts) in list(self._unmarked.items()):
             self._mark(flow, mark, attempts)
+        self.counts["paces"] += self._paces.attempt()
 
-    def _pace(self, flows: list[FlowClass]) -> None:
-        with netlink.connect(NETLINK_SOCK_DIAG) as diagnostics:
-            diagnostics.settimeout(1.0)
-            live = {each.flow: each.inode for each in connections(diagnostics)}
-        self._paces = {flow: rate_bps for flow, rate_bps in self._paces.items() if flow in live}
-        for each in flows:
-            if each.flow in live and pace(live[each.flow], each.pacing_bps):
-                self.counts["paces"] += 1
-
-    def _ended(self, what: str, future: Future[None]) -> None:
+    def _ended(self, what: str, future: Future[Any]) -> None:
         if not future.cancelled() and (error := future.exception()):
             self._failed(what, error)
 
