@@ -175,10 +175,11 @@ class Uplink:
         classes = [f"-A {CLASS_CHAIN} -m connmark --mark {mark_of(priority):#x}/{MARK_MASK:#x} "
                    f"-j DSCP --set-dscp {dscp_of(priority)}" for priority in range(PRIORITIES)]
         foreign = f"-A {CLASS_CHAIN} -m connmark --mark 0/{MARK_MASK:#x} -m dscp ! --dscp 0 -j DSCP --set-dscp 0"
+        never = f"-A {GATE_CHAIN} -m connmark --mark {mark_of(0):#x}/{MARK_MASK:#x} -j RETURN"
         probe = f"-A {GATE_CHAIN} -d 0.0.0.0 -j NFQUEUE --queue-num {FIRST_QUEUE} --queue-bypass"
         jumps = [f"-A POSTROUTING -o {self.interface} {' '.join(jump)}" for jump in reversed(self._jumps())]
-        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *classes, probe,
-                          *jumps, "COMMIT", ""])
+        return "\n".join(["*mangle", f":{CLASS_CHAIN} - [0:0]", f":{GATE_CHAIN} - [0:0]", foreign, *classes, never,
+                          probe, *jumps, "COMMIT", ""])
 
     def _classes(self) -> list[str]:
         device, rate, limit = f"dev {self.interface}", self.rate_bps, self._queue_packets * self._frame_bytes

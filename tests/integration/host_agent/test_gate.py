@@ -171,6 +171,16 @@ def test_small_flows_and_other_destinations_pass(tmp_path: Path) -> None:
         assert "1 received" in hosts.on(hosts.sender, "ping", "-c", "1", "-W", "5", RECEIVER)
 
 
+def test_connections_of_the_first_class_never_wait(tmp_path: Path) -> None:
+    with agent_on_host(tmp_path, "--large", "1") as (hosts, scheduler, _), closing(Datagrams(hosts)) as datagrams:
+        hosts.on(hosts.sender, "iptables", "-t", "mangle", "-A", "OUTPUT", "-p", "udp", "-m", "multiport",
+                 "--ports", "9000", "-j", "CONNMARK", "--set-xmark", "0x1000000/0xf000000")
+        hold(hosts, scheduler, 10 * SECONDS)
+        datagrams.send(PACKETS)
+        all_arrive(datagrams, PACKETS)
+        assert not hosts.waiting_packets()
+
+
 def test_a_rule_goes_when_nobody_needs_it(tmp_path: Path) -> None:
     with agent_on_host(tmp_path, "--large", "1") as (hosts, scheduler, agent):
         hold(hosts, scheduler, SECONDS // 10)

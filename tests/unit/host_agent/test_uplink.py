@@ -1,4 +1,4 @@
-"""What is taken over of an agent that died with its guardian."""
+"""The rules for an uplink, and what is taken over of an agent that died with its guardian."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 import host_agent.uplink
-from host_agent.uplink import Uplink, shape_of
+from host_agent.uplink import MARK_MASK, Uplink, mark_of, shape_of
 
 CLASS = "class htb 1:{} {} rate 8Mbit ceil 8Mbit burst 3000b/1 mpu 0b cburst 3000b/1 mpu 0b level 7\n"
 LEFT = CLASS.format(1, "root") + "".join(CLASS.format(10 + number, "parent 1:1 leaf") for number in range(8))
@@ -45,3 +45,9 @@ def test_every_jump_that_an_earlier_agent_made_goes_and_no_other(commands: list[
     Uplink("eth0", None, None, 100_000).make()
     assert [each for each in commands if " -D " in each] == [
         f"iptables -w -t mangle -D {jump.removeprefix('-A ')}" for jump in JUMPS]
+
+
+@pytest.mark.usefixtures("commands")
+def test_connections_of_the_first_class_pass_the_gate_before_any_destination() -> None:
+    gate = [each for each in Uplink("eth0", None, None, 100_000)._rules().splitlines() if "-A SPEEDWELL-GATE" in each]
+    assert gate[0] == f"-A SPEEDWELL-GATE -m connmark --mark {mark_of(0):#x}/{MARK_MASK:#x} -j RETURN"
