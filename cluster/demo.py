@@ -120,7 +120,7 @@ def _copy_in(console: Console, tree: Path, mount: Path) -> None:
                 progress.advance(task)
         _require(copy.returncode == 0, f"cp -r into {mount} failed with exit code {copy.returncode}")
     _fill_with_real_files(_large_source())
-    with _bar(console, f"cp large file {mount}/large", DownloadColumn()) as (progress, task):
+    with _bar(console, f"cp large file {mount}/large", DownloadColumn(binary_units=True)) as (progress, task):
         progress.update(task, total=LARGE_FILE_BYTES)
         target = mount / "large"
         with subprocess.Popen(["cp", _large_source(), target]) as copy:
@@ -137,7 +137,8 @@ def _verify(console: Console, tree: Path, mount: Path) -> None:
              if path.is_file()]
     pairs.append((_large_source(), mount / "large"))
     total = sum(source.stat().st_size for source, _ in pairs)
-    with _bar(console, f"compare {len(pairs)} files through {mount}", DownloadColumn()) as (progress, task):
+    with _bar(console, f"compare {len(pairs)} files through {mount}",
+              DownloadColumn(binary_units=True)) as (progress, task):
         progress.update(task, total=total)
         for source, copy in pairs:
             with source.open("rb") as wanted, copy.open("rb") as found:
@@ -229,7 +230,7 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
             "--controller", cluster["controller"], "--local-host", host["ip"],
             "--replica-policy", replica_policy, "--path-policy", path_policy]
     before, begin = switch_cpu_seconds(), time.monotonic()
-    with (_bar(console, f"read on {reader}: {name}", DownloadColumn()) as (progress, task),
+    with (_bar(console, f"read on {reader}: {name}", DownloadColumn(binary_units=True)) as (progress, task),
           run_on_host(host["pid"], argv, stdout=subprocess.PIPE) as process):
         progress.update(task, total=LARGE_FILE_BYTES)
         result: dict[str, Any] = {}
@@ -252,10 +253,10 @@ def _show(console: Console, results: list[dict[str, Any]]) -> None:
 
 def _table(results: list[dict[str, Any]]) -> Table:
     """A row for each replica that served a read, as a read in parts has a path for each of them."""
-    columns = ("replica + path policy", "replica", "path", "share", "seconds", "MB/s", "ratio")
+    columns = ("replica + path policy", "replica", "path", "share", "seconds", "MiB/s", "ratio")
     rows = []
     for row in results:
-        figures = [f"{row['seconds']:.2f}", f"{row['bytes'] / row['seconds'] / 1e6:.2f}", f"{row['ratio']:.2f}"]
+        figures = [f"{row['seconds']:.2f}", f"{row['bytes'] / row['seconds'] / (1 << 20):.2f}", f"{row['ratio']:.2f}"]
         for source in row["sources"]:
             rows.append((row["policy"].replace("+", " + "), source["replica"],
                          " → ".join([source["replica"], *source["path"][1:-1], row["reader"]]),

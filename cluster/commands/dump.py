@@ -65,11 +65,11 @@ def load(file: str, target: Target) -> None:
 
     with ExitStack() as cleanup:
         stream = sys.stdin.buffer if file == STANDARD else cleanup.enter_context(Path(file).open("rb"))
-        dumped = NamespaceFile(stream)
-        client = cleanup.enter_context(target.connect())
         try:
+            dumped = NamespaceFile(stream)
+            client = cleanup.enter_context(target.connect())
             loaded = client.metadata.load(dumped.records(), dumped.next_inode)
-        except InvalidArgument as error:
+        except (InvalidArgument, InvalidDump) as error:
             raise InvalidDump(f"{file}: {error}; nothing was loaded") from None
     echo(f"loaded {counted(loaded.files, 'file')} and {counted(loaded.directories, 'directory')}")
     for name in loaded.silent:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
+from cluster.commands.each_path import each_path
 from cluster.commands.output import (
     DIRECTORY_TYPE,
     LINK_TYPE,
@@ -67,19 +68,22 @@ def ls(paths: tuple[str, ...], long: bool, recursive: bool, human: bool, as_json
 
     A symbolic link to a directory is followed, with -l only if PATH ends in a slash.
     """
-    with target.connect() as client:
-        listings = [(path, _entries(client, path, follow=not long or path.endswith("/"))) for path in paths or ("/",)]
-        if recursive:
-            listings = [listing for path, entries in listings for listing in _below(client, path, entries)]
-    if as_json:
-        echo_json([{"directory": path, "name": text(name), **attributes_document(attributes)}
-                   for path, entries in listings for name, attributes in entries])
-        return
-    for number, (path, entries) in enumerate(listings):
-        if len(listings) > 1:
-            echo(f"{chr(10) if number else ''}{printable(os.fsencode(path))}:")
-        for line in _long_lines(entries, human) if long else map(_short_line, entries):
-            echo(line)
+    listings: list[tuple[str, list[Entry]]] = []
+    with each_path() as one:
+        with target.connect() as client:
+            for path in paths or ("/",):
+                with one():
+                    entries = _entries(client, path, follow=not long or path.endswith("/"))
+                    listings += _below(client, path, entries) if recursive else [(path, entries)]
+        if as_json:
+            echo_json([{"directory": path, "name": text(name), **attributes_document(attributes)}
+                       for path, entries in listings for name, attributes in entries])
+            return
+        for number, (path, entries) in enumerate(listings):
+            if len(paths) > 1 or len(listings) > 1:
+                echo(f"{chr(10) if number else ''}{printable(os.fsencode(path))}:")
+            for line in _long_lines(entries, human) if long else map(_short_line, entries):
+                echo(line)
 
 
 @click.command()
@@ -88,15 +92,19 @@ def ls(paths: tuple[str, ...], long: bool, recursive: bool, human: bool, as_json
 @connection_options
 def stat(paths: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Show everything about a file, with its replicas, their racks and whether they are alive."""
-    with target.connect() as client:
-        found = [(path, client.lookup(client.follow(path, last=False), fresh=True)) for path in paths]
-    if as_json:
-        echo_json([{"path": path, **attributes_document(attributes)} for path, attributes in found])
-        return
-    for path, attributes in found:
-        for key, value in _description(path, attributes):
-            echo(f"{key:>12}  {value}")
-        _print_replicas(attributes)
+    found: list[tuple[str, Attributes]] = []
+    with each_path() as one:
+        with target.connect() as client:
+            for path in paths:
+                with one():
+                    found.append((path, client.lookup(client.follow(path, last=False), fresh=True)))
+        if as_json:
+            echo_json([{"path": path, **attributes_document(attributes)} for path, attributes in found])
+            return
+        for path, attributes in found:
+            for key, value in _description(path, attributes):
+                echo(f"{key:>12}  {value}")
+            _print_replicas(attributes)
 
 
 def _entries(client: Client, path: str, *, follow: bool) -> list[Entry]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import click
 
 from cluster.commands.connection import Target, connection_options
+from cluster.commands.each_path import each_path
 
 
 @click.command()
@@ -18,15 +19,16 @@ def mkdir(paths: tuple[str, ...], parents: bool, target: Target) -> None:
     from cluster.transfer import make_directory
     from fs.paths import components, join, normalise
 
-    with target.connect() as client:
+    with each_path() as one, target.connect() as client:
         for path in paths:
-            if not parents:
-                client.mkdir(client.follow(path, last=False))
-                continue
-            directory = b"/"
-            for name in components(normalise(path)):
-                directory = client.follow(join(directory, name))
-                make_directory(client, directory)
+            with one():
+                if not parents:
+                    client.mkdir(client.follow(path, last=False))
+                    continue
+                directory = b"/"
+                for name in components(normalise(path)):
+                    directory = client.follow(join(directory, name))
+                    make_directory(client, directory)
 
 
 @click.command()
@@ -66,19 +68,21 @@ def rm(paths: tuple[str, ...], recursive: bool, force: bool, target: Target) -> 
     from fs.paths import normalise
     from fs.proto.speedwell_pb2 import DIRECTORY
 
-    with target.connect() as client, Meter("removing", None, counts="entries") as meter:
-        for path in map(normalise, paths):
-            attributes = None
-            with suppress(NoSuchFile):
-                path = client.follow(path, last=False)
-                attributes = lookup_or_none(client, path)
-            if attributes is None:
-                if not force:
-                    raise NoSuchFile(f"{path.decode(errors='backslashreplace')}: no such file or directory")
-            elif attributes.type != DIRECTORY:
-                client.remove(path)
-            elif recursive:
-                remove_tree(client, path, lambda: meter.advance(1))
-            else:
-                raise IsADirectory(f"{path.decode(errors='backslashreplace')} is a directory "
-                                   "(-r removes directories)")
+    with each_path() as one, target.connect() as client, Meter("removing", None, counts="entries") as meter:
+        for given in paths:
+            with one():
+                path = normalise(given)
+                attributes = None
+                with suppress(NoSuchFile):
+                    path = client.follow(path, last=False)
+                    attributes = lookup_or_none(client, path)
+                if attributes is None:
+                    if not force:
+                        raise NoSuchFile(f"{path.decode(errors='backslashreplace')}: no such file or directory")
+                elif attributes.type != DIRECTORY:
+                    client.remove(path)
+                elif recursive:
+                    remove_tree(client, path, lambda: meter.advance(1))
+                else:
+                    raise IsADirectory(f"{path.decode(errors='backslashreplace')} is a directory "
+                                       "(-r removes directories)")

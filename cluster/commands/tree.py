@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cluster.commands.connection import Target, connection_options
+from cluster.commands.each_path import each_path
 from cluster.commands.output import (
     DIRECTORY_TYPE,
     LINK_TYPE,
@@ -44,15 +45,17 @@ def du(paths: tuple[str, ...], summarize: bool, human: bool, as_json: bool, targ
     The bytes of one replica are counted. A file with several names counts once.
     """
     rows: list[tuple[bytes, int]] = []
-    with target.connect() as client:
-        for path in paths or ("/",):
-            sizes = _sizes(client, client.follow(path, last=False))
-            rows += list(sizes.items())[:1] if summarize else reversed(sizes.items())
-    if as_json:
-        echo_json([{"path": text(there), "size": size} for there, size in rows])
-        return
-    for there, size in rows:
-        echo(f"{units.size(size) if human else size}\t{printable(there)}")
+    with each_path() as one:
+        with target.connect() as client:
+            for path in paths or ("/",):
+                with one():
+                    sizes = _sizes(client, client.follow(path, last=False))
+                    rows += list(sizes.items())[:1] if summarize else reversed(sizes.items())
+        if as_json:
+            echo_json([{"path": text(there), "size": size} for there, size in rows])
+            return
+        for there, size in rows:
+            echo(f"{units.size(size) if human else size}\t{printable(there)}")
 
 
 @click.command()
@@ -62,13 +65,14 @@ def du(paths: tuple[str, ...], summarize: bool, human: bool, as_json: bool, targ
 @connection_options
 def find(paths: tuple[str, ...], name: str | None, kind: str | None, target: Target) -> None:
     """List everything below each PATH, the root by default, one path a line."""
-    with target.connect() as client:
+    with each_path() as one, target.connect() as client:
         for path in paths or ("/",):
-            here = client.follow(path, last=False)
-            for there, attributes in _walk(client, here, client.lookup(here, fresh=True)):
-                matches = name is None or fnmatch.fnmatchcase(os.fsdecode(there.rpartition(b"/")[2]), name)
-                if matches and (kind is None or attributes.type == KINDS[kind]):
-                    echo(printable(there))
+            with one():
+                here = client.follow(path, last=False)
+                for there, attributes in _walk(client, here, client.lookup(here, fresh=True)):
+                    matches = name is None or fnmatch.fnmatchcase(os.fsdecode(there.rpartition(b"/")[2]), name)
+                    if matches and (kind is None or attributes.type == KINDS[kind]):
+                        echo(printable(there))
 
 
 @click.command()
@@ -79,10 +83,11 @@ def find(paths: tuple[str, ...], name: str | None, kind: str | None, target: Tar
 def chmod(mode: str, paths: tuple[str, ...], recursive: bool, target: Target) -> None:
     """Change permissions: octal (640) or symbolic (u+rw,go-w, a=rX)."""
     changed = _mode(mode)
-    with target.connect() as client:
-        for path, attributes in _chosen(client, paths, recursive):
-            if attributes.type != LINK_TYPE:
-                client.set_attributes(path, mode=changed(attributes))
+    def change(client: Client, path: bytes, attributes: Attributes) -> None:
+        if attributes.type != LINK_TYPE:
+            client.set_attributes(path, mode=changed(attributes))
+
+    _change_each(target, paths, recursive, change)
 
 
 @click.command()
@@ -100,16 +105,19 @@ def chown(owner: str, paths: tuple[str, ...], recursive: bool, target: Target) -
         raise click.BadParameter("give USER, USER:GROUP or :GROUP", param_hint="'[USER][:GROUP]'")
     uid = _number(user, "user", lambda name: pwd.getpwnam(name).pw_uid) if user else None
     gid = _number(group, "group", lambda name: grp.getgrnam(name).gr_gid) if colon and group else None
-    with target.connect() as client:
-        for path, _ in _chosen(client, paths, recursive):
-            client.set_attributes(path, uid=uid, gid=gid)
+    _change_each(target, paths, recursive,
+                 lambda client, path, attributes: client.set_attributes(path, uid=uid, gid=gid))
 
 
-def _chosen(client: Client, paths: tuple[str, ...], recursive: bool) -> Iterator[Found]:
-    for path in paths:
-        here = client.follow(path, last=recursive)
-        attributes = client.lookup(here, fresh=True)
-        yield from _walk(client, here, attributes) if recursive else [(here, attributes)]
+def _change_each(target: Target, paths: tuple[str, ...], recursive: bool,
+                 change: Callable[[Client, bytes, Attributes], object]) -> None:
+    with each_path() as one, target.connect() as client:
+        for path in paths:
+            with one():
+                here = client.follow(path, last=recursive)
+                attributes = client.lookup(here, fresh=True)
+                for found in _walk(client, here, attributes) if recursive else [(here, attributes)]:
+                    change(client, *found)
 
 
 def _walk(client: Client, path: bytes, attributes: Attributes) -> Iterator[Found]:

@@ -44,6 +44,32 @@ def test_ls_goes_through_the_whole_tree(speedwell):
         "/t:\na/\none", "/t/a:\nb/\ntwo.log", "/t/a/b:\nthree.log\n"]
 
 
+def test_ls_names_a_file_without_a_heading_also_recursively(speedwell):
+    assert speedwell.ok("ls", "-R", "/t/one") == "/t/one\n"
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [
+    (("ls", "/missing", "/t/one"), "/missing"),
+    (("stat", "/missing", "/t/one"), "/t/one"),
+    (("du", "/missing", "/t/one"), "10\t/t/one"),
+    (("find", "/missing", "/t/one"), "/t/one"),
+    (("chmod", "600", "/missing", "/t/one"), ""),
+    (("chown", "0", "/missing", "/t/one"), ""),
+])
+def test_a_path_that_is_missing_keeps_no_other_from_being_done(speedwell, arguments, shown):
+    done = speedwell.run(*arguments)
+    assert done.returncode == 1
+    assert "/missing" in error_line(done)
+    assert shown in done.stdout.decode()
+
+
+def test_rm_and_mkdir_go_on_after_a_path_that_is_missing(speedwell):
+    error_line(speedwell.run("mkdir", "/missing/below", "/made"))
+    assert "made/" in speedwell.ok("ls", "/").splitlines()
+    error_line(speedwell.run("rm", "-r", "/missing", "/made"))
+    assert "made/" not in speedwell.ok("ls", "/").splitlines()
+
+
 def test_df_adds_up(speedwell):
     row = json.loads(speedwell.ok("df", "--json"))
     assert row["size"] == row["used"] + row["available"] > 0
