@@ -42,6 +42,8 @@ class MetadataService(Protocol):
 
     def entries(self, dpid: str) -> list[FlowEntry]: ...
 
+    def paper_entries(self, dpid: str) -> int: ...
+
 
 class MetadataApi:
     def __init__(self, service: MetadataService, state: NetworkState) -> None:
@@ -115,4 +117,4 @@ class MetadataApi:
         return models.MetadataTables(
             dpid=dpid, switch_name=self._state.name_of(dpid), servers=roles["servers"], racks=roles["racks"],
             pods=roles["pods"], sources=roles["sources"], fixed=roles["fixed"], total=len(entries),
-            limit=self._state.settings.metadata_entries)
+            paper=self._service.paper_entries(dpid), limit=self._state.settings.metadata_entries)

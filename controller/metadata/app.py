@@ -12,7 +12,8 @@ from controller.metadata.book import SILENT_SECONDS, MetadataBook, MetadataServe
 from controller.metadata.metrics import MetadataMetrics
 from controller.metadata.steering import TABLE, Steering
 from controller.policy.errors import MetadataError, TableFull
-from controller.policy.metadata.blocks import SPACE, Node, nodes_above
+from controller.policy.metadata.blocks import SPACE, Node, Tables, nodes_above
+from controller.policy.metadata.btree import grown, paper_tables, tree_of
 from controller.policy.network.prefixes import Prefix
 from controller.rest import RestApplication
 from controller.services import Services
@@ -41,6 +42,7 @@ class Metadata(Application):
             time.monotonic() - server.heard_at > SILENT_SECONDS for server in self.book.servers.values()))
         self._metrics.moving.set_function(lambda: len(self.book.transfers))
         self._steering: tuple[tuple[int, int], Steering] | None = None
+        self._paper_tables: tuple[tuple[tuple[str, ...], int], Tables] | None = None
         self._planned_version = 0
         rest.register(MetadataApi(self, self._state))
 
@@ -76,6 +78,15 @@ class Metadata(Application):
     def entries(self, dpid: str) -> list[FlowEntry]:
         """What one switch shall have."""
         return self._current().entries(dpid)
+
+    def paper_entries(self, dpid: str) -> int:
+        """How many MetaFlow's own tables would have at one switch, for as many servers with evenly spread keys."""
+        servers = tuple(sorted(server for server in self.book.blocks if server in self._state.network))
+        key = servers, self._state.network.version
+        if self._paper_tables is None or self._paper_tables[0] != key:
+            tree = grown(tree_of(self._state.network, servers, SPACE), len(servers))
+            self._paper_tables = key, paper_tables(tree)
+        return len(self._paper_tables[1].get(dpid, ()))
 
     def _refused(self, message: str, host: str) -> MetadataServerRefused:
         self._metrics.refused.inc()

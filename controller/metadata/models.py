@@ -105,6 +105,8 @@ class MetadataTables(OutputModel):
                          "refuses others.")
     fixed: int = Field(description="Others, whose number does not depend on blocks.")
     total: int
+    paper: int = Field(description="What MetaFlow's B-tree would have here, for as many servers with evenly spread "
+                       "keys.")
     limit: int
 
 

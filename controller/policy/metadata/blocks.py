@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from controller.policy.errors import NoSuchKeyOwner, TableFull
 from controller.policy.network.graph import Network
@@ -59,13 +58,6 @@ class Move:
     length: int
     source: str
     target: str
-
-
-def address_of(key: bytes, space: Prefix = SPACE) -> int:
-    """The address of a key: the space's prefix, then bits of the key's hash."""
-    first, length = space
-    bits = int.from_bytes(blake2b(key, digest_size=8).digest())
-    return first | bits >> 64 - (ADDRESS_BITS - length)
 
 
 def size(prefix: Prefix) -> int:

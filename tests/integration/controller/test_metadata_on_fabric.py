@@ -219,6 +219,14 @@ def test_with_the_controller_killed_all_is_answered_and_the_next_one_changes_not
     wait_until(lambda: _tables(site) == tables, 20, "the tables are other ones")
 
 
+def test_the_entries_of_the_papers_tables_stand_beside_ours(site):
+    servers = [each["host"] for each in site.running.get("/v1/metadata/servers")["servers"] if each["blocks"]]
+    for switch in site.running.fabric.switches:
+        if switch.name.startswith("core"):
+            found = site.running.get(f"/v1/metadata/tables/{switch.dpid_hex}")
+            assert found["servers"] == found["racks"] == found["pods"] == 0 < found["paper"] <= len(servers)
+
+
 def _tables(site: Metadata) -> dict[str, int]:
     return {switch.name: site.running.get(f"/v1/metadata/tables/{switch.dpid_hex}")["total"]
             for switch in site.running.fabric.switches}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controller.policy.errors import InvalidCounts
-from controller.policy.metadata.blocks import address_of, owner, walk
+from controller.policy.metadata.blocks import owner, walk
 from controller.policy.metadata.hot_keys import spread
 from controller.policy.metadata.layout import Layout, lay_out, tables
+from fs.metadata_store.addresses import address_of
 
 
 def layout_of(servers: int) -> Layout:
@@ -18,7 +19,7 @@ def layout_of(servers: int) -> Layout:
 def zipf(keys: int, exponent: float = 1.2) -> dict[int, float]:
     rates: dict[int, float] = {}
     for rank in range(1, keys + 1):
-        address = address_of(f"key {rank}".encode())
+        address = int(address_of(f"key {rank}".encode()))
         rates[address] = rates.get(address, 0.0) + rank ** -exponent
     return rates
 

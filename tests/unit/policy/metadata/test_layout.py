@@ -15,7 +15,6 @@ from controller.policy.metadata.blocks import (
     Move,
     Node,
     Tables,
-    address_of,
     check_limit,
     look_up,
     moves,
@@ -131,12 +130,6 @@ def test_a_table_over_its_limit_is_refused_by_name() -> None:
     with pytest.raises(TableFull, match="edge-p") as refused:
         check_limit(made, 5)
     assert refused.value.limit == 5 < refused.value.entries
-
-
-def test_keys_are_spread_over_the_space() -> None:
-    addresses = [address_of(str(number).encode()) for number in range(1000)]
-    assert all(SPACE[0] <= address < SPACE[0] + size(SPACE) for address in addresses)
-    assert 450 < sum(address < SPACE[0] + size(SPACE) // 2 for address in addresses) < 550
 
 
 def test_random_changes_move_what_they_must_and_leave_tables_small() -> None:
