@@ -11,9 +11,8 @@ from fuse_mount.held_locks import MAX_WAITERS
 
 MAX_TRANSFER_BYTES = 1024 * 1024
 # Requests are served in parallel so that one slow file does not hold up the others. Each thread holds a
-# buffer of MAX_TRANSFER_BYTES, which bounds their number.
-MAX_IDLE_THREADS = 24
-MAX_THREADS = MAX_IDLE_THREADS + MAX_WAITERS  # who waits for a lock keeps nobody else waiting
+# buffer of MAX_TRANSFER_BYTES, which bounds their number. Who waits for a lock keeps nobody else waiting.
+MAX_THREADS = 24 + MAX_WAITERS
 BACKGROUND_REQUESTS = 32
 # libfuse's capability bits (fuse_common.h).
 CAP_AUTO_INVAL_DATA = 1 << 12

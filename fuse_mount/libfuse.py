@@ -104,7 +104,8 @@ class Session:
         return Caller(context.uid, context.gid, context.pid)
 
     def interrupted(self) -> bool:
-        return bool(self._briefly.fuse_req_interrupted(self._here.request))
+        return bool(self._briefly.fuse_req_interrupted(self._here.request)
+                    or self._briefly.fuse_session_exited(self._session))
 
     def drop_attributes(self, inode: int) -> None:
         self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)  # it need not know the inode
@@ -127,7 +128,7 @@ class Session:
 
     # ------------------------------------------------------------------ serving
 
-    def serve(self, operations: Any, mountpoint: str, options: str, threads: int, idle_threads: int) -> int:
+    def serve(self, operations: Any, mountpoint: str, options: str, threads: int) -> int:
         """Mount and serve until unmounted (0) or told to stop (the number of the signal).
 
         Raises RuntimeError if libfuse cannot mount; it says why on standard error.
@@ -147,7 +148,7 @@ class Session:
                 raise RuntimeError("libfuse does not mount")
             self._session = session
             try:
-                return int(self._loop(session, threads, idle_threads))
+                return int(self._loop(session, threads))
             finally:
                 libfuse.fuse_session_unmount(session)
                 operations.destroy()
@@ -156,14 +157,14 @@ class Session:
             self._session = None
             libfuse.fuse_session_destroy(session)
 
-    def _loop(self, session: int, threads: int, idle_threads: int) -> int:
-        libfuse = self._libfuse
+    def _loop(self, session: int, threads: int) -> int:
+        libfuse = self._libfuse     # idle threads stay: what Python keeps of each that ends is never given back
         if not hasattr(libfuse, "fuse_loop_cfg_create"):
-            return int(libfuse.fuse_session_loop_mt_32(c_void_p(session), byref(LoopConfig(0, idle_threads))))
+            return int(libfuse.fuse_session_loop_mt_32(c_void_p(session), byref(LoopConfig(0, threads))))
         libfuse.fuse_loop_cfg_create.restype = c_void_p
         configuration = c_void_p(libfuse.fuse_loop_cfg_create())
         try:
-            libfuse.fuse_loop_cfg_set_idle_threads(configuration, c_uint(idle_threads))
+            libfuse.fuse_loop_cfg_set_idle_threads(configuration, c_uint(threads))
             libfuse.fuse_loop_cfg_set_max_threads(configuration, c_uint(threads))
             return int(libfuse.fuse_session_loop_mt_312(c_void_p(session), configuration))
         finally:
@@ -181,7 +182,7 @@ class Session:
             "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
             "fuse_add_direntry": (c_void_p, c_size_t, c_char_p, status, c_int64),
             "fuse_add_direntry_plus": (c_void_p, c_size_t, c_char_p, entry, c_int64),
-            "fuse_req_ctx": (), "fuse_req_interrupted": (),
+            "fuse_req_ctx": (), "fuse_req_interrupted": (), "fuse_session_exited": (),
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
             "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (), "fuse_session_destroy": (),
             "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),

@@ -147,7 +147,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     try:
         status = session.serve(operations, str(settings.mountpoint), binding.mount_options(
             source=f"speedwell@{settings.nameserver}", allow_other=settings.allow_other),
-            binding.MAX_THREADS, binding.MAX_IDLE_THREADS)
+            binding.MAX_THREADS)
         if status < 0:
             log.error("the mount ended with libfuse status %d", status)
             return 1

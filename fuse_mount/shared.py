@@ -58,7 +58,7 @@ class Kernel(Protocol):
         """The program whose request is being served."""
 
     def interrupted(self) -> bool:
-        """Whether that program got a signal."""
+        """Whether that program got a signal, or the mount is about to end."""
 
     def drop_attributes(self, inode: int) -> None:
         """Have the kernel ask again."""

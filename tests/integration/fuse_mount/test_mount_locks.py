@@ -221,3 +221,23 @@ def test_locks_of_a_dead_mount_end_with_its_lease_and_survive_the_nameserver(tmp
         finally:
             for mount in mounts:
                 mount.clean_up()
+
+
+def test_a_mount_ends_when_told_to_while_a_program_waits_for_a_lock(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", dataservers=1, replication=1) as cluster:
+        mount = Mounted(tmp_path / "mount", cluster.nameserver.address)
+        try:
+            file = mount.path / "file"
+            file.write_bytes(b"x")
+            first = holder(file, "fcntl.lockf(file, fcntl.LOCK_EX)")
+            second = subprocess.Popen([sys.executable, "-c", "import fcntl, sys; file = open(sys.argv[1], 'rb+'); "
+                                       "fcntl.lockf(file, fcntl.LOCK_EX)", file], stderr=subprocess.DEVNULL)
+            in_fcntl = "72 "
+            wait_until(lambda: Path(f"/proc/{second.pid}/syscall").read_text().startswith(in_fcntl), WAIT_SECONDS,
+                       "the second program does not wait")
+            mount.process.send_signal(signal.SIGTERM)
+            mount.process.wait(WAIT_SECONDS)
+            assert second.wait(WAIT_SECONDS) != 0
+            first.communicate(timeout=WAIT_SECONDS)
+        finally:
+            mount.clean_up()
