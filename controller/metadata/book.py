@@ -146,12 +146,19 @@ class MetadataBook:
 
     def _forget(self, host: str) -> None:
         self.servers.pop(host)
-        orphans = self.blocks.pop(host, ())
         for transfer in self.transfers:
             if transfer.source == host:
                 transfer.source = None
+        dropped = [transfer for transfer in self.transfers if transfer.target == host]
         self.transfers = [transfer for transfer in self.transfers if transfer.target != host]
         self.version += 1
+        orphans: list[Prefix] = list(self.blocks.pop(host, ()))
+        for transfer in dropped:
+            if transfer.source is None and transfer.phase is Phase.PREPARING:
+                orphans.append(transfer.block)
+            elif transfer.source is not None and transfer.phase is not Phase.PREPARING:
+                orphans = list(_without(orphans, transfer.block))
+                self._grant([transfer.block], transfer.source)
         if orphans:
             self._grant(orphans)
 
@@ -197,14 +204,15 @@ class MetadataBook:
         if not claims and layout.above:
             self._grant([SPACE])
 
-    def _grant(self, prefixes: Iterable[Prefix]) -> None:
-        """Give blocks of which nobody has records to those that the layout says."""
+    def _grant(self, prefixes: Iterable[Prefix], source: str | None = None) -> None:
+        """Give blocks that nobody is asked for to those that the layout says; who has records, if anybody does, may
+        be the same."""
         assert self.layout is not None
+        self.version += 1
         for prefix in prefixes:
             for block in self.layout.blocks:
                 if inner := _common(prefix, block.prefix):
-                    self.transfers.append(Transfer(inner, None, block.server, Phase.PREPARING, self.version))
-        self.version += 1
+                    self.transfers.append(Transfer(inner, source, block.server, Phase.PREPARING, self.version))
 
     def _begin_transfers(self) -> None:
         """Where blocks are not where they should be, have them moved."""

@@ -168,8 +168,11 @@ class Ownership:
                 return Holding(block, self._gone[block][0], False)
         raise NotMine(f"NOTMINE {address} is not within the blocks that {self._name} owns")
 
+    def _is_own(self, peer: Peer | None) -> bool:
+        return peer is not None and peer.host == self._name.rpartition(":")[0]
+
     def _ask(self, holding: Holding, *parts: bytes) -> object:
-        if holding.former is None:
+        if holding.former is None or self._is_own(holding.former):
             raise NotMine(f"NOTMINE {holding.block} is on its way to {self._name}")
         try:
             return call_peer(holding.former, *parts)
@@ -182,9 +185,12 @@ class Ownership:
     # --- moves: the new owner's part ---
 
     def take(self, block: IPv4Network) -> None:
-        """An incoming block is this server's from now on. Raises StorageFailed, NotMine: it is not."""
+        """An incoming block is this server's from now on; again, if it comes from itself, because who took it is
+        lost. Raises StorageFailed, NotMine: it is not."""
         with self._lock:
             former = self._incoming[block]
+        if self._is_own(former):
+            former = None
         if former is not None:
             self._ask(Holding(block, former, False), b"RELEASE", str(block).encode())
         with self._lock:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from collections.abc import Iterable
 
 import pytest
 
-from controller.metadata.book import MetadataBook, MetadataServerRefused, Phase, Server, UnknownMetadataServer
+from controller.metadata.book import (
+    MetadataBook,
+    MetadataServerRefused,
+    Phase,
+    Server,
+    Transfer,
+    UnknownMetadataServer,
+)
 from controller.policy.errors import NoIdleServer, TableFull
 from controller.policy.metadata.blocks import SPACE, runs, size
 from controller.policy.network.prefixes import Prefix
@@ -44,7 +52,8 @@ class Cluster:
             self.book.go_on(self.now)
             self.book.synced_version = self.book.version
             for each in self.book.transfers:
-                if each.phase is Phase.TAKING and each.target not in self.silent:
+                if (each.phase is Phase.TAKING and each.target not in self.silent
+                        and not common(each.block, self.owned[each.target])):
                     self.owned[each.target].add(each.block)
             for host in self.owned:
                 if self.book.layout is not None and host in self.book.servers:
@@ -63,7 +72,7 @@ class Cluster:
                 assert sum(map(size, self.owned[host])) == sum(map(size, steered)), host
 
 
-def common(block: Prefix, others: list[Prefix]) -> list[Prefix]:
+def common(block: Prefix, others: Iterable[Prefix]) -> list[Prefix]:
     found = []
     for other in others:
         low, high = max(block[0], other[0]), min(block[0] + size(block), other[0] + size(other))
@@ -163,6 +172,46 @@ def test_a_silent_server_keeps_its_keys_until_it_is_said_to_be_lost():
     cluster.owned.pop("b1")
     cluster.go_on()
     assert "b1" not in cluster.book.servers and not cluster.book.blocks.get("b1")
+
+
+def moving(cluster: Cluster, target: str, phase: Phase) -> list[Transfer]:
+    """The transfers to a server that joins, once all are in a phase."""
+    fetching: dict[Prefix, str] = {}
+    for _ in range(20):
+        cluster.announce(target, fetching=fetching)
+        cluster.book.go_on(cluster.now)
+        coming = [each for each in cluster.book.transfers if each.target == target]
+        if all(each.phase is phase for each in coming):
+            return coming
+        cluster.book.synced_version = cluster.book.version
+        for each in coming:
+            if each.phase is Phase.TAKING:
+                cluster.owned[target].add(each.block)
+                fetching[each.block] = each.source or ""
+    raise AssertionError(cluster.book.transfers)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("others", [("a1",), ("a1", "b1")])
+def test_who_loses_a_block_in_transit_does_not_lose_the_records_that_its_source_has(others, phase):
+    cluster = settled(*others)
+    sources = {each.block: each.source for each in moving(cluster, "a2", phase)}
+    assert sources
+    cluster.book.left("a2", lost=True)
+    cluster.owned.pop("a2")
+    for block, source in sources.items():
+        kept = [each for each in cluster.book.transfers if common(block, [each.block])]
+        assert all(each.source == source for each in kept)
+        assert sum(size(each.block) for each in kept) == size(block) * (phase is not Phase.PREPARING)
+    cluster.go_on()
+
+
+def test_blocks_on_their_way_from_nobody_are_granted_anew_when_their_target_is_lost():
+    cluster = settled("a1", "b1", "c1")
+    for host in ("c1", "b1"):
+        cluster.book.left(host, lost=True)
+        cluster.owned.pop(host)
+    cluster.go_on()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,79 @@
+"""Metadata servers without a network between them: whose records are whose while blocks come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from fs.metadata_store.addresses import PREFIX, address_of
+from fs.metadata_store.engines import LevelDBEngine
+from fs.metadata_store.ownership import NotMine, Ownership
+from fs.metadata_store.peers import Peer
+from fs.metadata_store.server import MetadataServer
+
+FORMER, NEW = "127.0.0.2", "127.0.0.1"
+"""The new owner asks from 127.0.0.1, as all connections on the loopback do."""
+LOW, HIGH = PREFIX.subnets()
+KEYS = [b"key %d" % number for number in range(60)]
+IN_LOW = [key for key in KEYS if address_of(key) in LOW]
+
+
+class Node:
+    def __init__(self, host: str, directory: Path, *blocks: IPv4Network) -> None:
+        self.engine = LevelDBEngine(directory, sync=False)
+        self.ownership = Ownership(self.engine, f"{host}:0")
+        self.ownership.set_owned(blocks)
+        self.server = MetadataServer((host, 0), self.engine, self.ownership)
+        self.peer = Peer(host, self.server.server_address[1])
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.engine.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    """One with all keys, and one with none."""
+    with contextlib.ExitStack() as stack:
+        former, new = Node(FORMER, tmp_path / "former", PREFIX), Node(NEW, tmp_path / "new")
+        stack.callback(former.close)
+        stack.callback(new.close)
+        yield former, new
+
+
+def order(former: Node, new: Node, block: IPv4Network) -> None:
+    """A block is to move."""
+    former.ownership.set_moves({}, {block: new.peer})
+    new.ownership.set_moves({block: former.peer}, {})
+
+
+def test_a_block_comes_with_its_records(nodes):
+    former, new = nodes
+    for key in KEYS:
+        former.ownership.put(key, b"of " + key)
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    new.ownership.fetch(LOW)
+    assert [new.engine.get(key) for key in IN_LOW] == [b"of " + key for key in IN_LOW]
+    assert new.ownership.owned == [LOW] and former.ownership.owned == [HIGH]
+    assert not list(former.engine.keys_in(LOW))
+
+
+def test_who_gets_a_block_back_from_a_lost_server_still_has_what_was_not_fetched(nodes):
+    former, new = nodes
+    former.ownership.put(IN_LOW[0], b"kept")
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    former.ownership.set_moves({LOW: former.peer}, {LOW: former.peer})
+    with pytest.raises(NotMine):
+        former.ownership.get(IN_LOW[0])
+    former.ownership.take(LOW)
+    assert former.ownership.get(IN_LOW[0]) == b"kept"
+    assert not former.ownership.fetching
