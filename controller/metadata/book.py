@@ -131,6 +131,9 @@ class MetadataBook:
         """A server is to hand its blocks to the others, or is `lost` with its records. Raises UnknownMetadataServer,
         MetadataServerRefused, NoIdleServer."""
         if host not in self.servers:
+            if lost and any(transfer.source == host for transfer in self.transfers):
+                self._forget_records(host)
+                return
             if not (lost and self.layout and self.layout.above and self.holes):
                 raise UnknownMetadataServer(host)
             self._grant(self.holes)
@@ -146,9 +149,7 @@ class MetadataBook:
 
     def _forget(self, host: str) -> None:
         self.servers.pop(host)
-        for transfer in self.transfers:
-            if transfer.source == host:
-                transfer.source = None
+        self._forget_records(host)
         dropped = [transfer for transfer in self.transfers if transfer.target == host]
         self.transfers = [transfer for transfer in self.transfers if transfer.target != host]
         self.version += 1
@@ -161,6 +162,12 @@ class MetadataBook:
                 self._grant([transfer.block], transfer.source)
         if orphans:
             self._grant(orphans)
+
+    def _forget_records(self, host: str) -> None:
+        for transfer in self.transfers:
+            if transfer.source == host:
+                transfer.source = None
+        self.version += 1
 
     def _relay(self, layout: Layout) -> None:
         wanted: dict[str, list[Prefix]] = {}

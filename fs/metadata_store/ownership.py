@@ -100,18 +100,26 @@ class Ownership:
             kept = set(common(self._owned, allowed))
             is_other = kept != self._owned
             self._owned = set(collapse_addresses(kept))
+            self._fetching = {part: former for block, former in self._fetching.items()
+                              for part in common([block], kept)}
         if is_other:
             self._remember()
 
     def set_moves(self, incoming: Mapping[IPv4Network, Peer | None], leaving: Mapping[IPv4Network, Peer]) -> None:
-        """Blocks that are to come, and from whom, if anybody has records; those that are to go, and who may take
-        them."""
+        """Blocks that are to come, and from whom, if anybody has records (if nobody has any more, what was not fetched
+        is lost); those that are to go, and who may take them."""
         until = time.monotonic() + FORWARD_SECONDS
         with self._lock:
             self._gone |= {block: (peer, until) for block, peer in self._leaving.items() if block not in leaving}
             self._incoming = {block: former for block, former in incoming.items()
                               if not any(block.subnet_of(owned) for owned in self._owned)}
             self._leaving = dict(leaving)
+            lost = [block for block in self._fetching
+                    if any(former is None and block.overlaps(other) for other, former in incoming.items())]
+            for block in lost:
+                del self._fetching[block]
+        if lost:
+            self._remember()
 
     def recall(self) -> tuple[list[IPv4Network], dict[IPv4Network, Peer]]:
         """What was owned, and being fetched, when the process before ended. Raises StorageFailed."""
@@ -203,7 +211,9 @@ class Ownership:
     def fetch(self, block: IPv4Network) -> None:
         """Bring what the former owner still has of a block. Raises StorageFailed: try again later."""
         with self._lock:
-            former = self._fetching[block]
+            former = self._fetching.get(block)
+        if former is None:
+            return
         holding = Holding(block, former, True)
         while keys := self._ask(holding, b"KEYS", str(block).encode(), b"%d" % KEYS_AT_ONCE):
             assert isinstance(keys, list)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fs.errors import SpeedwellError
 from fs.metadata_store.addresses import PREFIX, address_of
 from fs.metadata_store.engines import LevelDBEngine
 from fs.metadata_store.ownership import NotMine, Ownership
@@ -77,3 +78,26 @@ def test_who_gets_a_block_back_from_a_lost_server_still_has_what_was_not_fetched
     former.ownership.take(LOW)
     assert former.ownership.get(IN_LOW[0]) == b"kept"
     assert not former.ownership.fetching
+
+
+def test_what_a_lost_server_still_had_is_not_waited_for(nodes):
+    former, new = nodes
+    former.ownership.put(IN_LOW[0], b"lost")
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    former.close()
+    with pytest.raises(SpeedwellError):
+        new.ownership.get(IN_LOW[0])
+    new.ownership.set_moves({LOW: None}, {})
+    assert new.ownership.get(IN_LOW[0]) is None
+    assert not new.ownership.fetching and new.ownership.recall() == ([LOW], {})
+    new.ownership.fetch(LOW)
+
+
+def test_what_is_given_up_is_not_fetched_any_more(nodes):
+    former, new = nodes
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    quarter = next(LOW.subnets())
+    new.ownership.restrict([quarter])
+    assert new.ownership.recall() == ([quarter], {quarter: former.peer})

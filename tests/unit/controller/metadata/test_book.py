@@ -206,6 +206,21 @@ def test_who_loses_a_block_in_transit_does_not_lose_the_records_that_its_source_
     cluster.go_on()
 
 
+def test_a_former_owner_that_is_lost_is_not_waited_for_also_after_a_restart_of_the_controller():
+    cluster = settled("a1", "b1")
+    fetched = cluster.book.blocks["a1"][0]
+    again = Cluster()
+    again.owned, again.now = cluster.owned, cluster.now
+    again.announce("a1", fetching={fetched: "c1"})
+    again.announce("b1")
+    again.book.go_on(again.now)
+    assert [each.source for each in again.book.transfers] == ["c1"]
+    again.book.left("c1", lost=True)
+    assert [(each.block, each.source) for each in again.book.transfers] == [(fetched, None)]
+    with pytest.raises(UnknownMetadataServer):
+        again.book.left("c1", lost=True)
+
+
 def test_blocks_on_their_way_from_nobody_are_granted_anew_when_their_target_is_lost():
     cluster = settled("a1", "b1", "c1")
     for host in ("c1", "b1"):
