@@ -48,6 +48,8 @@ class Ownership:
         self._engine = engine
         self._name = name
         self._lock = threading.Lock()
+        self._remembering = threading.Lock()
+        """From reading what is to be remembered until it is written."""
         self._owned: set[IPv4Network] = set()
         self._fetching: dict[IPv4Network, Peer] = {}
         self._incoming: dict[IPv4Network, Peer | None] = {}
@@ -106,8 +108,8 @@ class Ownership:
             self._remember()
 
     def set_moves(self, incoming: Mapping[IPv4Network, Peer | None], leaving: Mapping[IPv4Network, Peer]) -> None:
-        """Blocks that are to come, and from whom, if anybody has records (if nobody has any more, what was not fetched
-        is lost); those that are to go, and who may take them."""
+        """Blocks that are to come, and from whom, if anybody has records (if nobody has any more, what was not
+        fetched is lost); those that are to go, and who may take them."""
         until = time.monotonic() + FORWARD_SECONDS
         with self._lock:
             self._gone |= {block: (peer, until) for block, peer in self._leaving.items() if block not in leaving}
@@ -129,9 +131,14 @@ class Ownership:
                 {IPv4Network(block): Peer(*former) for block, former in state["fetching"].items()})
 
     def _remember(self) -> None:
-        with self._lock:
-            state = {"owned": list(map(str, sorted(self._owned))),
-                     "fetching": {str(block): list(former) for block, former in self._fetching.items()}}
+        with self._remembering:
+            with self._lock:
+                owned, fetching = self._owned, dict(self._fetching)
+            self._write(owned, fetching)
+
+    def _write(self, owned: Iterable[IPv4Network], fetching: Mapping[IPv4Network, Peer]) -> None:
+        state = {"owned": list(map(str, sorted(owned))),
+                 "fetching": {str(block): list(former) for block, former in fetching.items()}}
         self._engine.put(STATE_KEY, json.dumps(state).encode())
 
     # --- requests ---
@@ -197,16 +204,32 @@ class Ownership:
         lost. Raises StorageFailed, NotMine: it is not."""
         with self._lock:
             former = self._incoming[block]
+            others: Iterable[IPv4Network] = [block]
+            for owned in self._owned:
+                others = list(without(others, owned))
         if self._is_own(former):
             former = None
-        if former is not None:
-            self._ask(Holding(block, former, False), b"RELEASE", str(block).encode())
-        with self._lock:
-            self._incoming.pop(block, None)
+        else:
+            self._delete_records(others)
             if former is not None:
-                self._fetching[block] = former
-            self._owned = set(collapse_addresses([*self._owned, block]))
-        self._remember()
+                self._ask(Holding(block, former, False), b"RELEASE", str(block).encode())
+        fetching = {} if former is None else {block: former}
+        with self._remembering:
+            with self._lock:
+                owned_then, fetching_then = [*self._owned, block], self._fetching | fetching
+            # A put that is answered before this is written would be lost to a crash.
+            self._write(collapse_addresses(owned_then), fetching_then)
+            with self._lock:
+                self._incoming.pop(block, None)
+                self._fetching |= fetching
+                self._owned = set(collapse_addresses([*self._owned, block]))
+
+    def _delete_records(self, blocks: Iterable[IPv4Network]) -> None:
+        """Those of an earlier time as the owner of these blocks: what the former owner has is newer."""
+        for block in blocks:
+            for key in self._engine.keys_in(block):
+                if key != STATE_KEY:
+                    self._engine.delete(key)
 
     def fetch(self, block: IPv4Network) -> None:
         """Bring what the former owner still has of a block. Raises StorageFailed: try again later."""

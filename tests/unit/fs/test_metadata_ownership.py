@@ -12,10 +12,11 @@ import pytest
 
 from fs.errors import SpeedwellError
 from fs.metadata_store.addresses import PREFIX, address_of
-from fs.metadata_store.engines import LevelDBEngine
+from fs.metadata_store.engines import STATE_KEY, LevelDBEngine
 from fs.metadata_store.ownership import NotMine, Ownership
 from fs.metadata_store.peers import Peer
 from fs.metadata_store.server import MetadataServer
+from tests.waiting import wait_until
 
 FORMER, NEW = "127.0.0.2", "127.0.0.1"
 """The new owner asks from 127.0.0.1, as all connections on the loopback do."""
@@ -101,3 +102,64 @@ def test_what_is_given_up_is_not_fetched_any_more(nodes):
     quarter = next(LOW.subnets())
     new.ownership.restrict([quarter])
     assert new.ownership.recall() == ([quarter], {quarter: former.peer})
+
+
+def test_records_of_an_earlier_time_do_not_come_back_with_a_block(nodes):
+    former, new = nodes
+    old, changed = IN_LOW[:2]
+    for key in (old, changed, STATE_KEY):
+        new.engine.put(key, b"{}")
+    former.ownership.put(changed, b"newer")
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    assert (new.ownership.get(old), new.ownership.get(changed)) == (None, b"newer")
+    for key in (old, STATE_KEY):
+        former.engine.put(key, b"{}")
+    former.ownership.set_moves({LOW: None}, {})
+    former.ownership.take(LOW)
+    assert former.ownership.get(old) is None
+    assert [each.recall()[0] for each in (former.ownership, new.ownership)] == [[PREFIX], [LOW]]
+
+
+def test_a_server_that_took_a_block_and_starts_again_keeps_what_was_put_since(nodes):
+    former, new = nodes
+    former.ownership.put(IN_LOW[0], b"older")
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    new.ownership.put(IN_LOW[0], b"newer")
+    again = Ownership(new.engine, f"{NEW}:0")
+    again.set_owned(*again.recall())
+    again.set_moves({LOW: former.peer}, {})
+    assert not again.incoming and again.get(IN_LOW[0]) == b"newer"
+
+
+def test_a_block_is_remembered_before_it_takes_puts(nodes, monkeypatch):
+    former, new = nodes
+    put, owned = new.engine.put, []
+    monkeypatch.setattr(new.engine, "put", lambda *record: (owned.append(new.ownership.owned), put(*record)))
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    assert owned == [[]] and new.ownership.recall()[0] == [LOW]
+
+
+def test_what_changes_while_it_is_written_is_written_last(nodes, monkeypatch):
+    former, _ = nodes
+    put, came = former.engine.put, threading.Semaphore(0)
+
+    def write(key: bytes, value: bytes) -> None:
+        came.release()
+        is_first = b"100.64.0.0/11" in value
+        if is_first:
+            came.acquire()
+            came.acquire(timeout=0.3)
+        put(key, value)
+
+    monkeypatch.setattr(former.engine, "put", write)
+    threads = []
+    for block in (LOW, next(LOW.subnets())):
+        threads.append(threading.Thread(target=former.ownership.restrict, args=([block],)))
+        threads[-1].start()
+        wait_until(lambda: former.ownership.owned == [block], 10, "nothing is given up")    # noqa: B023
+    for thread in threads:
+        thread.join()
+    assert former.ownership.recall()[0] == former.ownership.owned
