@@ -126,6 +126,12 @@ class MetadataBook:
         if held := [prefix for prefix in said.owned if any(_within(prefix, hole) for hole in holes)]:
             self.blocks[said.host] = tuple(joined([*self.blocks.get(said.host, ()), *held]))
             self.version += 1
+            self._go_on_fetching(said, held)
+
+    def _go_on_fetching(self, server: Server, within: Sequence[Prefix]) -> None:
+        self.transfers += [Transfer(block, former, server.host, Phase.FETCHING, self.version)
+                           for block, former in server.fetching.items()
+                           if any(_common(block, each) for each in within)]
 
     def left(self, host: str, lost: bool) -> None:
         """A server is to hand its blocks to the others, or is `lost` with its records. Raises UnknownMetadataServer,
@@ -204,8 +210,8 @@ class MetadataBook:
         if claims:
             self.blocks = _without_overlaps(claims)
             layout = _as_claimed(self.blocks, above) or layout
-            self.transfers = [Transfer(block, former, host, Phase.FETCHING, self.version)
-                              for host, server in self.servers.items() for block, former in server.fetching.items()]
+            for host, server in self.servers.items():
+                self._go_on_fetching(server, self.blocks.get(host, ()))
         self._relay(layout)
         self.version += 1
         if not claims and layout.above:

@@ -138,6 +138,10 @@ def test_a_server_that_comes_back_late_still_has_its_keys():
         again.book.synced_version = again.book.version
     assert again.book.layout is not None and again.book.holes
     again.owned["b1"] = kept
+    fetched = next(iter(kept))
+    again.announce("b1", fetching={fetched: "a1"})
+    assert (fetched, "a1", "b1", Phase.FETCHING) in [(each.block, each.source, each.target, each.phase)
+                                                     for each in again.book.transfers]
     again.go_on()
     assert sum(map(size, again.book.blocks["b1"])) > 0
 
