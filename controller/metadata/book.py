@@ -192,7 +192,7 @@ class MetadataBook:
             return
         for transfer in list(self.transfers):
             self._advance(transfer, now)
-        self._begin_transfers()
+        self._begin_transfers(now)
         for host in [host for host, server in self.servers.items() if server.is_leaving and not self.blocks.get(host)
                      and not any(host in (each.source, each.target) for each in self.transfers)]:
             self._left.add(self.servers.pop(host).id)
@@ -227,31 +227,35 @@ class MetadataBook:
                 if inner := _common(prefix, block.prefix):
                     self.transfers.append(Transfer(inner, source, block.server, Phase.PREPARING, self.version))
 
-    def _begin_transfers(self) -> None:
+    def _begin_transfers(self, now: float) -> None:
         """Where blocks are not where they should be, have them moved."""
         if self._compared_version == self.version:
             return
         assert self.layout is not None
         busy = [transfer.block for transfer in self.transfers]
         steered = [Block(*prefix, host) for host, prefixes in self.blocks.items() for prefix in prefixes]
+        is_complete = True
         for move in moves(steered, self.layout.blocks):
             block = move.first, move.length
-            if not any(_common(block, other) for other in busy):
+            if self._is_gone(move.target, now):
+                is_complete = False
+            elif not any(_common(block, other) for other in busy):
                 self.transfers.append(Transfer(block, move.source, move.target, Phase.PREPARING, self.version + 1))
         if len(self.transfers) > len(busy):
             self.version += 1
-        self._compared_version = self.version
+        self._compared_version = self.version if is_complete else 0
+
+    def _is_gone(self, host: str, now: float) -> bool:
+        return host not in self.servers or now - self.servers[host].heard_at > SILENT_SECONDS
 
     def _advance(self, transfer: Transfer, now: float) -> None:
-        target = self.servers.get(transfer.target)
-        is_gone = target is None or now - target.heard_at > SILENT_SECONDS
-        if is_gone:
+        if self._is_gone(transfer.target, now):
             if transfer.phase is Phase.PREPARING and transfer.source is not None:
                 self.transfers.remove(transfer)
                 self._compared_version = 0
             return
-        assert target is not None
-        block, is_synced = transfer.block, self.synced_version >= transfer.version
+        target, block = self.servers[transfer.target], transfer.block
+        is_synced = self.synced_version >= transfer.version
         if transfer.phase is Phase.PREPARING and is_synced and _covers((*target.ready, *target.owned), block):
             for host in list(self.blocks):
                 self.blocks[host] = tuple(joined(_without(self.blocks[host], block)))

@@ -233,6 +233,20 @@ def test_blocks_on_their_way_from_nobody_are_granted_anew_when_their_target_is_l
     cluster.go_on()
 
 
+def test_tables_are_not_planned_anew_for_a_server_that_is_silent_before_its_blocks_come():
+    cluster = settled("a1", "b1")
+    moving(cluster, "a2", Phase.PREPARING)
+    cluster.silent.add("a2")
+    cluster.now += 10
+    cluster.go_on(1)
+    version = cluster.book.version
+    cluster.go_on(5)
+    assert cluster.book.version == version and not cluster.book.blocks.get("a2")
+    cluster.silent.remove("a2")
+    cluster.go_on()
+    assert cluster.book.blocks["a2"]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_after_any_joins_leaves_and_losses_every_key_has_one_owner(seed):
     rng = random.Random(seed)
