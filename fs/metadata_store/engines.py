@@ -57,7 +57,7 @@ class LevelDBEngine:
 
     def keys_in(self, block: IPv4Network) -> Iterator[bytes]:
         end = int(block.broadcast_address) + 1
-        for key, _ in self._store.iterate(block.network_address.packed, end.to_bytes(4)):
+        for key in self._store.keys(block.network_address.packed, end.to_bytes(4)):
             yield key[4:]
 
     def delete(self, key: bytes) -> None:

@@ -19,11 +19,12 @@ from typing import NamedTuple
 from fs.errors import SpeedwellError, StorageFailed, reason
 from fs.metadata_store.addresses import address_of, block_of
 from fs.metadata_store.engines import STATE_KEY, Engine
-from fs.metadata_store.peers import Peer, call_peer
+from fs.metadata_store.peers import TIMEOUT_SECONDS, Peer, call_peer
 from fs.metadata_store.wire import Refused
 
 KEY_LOCKS = 256
-KEYS_AT_ONCE = 500
+KEYS_AT_ONCE, KEYS_SECONDS = 500, 60.0
+"""A Redis looks at all its keys to find a block's."""
 FORWARD_SECONDS = 10.0
 """For so long after a move the former owner forwards."""
 
@@ -186,11 +187,11 @@ class Ownership:
     def _is_own(self, peer: Peer | None) -> bool:
         return peer is not None and peer.host == self._name.rpartition(":")[0]
 
-    def _ask(self, holding: Holding, *parts: bytes) -> object:
+    def _ask(self, holding: Holding, *parts: bytes, timeout_seconds: float = TIMEOUT_SECONDS) -> object:
         if holding.former is None or self._is_own(holding.former):
             raise NotMine(f"NOTMINE {holding.block} is on its way to {self._name}")
         try:
-            return call_peer(holding.former, *parts)
+            return call_peer(holding.former, *parts, timeout_seconds=timeout_seconds)
         except Refused as error:
             raise NotMine(str(error)) from None
         except (OSError, EOFError, SpeedwellError) as error:
@@ -238,7 +239,8 @@ class Ownership:
         if former is None:
             return
         holding = Holding(block, former, True)
-        while keys := self._ask(holding, b"KEYS", str(block).encode(), b"%d" % KEYS_AT_ONCE):
+        while keys := self._ask(holding, b"KEYS", str(block).encode(), b"%d" % KEYS_AT_ONCE,
+                                timeout_seconds=KEYS_SECONDS):
             assert isinstance(keys, list)
             for key in keys:
                 with self._key_locks[hash(key) % KEY_LOCKS]:
@@ -264,13 +266,12 @@ class Ownership:
             with lock:
                 pass
 
-    def handed_over(self, peer: str, key: bytes) -> None:
-        """Require that a key is in a block that `peer` took. Raises NotMine."""
-        address = address_of(key)
+    def handed_over(self, peer: str, block: IPv4Network) -> None:
+        """Require that `peer` took a block. Raises NotMine."""
         with self._lock:
-            block = block_of(address, self._leaving)
-            if block is None or self._leaving[block].host != peer or block_of(address, self._owned):
-                raise NotMine(f"NOTMINE {address} was not handed over to {peer}")
+            is_for_peer = any(block.subnet_of(left) and to.host == peer for left, to in self._leaving.items())
+            if not is_for_peer or any(map(block.overlaps, self._owned)):
+                raise NotMine(f"NOTMINE {block} was not handed over to {peer}")
 
 
 def common(blocks: Iterable[IPv4Network], others: Iterable[IPv4Network]) -> Iterator[IPv4Network]:

@@ -22,21 +22,23 @@ class Peer(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-def call_peer(peer: Peer, *parts: bytes) -> Reply:
+def call_peer(peer: Peer, *parts: bytes, timeout_seconds: float = TIMEOUT_SECONDS) -> Reply:
     """Ask, over this thread's connection to it. Raises Refused, ProtocolError, OSError, EOFError."""
     connections: dict[Peer, Connection] = _idle.__dict__.setdefault("connections", {})
     connection = connections.pop(peer, None)
     if connection is not None:
         try:
-            return _asked(connections, peer, connection, parts)
+            return _asked(connections, peer, connection, parts, timeout_seconds)
         except (OSError, EOFError):
             pass    # it was closed meanwhile: every request may be sent twice
-    return _asked(connections, peer, Connection(socket.create_connection(peer, TIMEOUT_SECONDS)), parts)
+    connection = Connection(socket.create_connection(peer, TIMEOUT_SECONDS))
+    return _asked(connections, peer, connection, parts, timeout_seconds)
 
 
 def _asked(connections: dict[Peer, Connection], peer: Peer, connection: Connection,
-           parts: tuple[bytes, ...]) -> Reply:
+           parts: tuple[bytes, ...], timeout_seconds: float) -> Reply:
     try:
+        connection.set_timeout(timeout_seconds)
         reply = connection.call(*parts)
     except Refused:
         connections[peer] = connection

@@ -8,13 +8,14 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
+from ipaddress import IPv4Network
 from itertools import islice
 
 from fs.errors import InvalidArgument, NoSpace, ProtocolError, StorageFailed
-from fs.metadata_store.addresses import parse_block
+from fs.metadata_store.addresses import address_of, parse_block
 from fs.metadata_store.engines import STATE_KEY, Engine
-from fs.metadata_store.ownership import NotMine, Ownership
-from fs.metadata_store.wire import MAX_KEY_BYTES, MAX_VALUE_BYTES, encode, encode_bulk, encode_error, read_request
+from fs.metadata_store.ownership import KEYS_AT_ONCE, NotMine, Ownership
+from fs.metadata_store.wire import MAX_KEY_BYTES, encode, encode_bulk, encode_error, read_request
 
 log = logging.getLogger(__name__)
 
@@ -106,17 +107,19 @@ class _Session(socketserver.StreamRequestHandler):
         return OK
 
     def _keys(self, block: bytes, most: bytes) -> bytes:
-        if not most.isdigit() or int(most) > MAX_VALUE_BYTES:
-            raise InvalidArgument(f"KEYS: {most[:32]!r} is no number of keys")
-        keys = islice(self.server.engine.keys_in(parse_block(_text(block), "KEYS")), int(most))
+        if not most.isdigit() or int(most) > KEYS_AT_ONCE:
+            raise InvalidArgument(f"KEYS: {most[:32]!r} is no number up to {KEYS_AT_ONCE}")
+        wanted = parse_block(_text(block), "KEYS")
+        self.server.ownership.handed_over(self.client_address[0], wanted)
+        keys = islice(self.server.engine.keys_in(wanted), int(most))
         return encode(*(key for key in dict.fromkeys(keys) if key != STATE_KEY))
 
     def _fetch(self, key: bytes) -> bytes:
-        self.server.ownership.handed_over(self.client_address[0], key)
+        self.server.ownership.handed_over(self.client_address[0], IPv4Network(address_of(key)))
         return encode_bulk(self.server.engine.get(key))
 
     def _forget(self, key: bytes) -> bytes:
-        self.server.ownership.handed_over(self.client_address[0], key)
+        self.server.ownership.handed_over(self.client_address[0], IPv4Network(address_of(key)))
         self.server.engine.delete(key)
         return OK
 

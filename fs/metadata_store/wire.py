@@ -105,6 +105,9 @@ class Connection:
         self._socket = connected
         self._stream = connected.makefile("rb")
 
+    def set_timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
     def call(self, *parts: bytes) -> Reply:
         """Ask. Raises Refused, ProtocolError, OSError, EOFError; after all but the first it is of no use."""
         self._socket.sendall(encode(*parts))

@@ -102,13 +102,20 @@ class LevelDBStore:
         return value
 
     def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return self._iterate(start, stop, include_value=True)
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        return self._iterate(start, stop, include_value=False)
+
+    def _iterate(self, start: bytes, stop: bytes | None, include_value: bool) -> Iterator[Any]:
         try:
-            iterator = self._database.iterator(start=start, stop=stop, verify_checksums=True)
+            iterator = self._database.iterator(start=start, stop=stop, include_value=include_value,
+                                               verify_checksums=True)
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed("read", error) from error
-        return self._pairs(iterator)
+        return self._read(iterator)
 
-    def _pairs(self, iterator: Any) -> Iterator[tuple[bytes, bytes]]:
+    def _read(self, iterator: Any) -> Iterator[Any]:
         with iterator:
             try:
                 yield from iterator

@@ -14,8 +14,9 @@ from fs.errors import SpeedwellError
 from fs.metadata_store.addresses import PREFIX, address_of
 from fs.metadata_store.engines import STATE_KEY, LevelDBEngine
 from fs.metadata_store.ownership import NotMine, Ownership
-from fs.metadata_store.peers import Peer
+from fs.metadata_store.peers import Peer, call_peer
 from fs.metadata_store.server import MetadataServer
+from fs.metadata_store.wire import Refused
 from tests.waiting import wait_until
 
 FORMER, NEW = "127.0.0.2", "127.0.0.1"
@@ -163,3 +164,19 @@ def test_what_changes_while_it_is_written_is_written_last(nodes, monkeypatch):
     for thread in threads:
         thread.join()
     assert former.ownership.recall()[0] == former.ownership.owned
+
+
+def test_keys_are_listed_to_who_took_their_block_only_and_a_few_at_once(nodes):
+    former, new = nodes
+    former.ownership.put(IN_LOW[0], b"value")
+    listed = [b"KEYS", str(LOW).encode(), b"500"]
+    with pytest.raises(Refused, match="NOTMINE"):
+        call_peer(former.peer, *listed)
+    order(former, new, LOW)
+    with pytest.raises(Refused, match="NOTMINE"):
+        call_peer(former.peer, *listed)
+    new.ownership.take(LOW)
+    assert call_peer(former.peer, *listed) == [IN_LOW[0]]
+    for block, most, problem in ((PREFIX, b"500", "NOTMINE"), (LOW, b"501", "no number up to 500")):
+        with pytest.raises(Refused, match=problem):
+            call_peer(former.peer, b"KEYS", str(block).encode(), most)
