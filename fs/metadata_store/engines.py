@@ -34,6 +34,9 @@ class Engine(Protocol):
 
     def delete(self, key: bytes) -> None: ...
 
+    def sync(self) -> None:
+        """Have all records on the disk, if that is the engine's to decide."""
+
     def close(self) -> None: ...
 
 
@@ -64,6 +67,9 @@ class LevelDBEngine:
         batch = Batch()
         batch.delete(_addressed(key))
         self._store.write(batch)
+
+    def sync(self) -> None:
+        self._store.sync()
 
     def close(self) -> None:
         self._store.close()
@@ -103,6 +109,9 @@ class RedisEngine:
 
     def delete(self, key: bytes) -> None:
         self._call(b"DEL", key)
+
+    def sync(self) -> None:
+        pass    # as its configuration says
 
     def close(self) -> None:
         with self._lock:

@@ -248,6 +248,9 @@ class Ownership:
                         value = _bytes(self._ask(holding, b"FETCH", key))
                         if value is not None:
                             self._engine.put(key, value)
+            self._engine.sync()
+            for key in keys:
+                assert isinstance(key, bytes)
                 self._ask(holding, b"FORGET", key)
         with self._lock:
             self._fetching.pop(block, None)

@@ -180,3 +180,17 @@ def test_keys_are_listed_to_who_took_their_block_only_and_a_few_at_once(nodes):
     for block, most, problem in ((PREFIX, b"500", "NOTMINE"), (LOW, b"501", "no number up to 500")):
         with pytest.raises(Refused, match=problem):
             call_peer(former.peer, b"KEYS", str(block).encode(), most)
+
+
+def test_the_former_owner_forgets_only_what_is_on_the_new_owners_disk(nodes, monkeypatch):
+    former, new = nodes
+    for key in KEYS:
+        former.ownership.put(key, b"value")
+    sync, still_there = new.engine.sync, []
+    count = lambda: still_there.append(len(list(former.engine.keys_in(LOW))))    # noqa: E731
+    monkeypatch.setattr(new.engine, "sync", lambda: (count(), sync()))
+    monkeypatch.setattr("fs.metadata_store.ownership.KEYS_AT_ONCE", 20)
+    order(former, new, LOW)
+    new.ownership.take(LOW)
+    new.ownership.fetch(LOW)
+    assert still_there == list(range(len(IN_LOW), 0, -20))
