@@ -127,8 +127,9 @@ class Forwarding(Application):
 
     @property
     def is_in_force(self) -> bool:
-        """Whether every connected switch is known to carry what is planned."""
-        return not self.is_busy and all(map(self._tables.installed.is_put_right, self.state.datapaths))
+        """Whether every connected switch is known to carry what is planned: none is full."""
+        return (not self.is_busy and not self._tables.full_switches()
+                and all(map(self._tables.installed.is_put_right, self.state.datapaths)))
 
     def plan_anew(self) -> None:
         """Hosts changed: bring the switches up to date. From now until that is done, `is_busy` says so."""

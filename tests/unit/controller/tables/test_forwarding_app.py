@@ -361,10 +361,11 @@ def test_a_switch_without_space_keeps_what_it_has_is_tried_ever_more_rarely_and_
         (trouble,) = world.app.loops.troubles()
         assert trouble.name == f"flow tables of {world.state.name_of(path.nodes[2])}"
         assert "full" in trouble.problem and trouble.age_seconds > 100
+        assert not world.app.is_in_force
         full.max_flows = 1 << 20
         eventlet.sleep(130)
         assert full.flows == wanted
-        assert world.app.loops.troubles() == []
+        assert world.app.loops.troubles() == [] and world.app.is_in_force
 
     run(scenario)
 
