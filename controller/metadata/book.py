@@ -332,10 +332,10 @@ def _without(prefixes: Iterable[Prefix], taken: Prefix) -> Iterator[Prefix]:
 
 
 def _without_overlaps(claims: Mapping[str, Sequence[Prefix]]) -> dict[str, tuple[Prefix, ...]]:
-    """What two servers claim is the first one's."""
+    """What two servers claim is the one's with the lower address."""
     taken: list[Prefix] = []
     found: dict[str, tuple[Prefix, ...]] = {}
-    for host, prefixes in sorted(claims.items()):
+    for host, prefixes in sorted(claims.items(), key=lambda claim: [part.zfill(3) for part in claim[0].split(".")]):
         rest = list(prefixes)
         for other in taken:
             rest = list(_without(rest, other))

@@ -125,6 +125,16 @@ def test_a_new_controller_takes_over_what_servers_own_and_moves_nothing():
     assert not again.book.transfers
 
 
+def test_what_two_servers_claim_is_the_ones_with_the_lower_address():
+    cluster = Cluster()
+    for host in ("10.0.0.10", "10.0.0.9"):
+        cluster.announce(host)
+        cluster.owned[host] = {SPACE}
+        cluster.announce(host)
+    cluster.book.go_on(cluster.now)
+    assert cluster.book.blocks == {"10.0.0.9": (SPACE,), "10.0.0.10": ()}
+
+
 def test_a_server_that_comes_back_late_still_has_its_keys():
     cluster = settled("a1", "a2", "b1")
     kept = cluster.owned.pop("b1")
