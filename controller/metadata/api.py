@@ -58,7 +58,8 @@ class MetadataApi:
         records."""
         self._service.announce(Server(
             body.host, body.port, body.id, time.monotonic(), tuple(map(prefix_of, body.owned)),
-            tuple(map(prefix_of, body.ready)), {prefix_of(each.block): each.host for each in body.fetching}))
+            tuple(map(prefix_of, body.ready)), {prefix_of(each.block): each.host for each in body.fetching},
+            tuple(body.members)))
         book, host = self._service.book, body.host
         moves = [each for each in book.transfers if host in (each.source, each.target)]
         return models.Orders(
@@ -68,12 +69,14 @@ class MetadataApi:
                       for each in moves if each.target == host],
             leaving=[models.Leaving(block=text_of(each.block), host=each.target)
                      for each in moves if each.source == host],
+            members=book.members,
             again_seconds=SOON_SECONDS if moves or book.layout is None else LATER_SECONDS)
 
     @route("DELETE", "/v1/metadata/servers/{host}", summary="A metadata server is to leave", tag="metadata",
            status=204, problems=[UnknownMetadataServer, MetadataServerRefused], query=("lost",))
     def remove(self, host: Ipv4, lost: Lost = False) -> None:
-        """Its blocks go to the others with their records; once it is not listed any more it can be stopped."""
+        """Its blocks go to the others with their records; once it is not listed any more it can be stopped. One
+        that is awaited, because it had keys before the controller started, can only be lost."""
         self._service.remove(host, lost)
 
     @route("GET", "/v1/metadata/servers", summary="The metadata servers", tag="metadata",
@@ -91,6 +94,7 @@ class MetadataApi:
                 else "busy" if blocks else "idle"))
         shares = [server.share for server in found]
         return models.MetadataServers(servers=found, is_settled=book.layout is not None,
+                                      awaited=sorted(book.awaited),
                                       busiest_over_mean=max(shares) * len(shares) / sum(shares) if sum(shares)
                                       else None)
 

@@ -72,6 +72,8 @@ class Server:
     """Blocks that are to come, for which it has routes."""
     fetching: Mapping[Prefix, str] = field(default_factory=dict)
     """Blocks of which the former owner still has records."""
+    members: tuple[str, ...] = ()
+    """Who had keys when it was told last."""
     is_leaving: bool = False
 
 
@@ -93,6 +95,9 @@ class MetadataBook:
         self.blocks: dict[str, tuple[Prefix, ...]] = {}
         """Where requests are sent, by server."""
         self.transfers: list[Transfer] = []
+        self.awaited: set[str] = set()
+        """Who had keys under an earlier controller, as others say, and was not heard yet."""
+        self._lost: set[str] = set()
         self._left: set[str] = set()
         """The processes that have left."""
         self.version = 1
@@ -117,6 +122,9 @@ class MetadataBook:
             self._admit(said)
         said.is_leaving = known is not None and known.is_leaving
         self.servers[said.host] = said
+        if self.layout is None:
+            self.awaited |= set(said.members) - self._lost
+        self.awaited -= self.servers.keys()
 
     def _admit(self, said: Server) -> None:
         assert self.layout is not None
@@ -134,24 +142,30 @@ class MetadataBook:
                            if any(_common(block, each) for each in within)]
 
     def left(self, host: str, lost: bool) -> None:
-        """A server is to hand its blocks to the others, or is `lost` with its records. Raises UnknownMetadataServer,
-        MetadataServerRefused, NoIdleServer."""
+        """A server is to hand its blocks to the others, or is `lost` with its records: once nobody is awaited any
+        more, others get its blocks, empty. Raises UnknownMetadataServer, MetadataServerRefused, NoIdleServer."""
         if host not in self.servers:
-            if lost and any(transfer.source == host for transfer in self.transfers):
-                self._forget_records(host)
-                return
-            if not (lost and self.layout and self.layout.above and self.holes):
+            is_known = host in self.awaited or any(transfer.source == host for transfer in self.transfers)
+            if not (lost and is_known):
                 raise UnknownMetadataServer(host)
-            self._grant(self.holes)
+            self._forget_records(host)
+            self.awaited.discard(host)
+            self._lost.add(host)
+            self._grant_holes()
             return
         if self.layout is None:
-            raise MetadataServerRefused(f"the controller has just started: {host} can leave in "
-                                        f"{SETTLE_SECONDS:g} s", host=host)
+            raise MetadataServerRefused(f"the controller has just started: {host} can leave once metadata "
+                                        "servers have told what they own", host=host)
         if host in self.layout.above:
             self._relay(leave(self.layout, host))
         self.servers[host].is_leaving = True
         if lost:
             self._forget(host)
+            self._grant_holes()
+
+    def _grant_holes(self) -> None:
+        if self.layout is not None and not self.awaited and (holes := self.holes):
+            self._grant(holes)
 
     def _forget(self, host: str) -> None:
         self.servers.pop(host)
@@ -204,7 +218,7 @@ class MetadataBook:
         if claimed < size(SPACE) and now - self._began_at < SETTLE_SECONDS:
             return
         above = self._above(sorted(self.servers))
-        if not above:
+        if not above or (self.awaited and not claims):
             return
         layout = lay_out(above)
         if claims:
@@ -271,6 +285,12 @@ class MetadataBook:
             self.version += 1
 
     # --- look-ups ---
+
+    @property
+    def members(self) -> list[str]:
+        """Who may have records."""
+        moving = {host for transfer in self.transfers for host in (transfer.source, transfer.target) if host}
+        return sorted(moving | self.awaited | {host for host, blocks in self.blocks.items() if blocks})
 
     @property
     def holes(self) -> list[Prefix]:

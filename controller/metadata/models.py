@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from controller.policy.metadata.blocks import SPACE
+from controller.policy.metadata.layout import MOST_SERVERS
 from controller.policy.network.prefixes import Prefix
 from controller.rest.fields import Dpid, InputModel, Ipv4, NodeName, OutputModel, Port
 
@@ -41,6 +42,8 @@ class Announcement(InputModel):
     owned: Cidrs = Field(default=[], description="Blocks whose records it has: also those of before its restart.")
     ready: Cidrs = Field(default=[], description="Blocks of `incoming` for which it has routes.")
     fetching: list[Fetching] = Field(default=[], max_length=MOST_BLOCKS)
+    members: list[Ipv4] = Field(default=[], max_length=MOST_SERVERS, description="Of the last orders, for a "
+                                "controller that has just started: it gives nobody the keys of who is missing.")
 
 
 class Incoming(OutputModel):
@@ -62,6 +65,7 @@ class Orders(OutputModel):
                                       "because the controller has just started.")
     incoming: list[Incoming]
     leaving: list[Leaving]
+    members: list[str] = Field(description="The servers that may have records. It remembers them.")
     again_seconds: float = Field(description="When it is to announce itself again.")
 
 
@@ -78,6 +82,8 @@ class MetadataServer(OutputModel):
 class MetadataServers(OutputModel):
     servers: list[MetadataServer]
     is_settled: bool = Field(description="false: the controller has just started, and servers tell what they own.")
+    awaited: list[str] = Field(description="Servers that had keys before the controller started, and were not heard "
+                               "since.")
     busiest_over_mean: float | None
 
 

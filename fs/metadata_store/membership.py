@@ -37,6 +37,7 @@ class Membership:
         self._routes = routes
         self._id = secrets.token_hex(8)
         self._claims: tuple[list[IPv4Network], dict[IPv4Network, Peer]] | None = ownership.recall()
+        self._is_settled = False
         self._ready: set[IPv4Network] = set()
         self._fetching: dict[IPv4Network, threading.Thread] = {}
         self._stopped = threading.Event()
@@ -65,7 +66,8 @@ class Membership:
         owned, fetching = self._claims or (self._ownership.owned, self._ownership.fetching_from)
         body = {"host": self._own.host, "port": self._own.port, "id": self._id, "owned": list(map(str, owned)),
                 "ready": list(map(str, sorted(self._ready))),
-                "fetching": [{"block": str(block), "host": former.host} for block, former in fetching.items()]}
+                "fetching": [{"block": str(block), "host": former.host} for block, former in fetching.items()],
+                "members": [] if self._is_settled else self._ownership.members}
         connection = http.client.HTTPConnection(*self._address, timeout=ANSWER_SECONDS)
         try:
             connection.request("POST", "/v1/metadata/servers", json.dumps(body), {"Content-Type": "application/json"})
@@ -86,6 +88,8 @@ class Membership:
                 self._ownership.set_owned(common(owned, may_own), fetching)
                 self._claims = None
             self._ownership.restrict(may_own)
+            self._ownership.set_members(orders["members"])
+        self._is_settled = orders["may_own"] is not None
         incoming = {IPv4Network(each["block"]): Peer(each["host"], each["port"]) if each["host"] else None
                     for each in orders["incoming"]}
         leaving = {IPv4Network(each["block"]): Peer(each["host"], self._own.port) for each in orders["leaving"]}

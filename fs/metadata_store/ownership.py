@@ -57,6 +57,8 @@ class Ownership:
         self._leaving: dict[IPv4Network, Peer] = {}
         self._gone: dict[IPv4Network, tuple[Peer, float]] = {}
         """To whom blocks went lately, and until when what comes for them is forwarded."""
+        self.members: list[str] = []
+        """Servers of the cluster that may have records, which the next controller may not know."""
         self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
 
     # --- what is whose ---
@@ -124,10 +126,16 @@ class Ownership:
         if lost:
             self._remember()
 
+    def set_members(self, members: list[str]) -> None:
+        if members != self.members:
+            self.members = members
+            self._remember()
+
     def recall(self) -> tuple[list[IPv4Network], dict[IPv4Network, Peer]]:
         """What was owned, and being fetched, when the process before ended. Raises StorageFailed."""
         text = self._engine.get(STATE_KEY)
         state = json.loads(text) if text else {"owned": [], "fetching": {}}
+        self.members = state.get("members", [])
         return (list(map(IPv4Network, state["owned"])),
                 {IPv4Network(block): Peer(*former) for block, former in state["fetching"].items()})
 
@@ -139,7 +147,8 @@ class Ownership:
 
     def _write(self, owned: Iterable[IPv4Network], fetching: Mapping[IPv4Network, Peer]) -> None:
         state = {"owned": list(map(str, sorted(owned))),
-                 "fetching": {str(block): list(former) for block, former in fetching.items()}}
+                 "fetching": {str(block): list(former) for block, former in fetching.items()},
+                 "members": self.members}
         self._engine.put(STATE_KEY, json.dumps(state).encode())
 
     # --- requests ---

@@ -194,3 +194,10 @@ def test_the_former_owner_forgets_only_what_is_on_the_new_owners_disk(nodes, mon
     new.ownership.take(LOW)
     new.ownership.fetch(LOW)
     assert still_there == list(range(len(IN_LOW), 0, -20))
+
+
+def test_who_may_have_records_is_remembered(nodes):
+    former, _ = nodes
+    former.ownership.set_members(["10.0.0.1", "10.0.0.2"])
+    again = Ownership(former.engine, f"{FORMER}:0")
+    assert again.recall() == ([PREFIX], {}) and again.members == ["10.0.0.1", "10.0.0.2"]

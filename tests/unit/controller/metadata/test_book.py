@@ -125,6 +125,47 @@ def test_a_new_controller_takes_over_what_servers_own_and_moves_nothing():
     assert not again.book.transfers
 
 
+def test_an_idle_server_that_comes_first_gets_no_keys_that_others_had_until_all_of_these_are_lost():
+    cluster = settled("a1", "b1")
+    assert cluster.book.members == ["a1", "b1"]
+    again = Cluster()
+    again.now = cluster.now
+    for _ in range(100):
+        again.announce("c1", members=("a1", "b1"))
+        again.now += 0.1
+        again.book.go_on(again.now)
+    assert again.book.layout is None and again.book.members == ["a1", "b1"]
+    with pytest.raises(UnknownMetadataServer):
+        again.book.left("a1", lost=False)
+    again.book.left("a1", lost=True)
+    again.announce("c1", members=("a1", "b1"))
+    again.book.go_on(again.now)
+    assert again.book.layout is None and again.book.awaited == {"b1"}
+    again.book.left("b1", lost=True)
+    again.go_on()
+    assert sum(map(size, again.book.blocks["c1"])) == size(SPACE)
+
+
+def test_keys_that_nobody_owns_are_given_out_once_all_who_had_keys_are_heard_or_lost():
+    cluster = settled("a1", "b1", "c1")
+    again = Cluster()
+    again.now, again.owned = cluster.now, {"a1": cluster.owned["a1"]}
+    for _ in range(100):
+        again.announce("a1", members=("a1", "b1", "c1"))
+        again.now += 0.1
+        again.book.go_on(again.now)
+        again.book.synced_version = again.book.version
+    holes = sum(map(size, again.book.holes))
+    assert again.book.layout is not None and holes
+    with pytest.raises(UnknownMetadataServer):
+        again.book.left("d1", lost=True)
+    again.book.left("b1", lost=True)
+    assert sum(map(size, again.book.holes)) == holes, "c1 may still come"
+    again.book.left("c1", lost=True)
+    again.go_on()
+    assert sum(map(size, again.book.blocks["a1"])) == size(SPACE)
+
+
 def test_what_two_servers_claim_is_the_ones_with_the_lower_address():
     cluster = Cluster()
     for host in ("10.0.0.10", "10.0.0.9"):
