@@ -174,6 +174,8 @@ class MetadataBook:
         self.transfers = [transfer for transfer in self.transfers if transfer.target != host]
         self.version += 1
         orphans: list[Prefix] = list(self.blocks.pop(host, ()))
+        for transfer in self.transfers:
+            orphans = list(_without(orphans, transfer.block))
         for transfer in dropped:
             if transfer.source is None and transfer.phase is Phase.PREPARING:
                 orphans.append(transfer.block)

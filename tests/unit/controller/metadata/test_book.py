@@ -276,6 +276,17 @@ def test_a_former_owner_that_is_lost_is_not_waited_for_also_after_a_restart_of_t
         again.book.left("c1", lost=True)
 
 
+def test_a_block_that_is_to_leave_a_lost_server_goes_to_one_other_only():
+    cluster = settled("a1", "b1", "c1")
+    moving(cluster, "a2", Phase.PREPARING)
+    for host in ("a1", "b1"):
+        cluster.book.left(host, lost=True)
+        cluster.owned.pop(host)
+    blocks = [each.block for each in cluster.book.transfers]
+    assert not any(common(one, [other]) for one, other in itertools.combinations(blocks, 2))
+    cluster.go_on()
+
+
 def test_blocks_on_their_way_from_nobody_are_granted_anew_when_their_target_is_lost():
     cluster = settled("a1", "b1", "c1")
     for host in ("c1", "b1"):
