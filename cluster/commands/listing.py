@@ -80,7 +80,8 @@ def ls(paths: tuple[str, ...], long: bool, recursive: bool, human: bool, as_json
                        for path, entries in listings for name, attributes in entries])
             return
         for number, (path, entries) in enumerate(listings):
-            if len(paths) > 1 or len(listings) > 1:
+            is_file = [name for name, _ in entries] == [os.fsencode(path)]
+            if (len(paths) > 1 or len(listings) > 1) and not is_file:
                 echo(f"{chr(10) if number else ''}{printable(os.fsencode(path))}:")
             for line in _long_lines(entries, human) if long else map(_short_line, entries):
                 echo(line)
