@@ -4,7 +4,7 @@ A function of the hosts alone, whatever the order in which they came. Addresses 
 of one child. A node whose hosts are all at one edge switch is one route, as long as what these hosts have in common.
 A node with hosts of several has the routes of its halves, except that an edge switch with more than half of the hosts
 gets one route for all instead of several: the others' are longer, and the longest wins. Where addresses follow no
-plan, hosts have routes of their own.
+plan, hosts have routes of their own. No route holds 0.0.0.0: ARP replies to who has no address go nowhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ADDRESS_BITS = 32
+NO_ADDRESS = 0
 
 Prefix = tuple[int, int]
 """(address with all bits behind the prefix 0, length)"""
@@ -98,6 +99,8 @@ def _summed(node: _Node) -> _Node:
         node.hosts[edge] = node.hosts.get(edge, 0) + count
     total = sum(node.hosts.values())
     node.open, node.nested = {**low.open, **high.open}, {**low.nested, **high.nested}
+    if _holds(node.prefix, NO_ADDRESS):
+        return node
     for edge, count in node.hosts.items():
         own = [prefix for prefix, to in node.open.items() if to == edge] if 2 * count > total else ()
         if len(own) > 1:

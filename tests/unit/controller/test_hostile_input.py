@@ -12,7 +12,7 @@ from typing import Any
 
 import eventlet
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ryu.ofproto import ofproto_v1_3_parser
 
@@ -122,6 +122,8 @@ class Attacked:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@example([("arp", 0, [("set", 0.0, 0)]), *[("barrier", 0, -1)] * 4, ("arp", 0, [("set", 0.0, 0)]),
+          ("arp", 4, [("put", 0.375, 0)])], 0.001)      # a host at 2.10.0.0, beside those in 10.0.0.0/8
 @given(events=st.lists(EVENT, min_size=20, max_size=60), pause=st.sampled_from([0.0, 0.001, 0.05]))
 def test_hostile_input_ends_no_loop_and_changes_nothing(events: list[Any], pause: float) -> None:
     def scenario(hub: SimulatedHub) -> None:

@@ -91,3 +91,8 @@ def test_addresses_without_a_plan_have_routes_of_their_own_at_worst() -> None:
     routes = routes_of(hosts).routes
     assert len(routes) <= 64
     assert {address: longest_match(routes, address) for address in hosts} == hosts
+
+
+def test_no_route_holds_the_address_of_who_has_none() -> None:
+    hosts = {2 << 24: "leaf1", (10 << 24) + 257: "leaf1", (10 << 24) + 258: "leaf1", (10 << 24) + 1: "leaf0"}
+    assert longest_match(routes_of(hosts).routes, 0) is None
