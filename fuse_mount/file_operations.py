@@ -12,7 +12,7 @@ from typing import Any
 
 from fs import paths
 from fs.client import Changes
-from fs.errors import IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
+from fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
 from fs.limits import LEAST_ADVISED_BYTES, require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import FileInfo
@@ -37,15 +37,17 @@ class FileOperations(LockOperations):
     def create(self, directory: int, name: bytes, mode: int, info: FileInfo) -> Status:
         path = paths.join(paths.of_inode(directory), name)
         uid, gid, _ = self._kernel.caller()
-        attributes = self._client.create(path, stat.S_IMODE(mode), uid, gid, bool(info.flags & os.O_EXCL))
-        if attributes.type == DIRECTORY:
-            raise IsADirectory(f"{paths.display(name)} is a directory")
-        # The kernel thought the name was free, but another mount may have been quicker.
-        if info.flags & os.O_TRUNC and attributes.size:
-            attributes = self._truncate_to_zero(attributes.inode)
+        try:
+            attributes = self._client.create(path, stat.S_IMODE(mode), uid, gid, True)
+        except AlreadyExists:
+            if info.flags & os.O_EXCL:
+                raise
+            # Another mount was quicker. Whether the caller may open that file the kernel checks when it has looked
+            # the name up again, never for what a create answers.
+            raise OSError(errno.ESTALE, "the name is not free any more") from None
         status = self._found(path, attributes)
         self._open_to_write(attributes, info)
-        self._files.handle(info.fh).made_file = not attributes.size
+        self._files.handle(info.fh).made_file = True
         return status
 
     def open(self, inode: int, info: FileInfo) -> None:

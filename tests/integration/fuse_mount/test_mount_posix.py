@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,27 @@ def test_a_write_of_another_user_to_an_empty_file_takes_the_set_id_bits_at_once(
     done = as_nobody(here, look)
     assert (done.stdout, done.stderr) == ("777\n", "")
     assert stat.S_IMODE((here / "program").stat().st_mode) == 0o777
+
+
+def test_a_create_that_another_mount_overtakes_opens_nothing_that_the_caller_may_not(here: Path, there: Path
+                                                                                  ) -> None:
+    here.chmod(0o777)
+    race = ("import time\n"
+            "for number in range(150):\n"
+            "    while not os.path.exists(f'go{number}'): pass\n"
+            "    try:\n"
+            "        made = os.open(f'file{number}', os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)\n"
+            "        assert os.fstat(made).st_uid == os.getuid(), number\n"
+            "    except PermissionError: pass\n")
+    program = subprocess.Popen(["/usr/bin/python3", "-c", "import os\n" + race], cwd=there, user=NOBODY, group=NOBODY,
+                               extra_groups=[], stderr=subprocess.PIPE, text=True)
+    for number in range(150):
+        (here / f"go{number}").touch()
+        for _ in range(number % 10):
+            (here / "go0").stat()
+        with suppress(FileExistsError):
+            os.close(os.open(here / f"file{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    assert program.communicate(timeout=60)[1] == ""
 
 
 def test_bits_that_another_mount_set_go_with_a_write_here(here: Path, there: Path) -> None:
