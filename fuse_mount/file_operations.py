@@ -167,7 +167,10 @@ class FileOperations(LockOperations):
         if size_bytes == file.size:
             self._touch(file.inode)
         elif size_bytes == 0 and not file.unlinked:
-            self._truncate_to_zero(file.inode)
+            try:
+                self._truncate_to_zero(file.inode)
+            except NoSuchFile:  # another mount has removed it
+                file.resize(size_bytes)
         else:
             file.resize(size_bytes)
 

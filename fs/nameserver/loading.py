@@ -165,8 +165,9 @@ def _walk(dumped: Dumped) -> Iterator[int]:
     right. Raises InvalidArgument for a directory with two names and for too many links."""
     names: dict[int, list[int]] = defaultdict(list)
     for directory, entries in dumped.entries.items():
-        for number in entries.values():
+        for name, number in entries.items():
             names[number].append(directory)
+            dumped.inodes[number].name = name if dumped.inodes[number].is_directory else b""
     for number, above in names.items():
         inode = dumped.inodes[number]
         if len(above) > (1 if inode.is_directory else MAX_LINKS):

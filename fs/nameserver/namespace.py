@@ -232,6 +232,7 @@ class Namespace(Renaming, ExtendedAttributes):
         inode = self.lookup(path)
         if inode.content is None:
             raise IsADirectory(f"{paths.display(path)} is a directory")
+        self.refuse_in_trash(inode)
         batch = Batch()
         self._delete_later(batch, inode.content, now_ns)
         self._resize(batch, inode, new_content(inode.content))
@@ -264,8 +265,8 @@ class Namespace(Renaming, ExtendedAttributes):
         """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes, as its primary
         asks for at `epoch`. The replicas are those of `base`. Doing it again changes nothing.
 
-        Raises NoSuchFile (removed), IsADirectory; Superseded, StaleEpoch, QuotaExceeded (the new content is then
-        deleted).
+        Raises NoSuchFile (removed, or in the trash), IsADirectory; Superseded, StaleEpoch, QuotaExceeded (the new
+        content is then deleted).
         """
         inode = self.inode(number)
         content = inode.content
@@ -273,6 +274,7 @@ class Namespace(Renaming, ExtendedAttributes):
             raise IsADirectory(f"inode {number} is a directory")
         if content.file_id == file_id:
             return inode
+        self.refuse_in_trash(inode)
         batch = Batch()
         try:
             if content.file_id != base or content.size_bytes > base_size:

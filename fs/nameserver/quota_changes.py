@@ -83,12 +83,12 @@ class QuotaChanges(Tree):
         """The limited quotas that `path` and what is made in it count toward, the innermost first; each with the path
         that its directory has now. Raises NoSuchFile, NotADirectory."""
         inode = self.lookup(path)
-        way = set(self._way_up(inode.number if inode.is_directory else inode.parent)) if inode.quota else ()
         found = []
         for number, record in self.quotas.chain(inode.quota):
-            record.path = self._path_of(number) if number in way else record.path
-            found.append(record)
-        return [record for record in found if _is_limited(record)]
+            if _is_limited(record):
+                record.path = self._path_of(number)
+                found.append(record)
+        return found
 
     def all_quotas(self) -> list[QuotaRecord]:
         """All limited ones, with the paths their directories had when they were set or renamed last."""

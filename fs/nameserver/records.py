@@ -107,12 +107,13 @@ class Inode:
     mtime_ns: int
     ctime_ns: int
     link_count: int
-    parent: int  # the directory that holds the name it got last
+    parent: int  # the directory that holds the name it got last; 0: it is in the trash
     content: Content | None = None  # of a regular file
     target: bytes = b""  # of a symbolic link
     device: int = 0  # of a device
     extended_attributes: dict[bytes, bytes] = field(default_factory=dict)
     quota: int = 0  # the innermost one it counts toward: the inode of the directory that was set on
+    name: bytes = b""  # of a directory
 
     @property
     def is_directory(self) -> bool:
@@ -129,6 +130,7 @@ class Inode:
             type=self.kind, mode=self.mode, uid=self.uid, gid=self.gid,  # type: ignore[arg-type]
             atime_ns=self.atime_ns, mtime_ns=self.mtime_ns, ctime_ns=self.ctime_ns, link_count=self.link_count,
             parent=self.parent, device=self.device, target=self.target, quota=self.quota,
+            name=self.name,
             content=None if content is None else content.record(),
             extended_attributes=[ExtendedAttribute(name=name, value=attribute)
                                  for name, attribute in self.extended_attributes.items()]).SerializeToString()
@@ -145,7 +147,8 @@ class Inode:
         return cls(number, kind, record.mode, record.uid, record.gid, record.atime_ns, record.mtime_ns,
                    record.ctime_ns, record.link_count, record.parent,
                    Content.of_record(record.content) if kind == REGULAR else None, record.target, record.device,
-                   {each.name: each.value for each in record.extended_attributes}, record.quota)
+                   {each.name: each.value for each in record.extended_attributes}, record.quota,
+                   record.name)
 
 
 def dentry_key(directory: int, name: bytes) -> bytes:

@@ -48,7 +48,7 @@ class Renaming(QuotaChanges, Trash):
             self._unlink(batch, superblock, replaced, now_ns, session)
         inode = self._inode(moved)
         inode.ctime_ns = now_ns
-        inode.parent = new.parent
+        self._put_at(inode, new)
         self.requota_renamed(batch, inode, old, new)
         self._put_inode(batch, inode)
         batch.delete(records.dentry_key(old.parent, old.name))
@@ -69,7 +69,7 @@ class Renaming(QuotaChanges, Trash):
         batch = Batch()
         for inode, place in ((first, new), (second, old)):
             inode.ctime_ns = now_ns
-            inode.parent = place.parent
+            self._put_at(inode, place)
             self._put_inode(batch, inode)
             batch.put(records.dentry_key(place.parent, place.name),
                       records.encode_dentry(inode.kind, inode.number))

@@ -100,7 +100,7 @@ class Trash(Tree):
             self._discard(batch, superblock, inode, now_ns)
             return
         self._uncount(batch, superblock, inode)
-        inode.quota, inode.link_count, inode.ctime_ns = 0, 0, now_ns
+        inode.quota, inode.parent, inode.link_count, inode.ctime_ns = 0, 0, 0, now_ns
         self._put_inode(batch, inode)
         due_ns = self._due_ns(batch, now_ns, kept.keep_ns)
         batch.put(records.trash_key(due_ns, inode.number), kept.SerializeToString())
@@ -114,6 +114,12 @@ class Trash(Tree):
         super()._uncount(batch, superblock, inode)
         if inode.number in self._trash_policies:
             batch.delete(records.trash_policy_key(inode.number))
+
+    @staticmethod
+    def refuse_in_trash(inode: Inode) -> None:
+        """Raises NoSuchFile for a file that comes back as it was removed."""
+        if not inode.parent:
+            raise NoSuchFile(f"inode {inode.number} was removed")
 
     # -------------------------------------------------------------- what is there
 
@@ -142,7 +148,7 @@ class Trash(Tree):
             raise AlreadyExists(f"{paths.display(path)} exists")
         inode = self._inode(number)
         inode.link_count = 2 if inode.is_directory else 1
-        inode.ctime_ns, inode.parent = now_ns, place.parent
+        inode.ctime_ns = now_ns
         batch = Batch()
         batch.delete(key)
         self._add(place, inode, self._superblock(), now_ns, batch)

@@ -18,7 +18,6 @@ from fs.nameserver.quotas import Quotas
 from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
-MAX_DIRECTORY_NAMES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -44,7 +43,6 @@ class Tree:
         self._store = store
         self._deletion_grace_ns = deletion_grace_ns
         self._age_ns = age_ns
-        self._directory_names: dict[int, bytes] = {}
         self.quotas = Quotas(store)
         if store.get(records.SUPERBLOCK_KEY) is not None:
             self._superblock()
@@ -148,24 +146,24 @@ class Tree:
         """Where a directory lies."""
         names = []
         while directory != ROOT_INODE:
-            above = self._inode(directory).parent
-            names.append(self._name_of(directory, above))
-            directory = above
+            inode = self._inode(directory)
+            names.append(inode.name or self._name_of(inode))
+            directory = inode.parent
         return b"/" + b"/".join(reversed(names))
 
-    def _name_of(self, directory: int, above: int) -> bytes:
-        name = self._directory_names.get(directory)
-        value = None if name is None else self._store.get(records.dentry_key(above, name))
-        if name is not None and value is not None and records.decode_dentry(value)[1] == directory:
-            return name
-        prefix = records.dentry_key(above, b"")
+    def _name_of(self, directory: Inode) -> bytes:
+        """Of one whose record an earlier version wrote."""
+        prefix = records.dentry_key(directory.parent, b"")
         for key, value in self._store.iterate(prefix, end_of_prefix(prefix)):
-            if records.decode_dentry(value)[1] == directory:
-                if len(self._directory_names) >= MAX_DIRECTORY_NAMES:
-                    self._directory_names.clear()
-                self._directory_names[directory] = name = records.dentry_name(key)
-                return name
-        raise NoSuchFile(f"directory {directory} was removed")
+            if records.decode_dentry(value)[1] == directory.number:
+                return records.dentry_name(key)
+        raise NoSuchFile(f"directory {directory.number} was removed")
+
+    @staticmethod
+    def _put_at(inode: Inode, place: Place) -> None:
+        inode.parent = place.parent
+        if inode.is_directory:
+            inode.name = place.name
 
     def _existing(self, place: Place) -> int:
         if place.inode is None:
@@ -200,6 +198,7 @@ class Tree:
         """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
         belongs to the directory's group (a directory gets the bit too), as on Linux."""
         directory = self._inode(place.parent)
+        self._put_at(inode, place)
         if directory.mode & stat.S_ISGID:
             inode.gid = directory.gid
             if inode.is_directory:

@@ -51,6 +51,29 @@ def test_removed_files_are_gone_open_ones_go_on_and_all_come_back(here: Path, th
     assert (there / "d" / "a").read_bytes() == b"a" * 1000
 
 
+def test_who_has_a_file_open_that_another_mount_removed_changes_nothing_of_what_is_kept(
+        here: Path, there: Path, client: Client) -> None:
+    client.metadata.set_trash(f"/{here.name}", 3600 * 10**9)
+    for name in ("cut", "emptied", "written"):
+        (here / name).write_bytes(b"as it was")
+        with (here / name).open("rb+", buffering=0) as stream:
+            (there / name).unlink()
+            if name == "written":
+                assert stream.write(b"otherwise") == 9
+                expected = b"otherwise"
+            else:
+                expected = b"as" if name == "cut" else b""
+                os.ftruncate(stream.fileno(), len(expected))
+            os.fsync(stream.fileno())
+            assert os.pread(stream.fileno(), 100, 0) == expected
+            assert os.fstat(stream.fileno()).st_size == len(expected)
+    for entry in list(client.metadata.trash()):
+        if entry.path.startswith(f"/{here.name}/".encode()):
+            client.metadata.restore(entry, entry.path)
+    for name in ("cut", "emptied", "written"):
+        assert (there / name).read_bytes() == b"as it was"
+
+
 def test_what_is_kept_survives_the_end_of_the_nameserver_and_goes_when_its_time_is_over(
         here: Path, cluster: LocalCluster, client: Client) -> None:
     client.metadata.set_trash(f"/{here.name}", 10**6)

@@ -1,15 +1,17 @@
 """Requests that name a file by its inode, or by its directory's inode and its name there."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from fs import paths
 from fs.errors import InvalidArgument, InvalidName, NoSuchFile, NotADirectory
+from fs.nameserver import records
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
-from fs.store import MemoryStore
+from fs.store import Batch, MemoryStore
 
 KEEP_NS = 10**12
 
@@ -17,8 +19,8 @@ KEEP_NS = 10**12
 class Bench:
     """A service with one dataserver."""
 
-    def __init__(self) -> None:
-        self.service = NameserverService(MemoryStore(), Settings(), generator=random.Random(1),
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.service = NameserverService(store or MemoryStore(), Settings(), generator=random.Random(1),
                                          clock_ns=lambda: 10**12, clock_seconds=lambda: 1000.0)
         self.service.heartbeat(pb.HeartbeatRequest(
             server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
@@ -122,3 +124,50 @@ def test_an_inode_without_a_name_is_not_renamed_or_removed(bench: Bench) -> None
         with pytest.raises(InvalidName):
             request()
     assert paths.of_inode(bench.lookup(b"/d").inode) == directory
+
+
+class StoreWithoutScans(MemoryStore):
+    """Fails where a directory's entries are gone through, once `closed`."""
+
+    closed = False
+
+    def iterate(self, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        assert not self.closed or not start.startswith(records.DENTRY_PREFIX)
+        return super().iterate(start, stop)
+
+
+def test_where_a_directory_lies_is_told_without_a_look_through_the_one_above() -> None:
+    bench = Bench(store := StoreWithoutScans())
+    inner = bench.mkdir(paths.join(bench.mkdir(b"/outer"), b"inner"))
+    other = bench.mkdir(b"/other")
+    store.closed = True
+    assert bench.create(paths.join(inner, b"f")).path == b"/outer/inner/f"
+    bench.rename(b"/outer", b"/other", exchange=True)
+    assert bench.create(paths.join(inner, b"g")).path == b"/other/inner/g"
+    bench.rename(b"/other/inner", b"/outer/there")
+    assert bench.create(paths.join(inner, b"h")).path == b"/outer/there/h"
+    assert bench.create(paths.join(other, b"i")).path == b"/outer/i"
+
+
+def test_a_directory_of_an_earlier_version_is_found_in_the_one_above() -> None:
+    bench = Bench(store := MemoryStore())
+    directory = bench.mkdir(b"/d")
+    key = records.inode_key(int(directory[2:]))
+    record = pb.InodeRecord.FromString(store.get(key) or b"")
+    record.ClearField("name")
+    batch = Batch()
+    batch.put(key, record.SerializeToString())
+    store.write(batch)
+    assert bench.create(paths.join(directory, b"f")).path == b"/d/f"
+
+
+def test_quotas_are_told_of_a_file_whose_last_directory_is_gone(bench: Bench) -> None:
+    outer = bench.mkdir(b"/outer")
+    bench.service.set_quota(pb.SetQuotaRequest(path=b"/outer", max_files=9))
+    file = bench.create(paths.join(outer, b"f"))
+    bench.mkdir(paths.join(outer, b"gone"))
+    bench.service.link(pb.LinkRequest(source=paths.of_inode(file.inode), destination=b"/outer/gone/name"))
+    bench.remove(b"/outer/gone/name")
+    bench.remove(b"/outer/gone", directory=True)
+    quotas = bench.service.quotas(pb.QuotasRequest(path=paths.of_inode(file.inode))).quotas
+    assert [(quota.path, quota.used_files) for quota in quotas] == [(b"/outer", 2)]

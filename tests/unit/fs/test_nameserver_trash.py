@@ -1,9 +1,13 @@
 """What is removed and kept: that it is gone for everybody, comes back whole, and goes for good in time."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from fs import paths
 from fs.errors import AlreadyExists, DirectoryNotEmpty, NoSuchFile, QuotaExceeded
 from fs.nameserver import deletions
 from fs.nameserver.namespace import Namespace
@@ -172,3 +176,29 @@ def test_what_is_in_the_trash_counts_toward_no_quota(names: Names) -> None:
     names.restore(b"/k/f")
     record = names.names.quotas_of(b"/k")[0]
     assert (record.used_bytes, record.used_files) == (80, 2)
+
+
+def test_a_file_in_the_trash_is_not_cut_or_written_over(names: Names) -> None:
+    inode = names.create(b"/k/f")
+    held = names.create(b"/k/held")
+    names.remove(b"/k/f")
+    names.remove(b"/k/held", session=7)
+    for number in (inode.number, held.number):
+        content = names.names.inode(number).content
+        assert content is not None
+        made = replace(content, file_id=number.to_bytes(16, "little"))
+        cut: Callable[[], Any] = partial(names.names.truncate, paths.of_inode(number), now_ns=NOW_NS,
+                                         new_content=lambda old, new=made: new)
+        published: Callable[[], Any] = partial(
+            names.names.publish, number, content.file_id, content.size_bytes, made.file_id, 3, epoch=content.epoch,
+            mtime_ns=None, requester=5, now_ns=NOW_NS)
+        if number == held.number:
+            published()
+            cut()
+        else:
+            for change in (cut, published):
+                with pytest.raises(NoSuchFile, match="was removed"):
+                    change()
+    assert names.restore(b"/k/f").content == inode.content
+    names.remove(b"/k/f")
+    assert names.kept() == [b"/k/f"]
