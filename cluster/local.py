@@ -102,7 +102,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
             _start_supervisor(processes, started)
-            local_metrics.write_targets(processes)
+            local_metrics.write_targets(processes, LOOPBACK)
         except BaseException:
             _stop(processes, started, force=True)
             processes.settings = {**recorded, **_lasting(chosen)}
@@ -223,7 +223,8 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
               "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {}}
     if settings.metrics or recorded.get("metrics"):
         chosen["metrics"] = local_metrics.addresses(
-            recorded.get("metrics", {}), [*nameserver_names(nameservers), *dataserver_names(chosen), SUPERVISOR],
+            recorded.get("metrics", {}),
+            [*nameserver_names(nameservers), *dataserver_names(chosen), *(["mount"] if mount else []), SUPERVISOR],
             [record.name for record in processes.running()], LOOPBACK)
     _refuse_other_settings(recorded, chosen, processes)
     return chosen

@@ -69,9 +69,9 @@ def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
 
 
 def mount_command(processes: Processes, mountpoint: Path) -> Command:
-    return Command("mount", [
+    return with_metrics(processes, Command("mount", [
         program("speedwell-mount"), str(mountpoint), "--foreground",
-        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK])
+        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
 
 
 def ours(processes: Processes, mountpoint: Path) -> bool:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cluster.nameservers import free_ports
+from cluster.nameservers import etcd_names, free_ports
 from cluster.processes import Command, Processes
 from cluster.state_files import write_atomically
 
@@ -29,10 +29,13 @@ def with_metrics(processes: Processes, command: Command) -> Command:
     return replace(command, argv=[*command.argv, "--metrics", address]) if address else command
 
 
-def write_targets(processes: Processes) -> None:
-    """Tell Prometheus where to ask; nothing if the installation's processes do not answer."""
-    by_process = processes.settings["metrics"]
-    if by_process:
+def write_targets(processes: Processes, host: str) -> None:
+    """Tell Prometheus where to ask; nothing if the installation's processes do not answer. Members of etcd always do,
+    where they serve clients."""
+    settings = processes.settings
+    etcd = zip(etcd_names(settings["nameservers"]), settings["etcd_ports"], strict=True)
+    by_process = {**settings["metrics"], **{name: f"{host}:{client_port}" for name, (client_port, _) in etcd}}
+    if settings["metrics"]:
         write_atomically(processes.directory / TARGETS_FILE, json.dumps(
             [{"targets": [address], "labels": {"process": name}} for name, address in by_process.items()],
             indent=2) + "\n")

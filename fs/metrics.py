@@ -1,18 +1,28 @@
-"""`/metrics` of the servers, in Prometheus' terms."""
+"""`/metrics` of all processes but the controller, in Prometheus' terms."""
 
+from __future__ import annotations
+
+import importlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, start_http_server
-from prometheus_client.registry import Collector
 
 from fs.addresses import parse_address
 from fs.errors import InvalidArgument, reason
 
-# A second series for each counter, saying when it was created: of no use here and half of the page.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 OPTION = click.option("--metrics", metavar="HOST:PORT", help="Answer Prometheus at http://HOST:PORT/metrics.")
+
+
+def check(address: str | None) -> None:
+    """Refuse what cannot be, before anything is made. Raises InvalidArgument for an address that is malformed,
+    ModuleNotFoundError where the library is missing."""
+    if address:
+        parse_address(address, "--metrics", lowest_port=0)
+        importlib.import_module("prometheus_client")
 
 
 def serve(address: str, collectors: Iterable[Collector]) -> int:
@@ -20,7 +30,12 @@ def serve(address: str, collectors: Iterable[Collector]) -> int:
 
     Raises InvalidArgument if the address is malformed or cannot be had.
     """
+    # takes 10 MiB, which who is not to answer does without
+    from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, start_http_server
+
     host, port = parse_address(address, "--metrics", lowest_port=0)
+    # A second series for each counter, saying when it was created: of no use here and half of the page.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     for collector in (ProcessCollector(registry=None), *collectors):
         registry.register(collector)

@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from ctypes import (
     CFUNCTYPE,
@@ -25,6 +26,7 @@ from typing import Any
 
 from fuse_mount.door import errno_of
 from fuse_mount.lock_operations import StructFlock
+from fuse_mount.measures import TIME, Measures, Served
 from fuse_mount.shared import Caller
 
 DROP_SECONDS = 0.05
@@ -54,14 +56,15 @@ class LoopConfig(Structure):
     _fields_ = [("clone_fd", c_int), ("max_idle_threads", c_uint)]
 
 
-class _OfThread(threading.local):
+class _OfThread(Served):
     """The request that a thread serves, and the memory for its answer."""
 
-    request: int | None = None
-    kept = False
+    __slots__ = ("address", "entry", "status", "view")
 
     def __init__(self, entry: type) -> None:
+        super().__init__()
         self.entry: Any = entry()
+        self.status: Any = self.entry.attr
         self.view = memoryview(b"")
         self.address = 0
 
@@ -73,12 +76,19 @@ class _OfThread(threading.local):
         return self.view[:size]
 
 
+class _Here(threading.local):
+    def __init__(self, entry: type, measures: Measures) -> None:
+        self.thread = _OfThread(entry)
+        measures.add(self.thread)
+
+
 class Session:
     """One mount: `serve` ends with it. The other public methods are for requests, as `fuse_mount.shared.Kernel`.
     A subclass has a method for each request that is answered, `_` and the name of libfuse's field."""
 
     def __init__(self, library: ModuleType, tune: Callable[[Any], None]) -> None:
         """`tune` is called with the connection to the kernel when that is made."""
+        self.measures = Measures()
         self._libfuse: Any = library._libfuse
         # For what only computes; whoever answers lets go of the interpreter, as a program that is woken may take the
         # processor away.
@@ -93,18 +103,18 @@ class Session:
         self._entry_type = type("fuse_entry_param", (Structure,), {"_fields_": [
             ("ino", c_uint64), ("generation", c_uint64), ("attr", self._status_type), ("attr_timeout", c_double),
             ("entry_timeout", c_double)]})
-        self._here = _OfThread(self._entry_type)
+        self._here = _Here(self._entry_type, self.measures)
         self._declare(library)
         self._table = self._functions(library)
 
     # ------------------------------------------------------------------ in a request
 
     def caller(self) -> Caller:
-        context = self._briefly.fuse_req_ctx(self._here.request).contents
+        context = self._briefly.fuse_req_ctx(self._here.thread.request).contents
         return Caller(context.uid, context.gid, context.pid)
 
     def interrupted(self) -> bool:
-        return bool(self._briefly.fuse_req_interrupted(self._here.request)
+        return bool(self._briefly.fuse_req_interrupted(self._here.thread.request)
                     or self._briefly.fuse_session_exited(self._session))
 
     def drop_attributes(self, inode: int) -> None:
@@ -231,19 +241,29 @@ class Session:
         self._operations.init()
 
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
-        """Answers with what `method` raises, which it does only before it answers."""
-        here = self._here
+        """Answers with what `method` raises, which it does only before it answers. Every request comes through here,
+        and is measured."""
+        here, clock = self._here, time.perf_counter_ns
 
         def guarded(request: int, *arguments: Any) -> None:
-            if not here.kept:
+            served = here.thread
+            if not served.is_kept:
                 # Python makes a thread state for every call from one of libfuse's threads and drops it afterwards,
                 # with its memory; held once more, it lives as long as the thread.
-                here.kept = True
+                served.is_kept = True
                 ctypes.pythonapi.PyGILState_Ensure()
-            here.request = request
+            served.request, served.operation = request, name
+            began_ns = served.began_ns = clock()
             try:
                 method(request, *arguments)
             except BaseException as error:
-                self._libfuse.fuse_reply_err(request, errno_of(name, error))
+                number = errno_of(name, error)
+                self._libfuse.fuse_reply_err(request, number)
+                served.errors[name, number] += 1
+            took_ns = clock() - began_ns
+            cell = served.cells[name]
+            cell[took_ns.bit_length()] += 1
+            cell[TIME] += took_ns
+            served.began_ns = 0
 
         return guarded

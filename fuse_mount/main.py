@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from fs import command_line
+from fs import metrics as prometheus
 from fs.command_line import Number
 from fs.ending import run_to_the_end
 from fuse_mount import binding, mountpoint
@@ -45,6 +46,7 @@ class Settings:
     strong: bool
     allow_other: bool
     staging_directory: Path
+    metrics: str | None
     log: Path | None
 
 
@@ -67,16 +69,18 @@ class Settings:
               help="Let other users than the one who mounts in. Default: only if that one is root.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
+@prometheus.OPTION
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
             cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-            staging_directory: Path, log_file: Path | None) -> int:
+            staging_directory: Path, metrics: str | None, log_file: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
     """
+    prometheus.check(metrics)
     mountpoint.require_fuse()
     library = binding.load_library()
     place = mountpoint.prepare(mountpoint_)
@@ -84,7 +88,7 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     if allow_other is None:
         allow_other = os.geteuid() == 0
     settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
-                        mountpoint.require_writable(staging_directory), log_file)
+                        mountpoint.require_writable(staging_directory), metrics, log_file)
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
@@ -134,16 +138,22 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
         client.statistics()
         if needs_dataserver:
             client.require_dataservers()
+        session = Requests(library, binding.tune)
+        mounted = threading.Event()
+        operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory))
+        if settings.metrics:
+            from fuse_mount.metrics import MountMetrics  # takes 10 MiB
+
+            prometheus.serve(settings.metrics, [MountMetrics(
+                str(settings.mountpoint), settings.nameserver, session.measures, client,
+                lambda: operations.open_files)])
     except SpeedwellError as error:
         report.failed(f"speedwell-mount: {error}")
         return 1
-    mounted = threading.Event()
     threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
     _keep_freed_memory()
-    session = Requests(library, binding.tune)
-    operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory))
     try:
         status = session.serve(operations, str(settings.mountpoint), binding.mount_options(
             source=f"speedwell@{settings.nameserver}", allow_other=settings.allow_other),

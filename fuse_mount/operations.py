@@ -11,6 +11,11 @@ log = logging.getLogger(__name__)
 class SpeedwellOperations(FileOperations, ExtendedAttributeOperations):
     """One mounted filesystem; its methods return what libfuse's `struct fuse_lowlevel_ops` answers."""
 
+    @property
+    def open_files(self) -> int:
+        """Descriptors that programs have."""
+        return len(self._files)
+
     def init(self) -> None:
         self._on_mounted()
 

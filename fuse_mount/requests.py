@@ -101,7 +101,7 @@ class Requests(Session):
             self._operations.releasedir(number)
 
     def _readdir(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        status = self._here.entry.attr
+        status = self._here.thread.status
 
         def add(address: int, left: int, entry: Any, following: int) -> int:
             status.st_ino, status.st_mode = entry.attributes.inode, TYPE_BITS[entry.attributes.type]
@@ -114,7 +114,7 @@ class Requests(Session):
         told: list[int] = []
 
         def add(address: int, left: int, entry: Any, following: int) -> int:
-            parameters = self._here.entry
+            parameters = self._here.thread.entry
             status = None if entry.name in (b".", b"..") else self._operations.looked_up(inode, entry.name)
             if status is None:  # the kernel will ask if it needs to
                 parameters.ino, parameters.entry_timeout, parameters.attr_timeout = 0, 0, 0
@@ -138,8 +138,9 @@ class Requests(Session):
               add: Callable[[int, int, Any, int], int]) -> int:
         """Answer with as many entries as `size` bytes take. Not 0 if nobody gets the answer."""
         entries = self._operations.entries(inode, info.contents.fh, offset)
-        self._here.memory(size)
-        address, filled = self._here.address, 0
+        here = self._here.thread
+        here.memory(size)
+        address, filled = here.address, 0
         for following, entry in enumerate(entries, start=offset + 1):
             used = add(address + filled, size - filled, entry, following)
             if used > size - filled:
@@ -157,8 +158,9 @@ class Requests(Session):
 
     def _create(self, request: int, directory: int, name: bytes, mode: int, info: Any) -> None:
         status = self._operations.create(directory, name, mode, info.contents)
-        self._fill_entry(self._here.entry, status)
-        if self._libfuse.fuse_reply_create(request, byref(self._here.entry), info):
+        entry = self._here.thread.entry
+        self._fill_entry(entry, status)
+        if self._libfuse.fuse_reply_create(request, byref(entry), info):
             self._operations.release(info.contents.fh)
             self._operations.forget([(status.attributes.inode, 1)])
 
@@ -168,12 +170,16 @@ class Requests(Session):
             self._operations.release(info.contents.fh)
 
     def _read(self, request: int, _: int, size: int, offset: int, info: Any) -> None:
-        count = self._operations.read(info.contents.fh, self._here.memory(size), offset)
-        self._libfuse.fuse_reply_buf(request, self._here.address, count)
+        here = self._here.thread
+        count = self._operations.read(info.contents.fh, here.memory(size), offset)
+        here.read_bytes += count
+        self._libfuse.fuse_reply_buf(request, here.address, count)
 
     def _write(self, request: int, _: int, data: int, size: int, offset: int, info: Any) -> None:
         memory = memoryview((ctypes.c_ubyte * size).from_address(data)).cast("B")
-        self._libfuse.fuse_reply_write(request, self._operations.write(info.contents.fh, memory, offset))
+        count = self._operations.write(info.contents.fh, memory, offset)
+        self._here.thread.written_bytes += count
+        self._libfuse.fuse_reply_write(request, count)
 
     def _fallocate(self, request: int, _: int, mode: int, offset: int, length: int, info: Any) -> None:
         self._done(request, self._operations.fallocate(info.contents.fh, mode, offset, length))
@@ -205,13 +211,13 @@ class Requests(Session):
         self._libfuse.fuse_reply_err(request, 0)
 
     def _entry(self, request: int, status: Status) -> None:
-        entry = self._here.entry
+        entry = self._here.thread.entry
         self._fill_entry(entry, status)
         if self._libfuse.fuse_reply_entry(request, byref(entry)):
             self._operations.forget([(status.attributes.inode, 1)])  # the program was interrupted
 
     def _attributes(self, request: int, status: Status) -> None:
-        fields = self._here.entry.attr
+        fields = self._here.thread.status
         fill_status(fields, status)
         self._libfuse.fuse_reply_attr(request, byref(fields), status.seconds)
 

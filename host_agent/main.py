@@ -17,13 +17,14 @@ from coflow.errors import CoflowError
 from coflow.host_heartbeat import interface_of
 from coflow.settings import SchedulerAddress, read_key
 from fs import command_line
+from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
 from fs.option_types import Size
-from host_agent import metrics
 from host_agent.agent import Agent
 from host_agent.errors import InvalidSetting, MissingRequirement
+from host_agent.metrics import AgentMetrics
 from host_agent.uplink import Uplink
 
 
@@ -40,14 +41,14 @@ from host_agent.uplink import Uplink
 @click.option("--large", type=Size(1), default=100_000,
               help="A flow that has moved so many waits for its turn; smaller ones never wait.")
 @click.option("--realtime", is_flag=True, help="Run before all other processes (SCHED_FIFO): slices are held closer.")
-@click.option("--metrics", "metrics_address", metavar="HOST:PORT", help="Answer Prometheus there.")
+@prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(address: str, scheduler: str, key_file: Path, rate: int | None, queue_packets: int | None, large: int,
-            realtime: bool, metrics_address: str | None, log_level: str) -> int:
+            realtime: bool, metrics: str | None, log_level: str) -> int:
     """Hold large flows until it is their turn, and queue this host's traffic by class, until SIGTERM or SIGINT."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     scheduler_at = SchedulerAddress(*_resolved(scheduler), read_key(key_file))
-    metrics_at = parse_address(metrics_address, "--metrics", lowest_port=0) if metrics_address else None
+    prometheus.check(metrics)
     interface = interface_of(address)
     if os.geteuid() != 0:
         raise MissingRequirement("holding packets and queueing them by class needs root: run it with sudo")
@@ -58,11 +59,9 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, agent.stop)
     told = f"ready {address} {interface} {uplink.rate_bps}"
-    if metrics_at is not None:
-        try:
-            told += f" http://{metrics_at[0]}:{metrics.serve(agent, *metrics_at)}/metrics"
-        except OSError as error:        # the guardian takes away what was made
-            raise InvalidSetting(f"--metrics: cannot listen on {metrics_address}: {error.strerror}") from None
+    if metrics:                 # where it is refused, the guardian takes away what was made
+        host = metrics.rpartition(":")[0]
+        told += f" http://{host}:{prometheus.serve(metrics, [AgentMetrics(agent)])}/metrics"
     gc.collect()
     gc.freeze()         # what start-up made stays: a look through it would hold a slice up
     print(told, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -39,11 +38,3 @@ class AgentMetrics(Collector):
                                 value=agent.is_registered)
         yield GaugeMetricFamily("speedwell_agent_destinations", "With turns, or lately so.", value=agent.destinations)
         yield GaugeMetricFamily("speedwell_agent_held_bytes", "That wait for their turn.", value=agent.held_bytes)
-
-
-def serve(agent: Agent, host: str, port: int) -> int:
-    """Answer at http://host:port/metrics until the process ends; the port. Raises OSError."""
-    registry = CollectorRegistry()
-    registry.register(AgentMetrics(agent))
-    server, _ = start_http_server(port, host, registry)
-    return int(server.server_port)

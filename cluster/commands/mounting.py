@@ -13,6 +13,7 @@ from cluster.commands.connection import Target, connection_options, parts_option
 from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
 from cluster.processes import Command, Processes, program
+from fs import metrics as prometheus
 from fs.command_line import Number
 from fs.option_types import MountPoint
 
@@ -25,14 +26,16 @@ from fs.option_types import MountPoint
 @click.option("--strong", is_flag=True, help="A read sees every append that was acknowledged before, by whomever.")
 @click.option("--cache-seconds", type=Number(0, 3600), metavar="SECONDS",
               help="How old the attributes may be that a look-up answers.  [default: 1]")
+@prometheus.OPTION
 @parts_option
 @connection_options
 def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, cache_seconds: float | None,
-          target: Target) -> None:
+          metrics: str | None, target: Target) -> None:
     """Mount the filesystem on a directory.
 
     The mount runs in the background until `speedwell umount`.
     """
+    prometheus.check(metrics)
     place = mounts.locate(mountpoint)
     shells = machine_mounts.enter()
     with target.connect(for_bytes=True) as client:
@@ -44,7 +47,7 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
         mounts.require_usable(place)
         argv = [program("speedwell-mount"), str(place), "--foreground", "--nameserver", target.nameserver]
         for option, value in (("--controller", target.controller), ("--local-host", target.local_host),
-                              ("--parts", target.parts), ("--cache-seconds", cache_seconds)):
+                              ("--parts", target.parts), ("--cache-seconds", cache_seconds), ("--metrics", metrics)):
             argv += [option, str(value)] if value is not None else []
         argv += ["--allow-other"] if allow_other else []
         argv += ["--strong"] if strong else []

@@ -52,7 +52,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "with every change, when a program asks with fsync, or never [default: fsync].")
 @click.option("--min-replicas", type=click.IntRange(1, 16), metavar="N", help="A change needs so many live replicas "
               "of the file, or all if it is to have fewer [default: 2].")
-@click.option("--metrics", is_flag=True, help="With --local: every process but the mount answers Prometheus; "
+@click.option("--metrics", is_flag=True, help="With --local: every process answers Prometheus; "
               "DIR/metrics-targets.json says where.")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,

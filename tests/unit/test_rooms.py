@@ -60,7 +60,7 @@ LIBRARIES = {
     "coflow": set(),
     "sim": {"numpy", "numba", "matplotlib", "distributed"},
     "fs": {"click", "crc32c", "fsspec", "google", "grpc", "plyvel", "prometheus_client", "pyroute2"},
-    "fuse_mount": {"click", "mfusepy", "fuse"},
+    "fuse_mount": {"click", "mfusepy", "fuse", "prometheus_client"},
     "host_agent": {"click", "prometheus_client"},
 }
 """What a room may use beside the standard library; those that are not listed may use anything."""

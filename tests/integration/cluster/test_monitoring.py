@@ -22,9 +22,11 @@ DEADLINE_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two dataservers that answer Prometheus."""
+    """Two dataservers and a mount that answer Prometheus."""
     speedwell, directory = Speedwell(tmp_path_factory.mktemp("state")), tmp_path_factory.mktemp("installation")
-    speedwell.ok("up", "--local", directory, "--dataservers", 2, "--metrics")
+    mountpoint = tmp_path_factory.mktemp("mount")
+    speedwell.ok("up", "--local", directory, "--dataservers", 2, "--metrics", "--mount", mountpoint)
+    (mountpoint / "file").write_bytes(b"here")
     yield directory
     speedwell.run("down", "--local", directory)
 
@@ -51,7 +53,8 @@ def prometheus(installation: Path, tmp_path: Path) -> Iterator[str]:
 
 def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> None:
     targets = json.loads((installation / "metrics-targets.json").read_text())
-    assert {target["labels"]["process"] for target in targets} == {"nameserver", "d0", "d1", "supervisor"}
+    assert {target["labels"]["process"] for target in targets} == {
+        "nameserver", "d0", "d1", "mount", "supervisor"}
     told = {name for target in targets for name in told_by(target["targets"][0])}
     of_controller = {name for path in (ROOT / "controller").rglob("*.py")
                      for name in re.findall(r'"(speedwell_\w+)"', path.read_text())}
@@ -66,6 +69,18 @@ def test_names_are_as_prometheus_wants_them(installation: Path) -> None:
         page = requests.get(f"http://{target['targets'][0]}/metrics", timeout=30).content
         checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
         assert checked.returncode == 0, checked.stderr.decode()
+
+
+def test_etcd_is_asked_too(tmp_path: Path) -> None:
+    speedwell = Speedwell(tmp_path / "state")
+    speedwell.ok("up", "--local", tmp_path / "i", "--nameservers", 2, "--dataservers", 1, "--metrics")
+    try:
+        addresses = {target["labels"]["process"]: target["targets"][0]
+                     for target in json.loads((tmp_path / "i" / "metrics-targets.json").read_text())}
+        assert "etcd_server_has_leader" in told_by(addresses["etcd-0"])
+        assert "speedwell_nameserver_leading" in told_by(addresses["nameserver-1"])
+    finally:
+        speedwell.ok("down", "--local", tmp_path / "i")
 
 
 def test_metrics_begin_with_a_fresh_start_and_stay_where_they_are(tmp_path: Path) -> None:
@@ -85,15 +100,19 @@ def test_metrics_begin_with_a_fresh_start_and_stay_where_they_are(tmp_path: Path
         speedwell.ok("down", "--local", tmp_path / "i")
 
 
-def test_prometheus_sees_that_a_dataserver_was_killed(installation: Path, prometheus: str) -> None:
+def test_prometheus_sees_that_servers_were_killed(installation: Path, prometheus: str) -> None:
     wait_until(lambda: values(prometheus, "speedwell_dataserver_alive") == {"d0": 1, "d1": 1}
-               and len(values(prometheus, "up == 1", "process")) == 4, DEADLINE_SECONDS, "all are scraped")
-    assert values(prometheus, "speedwell_process_up", "name") == {"nameserver": 1, "d0": 1, "d1": 1}
+               and len(values(prometheus, "up == 1", "process")) == 5, DEADLINE_SECONDS, "all are scraped")
+    assert values(prometheus, "speedwell_process_up", "name") == {"nameserver": 1, "d0": 1, "d1": 1, "mount": 1}
     wait_until(lambda: not firing(prometheus), DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
+    assert values(prometheus, "speedwell_mount_nameserver_up", "process") == {"mount": 1}
     kill(installation, "supervisor", "d1")
     wait_until(lambda: {("SpeedwellDataserverDead", "d1"), ("SpeedwellProcessDown", "d1"),
                         ("SpeedwellProcessDown", "supervisor")} == firing(prometheus),
                DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
+    kill(installation, "nameserver")
+    wait_until(lambda: ("SpeedwellMountCutOff", "mount") in firing(prometheus), DEADLINE_SECONDS,
+               lambda: f"the alerts are {firing(prometheus)}")
 
 
 def values(prometheus: str, query: str, label: str = "dataserver") -> dict[str, float]:
