@@ -17,3 +17,6 @@ before a choice matters."""
 
 MAX_KEEP_SECONDS = 3660 * 86400
 """What is removed, and contents that no file has, are kept for ten years at most."""
+
+MAX_HOLES = 1000
+"""One answer tells of so many holes of a content."""

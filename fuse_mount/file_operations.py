@@ -146,6 +146,13 @@ class FileOperations(LockOperations):
         self._require_locks(handle)
         return handle.file.read_into(handle, offset, buffer)
 
+    def lseek(self, number: int, offset: int, whence: int) -> int:
+        handle = self._files.handle(number)
+        self._require_locks(handle)
+        if any(other.writable and not other.append for other in list(handle.file.handles)):
+            self._kernel.drop_pages(handle.file.inode)  # it may have some that were written in mappings
+        return handle.file.seek(handle, offset, whence)
+
     def write(self, number: int, data: memoryview, offset: int) -> int:
         handle = self._writing(number)
         written = handle.file.write(offset, data, handle.append)

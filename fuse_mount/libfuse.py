@@ -93,6 +93,7 @@ class Session:
         # For what only computes; whoever answers lets go of the interpreter, as a program that is woken may take the
         # processor away.
         self._briefly: Any = ctypes.PyDLL(self._libfuse._name, handle=self._libfuse._handle)
+        self._has_lseek = hasattr(self._libfuse, "fuse_reply_lseek")    # libfuse 3.8 and later
         self._tune = tune
         self._status_type: Any = library.c_stat
         self._statvfs_type: Any = library.c_statvfs
@@ -196,6 +197,7 @@ class Session:
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
             "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (), "fuse_session_destroy": (),
             "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),
+            **({"fuse_reply_lseek": (c_int64,)} if self._has_lseek else {}),
         }.items():
             for functions in (self._libfuse, self._briefly):
                 getattr(functions, name).argtypes = [c_void_p, *types]
@@ -224,7 +226,8 @@ class Session:
             "setlk": (inode, info, lock, c_int), "bmap": (), "ioctl": (), "poll": (), "write_buf": (),
             "retrieve_reply": (), "forget_multi": (size, POINTER(Forgotten)),
             "flock": (inode, info, c_int), "fallocate": (inode, c_int, offset, offset, info),
-            "readdirplus": (inode, size, offset, info)}
+            "readdirplus": (inode, size, offset, info),
+            "copy_file_range": (), **({"lseek": (inode, offset, c_int, info)} if self._has_lseek else {})}
         types = {"init": CFUNCTYPE(None, c_void_p, POINTER(library.fuse_conn_info)),
                  "destroy": CFUNCTYPE(None, c_void_p),
                  **{request: CFUNCTYPE(None, c_void_p, *arguments) for request, arguments in requests.items()}}

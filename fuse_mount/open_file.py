@@ -13,6 +13,7 @@ from fs.client import Appender, Client, Reader
 from fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
+from fuse_mount.holes import data_in, seek
 from fuse_mount.staging import Source, Staging
 
 CONFIRM_SECONDS = 2.0
@@ -57,6 +58,15 @@ class OpenFile:
     def resized(self) -> bool:
         """Whether `size` is what counts, even if the published length is more."""
         return self._staging is not None
+
+    @property
+    def hole_bytes(self) -> int:
+        """How many of `size` take no space, about."""
+        with self.lock:
+            if self._staging is None:
+                return self.attributes.hole_bytes
+            used = self.attributes.size - self.attributes.hole_bytes + self._staging.staged_bytes
+            return max(0, self.size - used)
 
     def refresh(self, attributes: Attributes) -> None:
         """Take over attributes that were just fetched: appends and versions of other mounts."""
@@ -180,6 +190,17 @@ class OpenFile:
             self.refresh(self._client.lookup_inode(self.inode))
             handle.leave_version()
             return self._reader(handle).readinto(offset, view)
+
+    def seek(self, handle: "Handle", offset: int, whence: int) -> int:
+        """As lseek(2) with SEEK_DATA or SEEK_HOLE. Raises OSError(ENXIO), the errors of `flush`."""
+        with self.lock:
+            if self._staging is None:
+                self.flush()
+            reader = self._reader(handle)
+            staging = self._staging if handle.reads(self.attributes.file_id) else None
+            if offset >= (reader.size if staging is None else staging.size):
+                raise OSError(errno.ENXIO, "beyond the end")
+            return seek(data_in(reader, staging, offset), offset, whence)
 
     def _read_staged(self, staging: Staging, handle: "Handle", offset: int, view: memoryview) -> int:
         filled = 0
@@ -321,8 +342,8 @@ class OpenFile:
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("_reader", "append", "executes", "failure", "file", "is_direct", "lock_generation", "made_file",
-                 "synchronous", "writable", "wrote")
+    __slots__ = ("_reader", "append", "executes", "failure", "file", "lock_generation", "made_file", "synchronous",
+                 "writable", "wrote")
 
     def __init__(self, file: OpenFile, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -332,7 +353,6 @@ class Handle:
         self._reader = reader
         self.executes = False   # it is a running program
         self.synchronous = False    # each write is to be on the disks before it returns
-        self.is_direct = False  # the kernel keeps no pages of what is read and written through it
         self.made_file = False  # the file was made by this open(2)
         self.wrote = False
         self.lock_generation: int | None = None     # of the session when a lock was taken through it

@@ -184,6 +184,9 @@ class Requests(Session):
     def _fallocate(self, request: int, _: int, mode: int, offset: int, length: int, info: Any) -> None:
         self._done(request, self._operations.fallocate(info.contents.fh, mode, offset, length))
 
+    def _lseek(self, request: int, _: int, offset: int, whence: int, info: Any) -> None:
+        self._libfuse.fuse_reply_lseek(request, self._operations.lseek(info.contents.fh, offset, whence))
+
     def _flush(self, request: int, _: int, info: Any) -> None:
         self._done(request, self._operations.flush(info.contents.fh, info.contents.lock_owner))
 
@@ -239,11 +242,13 @@ class Requests(Session):
 
 def fill_status(fields: Any, status: Status) -> None:
     """Fill in a `struct stat`."""
-    attributes, size_bytes, mtime_ns, ctime_ns, _ = status
+    attributes, size_bytes, hole_bytes, mtime_ns, ctime_ns, _ = status
     fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
     fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
     fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
-    fields.st_size, fields.st_blocks, fields.st_blksize = size_bytes, (size_bytes + 511) // 512, PREFERRED_IO_BYTES
+    fields.st_size, fields.st_blksize = size_bytes, PREFERRED_IO_BYTES
+    # Programs take a file of 0 blocks for one that has no data; what is written in mappings is not known here yet.
+    fields.st_blocks = max((size_bytes - hole_bytes + 511) // 512, min(8, size_bytes))
     for time, ns in ((fields.st_atimespec, attributes.atime_ns), (fields.st_mtimespec, mtime_ns),
                      (fields.st_ctimespec, ctime_ns)):
         time.tv_sec, time.tv_nsec = divmod(ns, 10**9)

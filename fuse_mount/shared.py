@@ -30,6 +30,7 @@ class Status(NamedTuple):
 
     attributes: Attributes
     size_bytes: int
+    hole_bytes: int
     mtime_ns: int
     ctime_ns: int
     seconds: float
@@ -91,18 +92,20 @@ class SharedState:
     def _status(self, attributes: Attributes, path: bytes) -> Status:
         """What the kernel is told about what `path` leads to."""
         size, mtime_ns, ctime_ns = attributes.size, attributes.mtime_ns, attributes.ctime_ns
+        hole_bytes = attributes.hole_bytes
         file = self._files.by_inode(attributes.inode) if self._files else None
         if file is not None and file.attributes.file_id == attributes.file_id:
             if size > file.attributes.size and not file.dirty:
                 file.refresh(attributes)  # what the kernel is told, handles that are open have to read
             size = file.size if file.resized else max(size, file.size)
+            hole_bytes = file.hole_bytes
         self._nodes.get(attributes.inode).told = size, mtime_ns, ctime_ns
         if file is not None and file.dirty:  # a write changes the times at once, not when it is published
             mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
         seconds = self._metadata.seconds_left(path)
         if self._locks.used or attributes.inode == ROOT_INODE:
             seconds = min(seconds, ONE_CALL_SECONDS)
-        return Status(attributes, size, mtime_ns, ctime_ns, seconds)
+        return Status(attributes, size, hole_bytes, mtime_ns, ctime_ns, seconds)
 
     def _forget_pages(self, inode: int) -> None:
         """The kernel's pages may be of anything now."""

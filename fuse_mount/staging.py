@@ -55,6 +55,11 @@ class Staging:
         self._intervals.clear()
 
     @property
+    def staged_bytes(self) -> int:
+        """The space that what was written takes."""
+        return os.fstat(self._descriptor).st_blocks * 512
+
+    @property
     def is_full(self) -> bool:
         """Whether it should be published before more is written."""
         return len(self._intervals) >= MAX_INTERVALS

@@ -1,9 +1,11 @@
 """Reading one file: a read-ahead stream for sequential reads, small requests for the others."""
 
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 
 from fs.client.context import ClientContext
+from fs.client.holes import Holes
 from fs.client.ranges import open_range
 from fs.client.receiver import RangeReceiver
 from fs.client.steering import SteeredRead
@@ -43,6 +45,7 @@ class Reader:
         self._in_a_row = 0
         self._window_bytes = 0  # 0: all that is left
         self._closed = False
+        self._holes = Holes(context, attributes)
 
     @property
     def attributes(self) -> Attributes:
@@ -105,6 +108,12 @@ class Reader:
         if self._strong and end > max(self._size - 1, 0) // chunk * chunk:
             length, self._attributes = strong_length(self._context, self._attributes)
             self._size = max(self._size, length)
+
+    def data(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Where bytes from `offset` on are that are not in holes: begin and end of each piece."""
+        self._check(offset, 0)
+        self._refresh(self._size + 1)
+        return self._holes.data(offset, self._size)
 
     def grown_to(self, size: int) -> None:
         """Read up to this committed length from now on, if it is more than the reader knows of."""

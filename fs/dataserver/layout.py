@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from fs.checksums import SUM_BYTES, pack
+from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, pack
 
 NATURAL = -1
 HOLE = -2
@@ -91,6 +91,12 @@ def add(runs: Runs, more: Runs) -> None:
         runs[-1] = runs[-1]._replace(blocks=runs[-1].blocks + more[0].blocks)
         more = more[1:]
     runs.extend(more)
+
+
+def hole_bytes(runs: Runs, length: int) -> int:
+    """How many of the first `length` bytes are in holes."""
+    return sum(min(run.end * BLOCK_BYTES, length) - run.first * BLOCK_BYTES
+               for run in find(runs, 0, blocks_of(length)) if run.position == HOLE)
 
 
 def encode(runs: Runs) -> bytes:

@@ -79,16 +79,17 @@ class NameserverLink:
         return reply
 
     def publish(self, inode: int, base: str, base_size: int, file_id: str, size: int, epoch: int, *,
-                session: int, generation: int) -> Attributes:
-        """The file's attributes with the new version `file_id`, `size` bytes long, made from `base` when that had
-        `base_size` bytes, for a client that holds locks by that session, 0 for none.
+                session: int, generation: int, hole_bytes: int) -> Attributes:
+        """The file's attributes with the new version `file_id`, `size` bytes long of which `hole_bytes` take no
+        space, made from `base` when that had `base_size` bytes, for a client that holds locks by that session, 0 for
+        none.
 
         Raises Superseded, StaleEpoch, NoSuchFile, QuotaExceeded, LocksLost; NameserverUnavailable: it may be
         published, or be so later.
         """
         reply: PublishReply = self._insist("Publish", PublishRequest(
             inode=inode, base=base, base_size=base_size, file_id=file_id, size=size, epoch=epoch,
-            dataserver_id=self._dataserver_id, session=session, generation=generation))
+            dataserver_id=self._dataserver_id, session=session, generation=generation, hole_bytes=hole_bytes))
         return reply.attributes
 
     def _insist(self, method: str, request: Any) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fs.dataserver.disk import disk_error
 from fs.dataserver.durability import Policy
+from fs.dataserver.layout import hole_bytes
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.ordering import ReplicaSet
@@ -99,9 +100,9 @@ class Office:
         base.ordering.pinned = True
         try:
             base.ordering.log(base.length).close()
-            attributes = self.authority.link.publish(base.inode, base.file_id, base.length, version.file_id,
-                                                     version.length, replicas.epoch, session=session,
-                                                     generation=generation)
+            attributes = self.authority.link.publish(
+                base.inode, base.file_id, base.length, version.file_id, version.length, replicas.epoch,
+                session=session, generation=generation, hole_bytes=hole_bytes(version.runs, version.length))
             base.ordering.replaced = True
             return attributes
         except OSError as error:

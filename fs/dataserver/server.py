@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+from itertools import islice
 
 from google.protobuf.message import Message
 
@@ -10,7 +11,7 @@ from fs.channel import Channel, ConnectionLost
 from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
-from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
+from fs.dataserver.contents import MAX_INVENTORY, holes, inventory, verify
 from fs.dataserver.identity import Identity
 from fs.dataserver.office import Authority
 from fs.dataserver.pace import SLICE_BYTES, Pace
@@ -22,6 +23,7 @@ from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
 from fs.frame_server import IDLE_SECONDS, SEND_STALL_SECONDS, FrameServer
+from fs.limits import MAX_HOLES
 from fs.local import MAX_DESCRIPTORS, send_descriptors
 from fs.proto.speedwell_pb2 import (
     INVALID,
@@ -32,9 +34,11 @@ from fs.proto.speedwell_pb2 import (
     DataReply,
     DataRequest,
     HistoryOperation,
+    HolesOperation,
     InventoryOperation,
     LengthOperation,
     QuarantineOperation,
+    Range,
     ReadOperation,
     VerifyOperation,
 )
@@ -89,6 +93,8 @@ class DataServer(FrameServer):
                          else self._length(request.length))
         elif operation == "check":
             channel.send(self._check(request.check))
+        elif operation == "holes":
+            channel.send(self._holes(request.holes))
         elif operation == "history":
             channel.send(self._history(request.history))
         elif operation == "join":
@@ -164,6 +170,17 @@ class DataServer(FrameServer):
         try:
             with self._store.opened(operation.file_id) as file:
                 return DataReply(status=OK, file_size=file.length)
+        except NoSuchFile as error:
+            return DataReply(status=NOT_FOUND, message=str(error))
+        except StorageFailed as error:
+            return DataReply(status=IO_ERROR, message=str(error))
+
+    def _holes(self, operation: HolesOperation) -> DataReply:
+        try:
+            with self._store.opened(operation.file_id) as file:
+                return DataReply(status=OK, file_size=file.length, holes=[
+                    Range(offset=begin, length=end - begin)
+                    for begin, end in islice(holes(file, min(operation.offset, MAX_OFFSET)), MAX_HOLES)])
         except NoSuchFile as error:
             return DataReply(status=NOT_FOUND, message=str(error))
         except StorageFailed as error:

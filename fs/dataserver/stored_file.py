@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, starmap
 
 from crc32c import crc32c
 
@@ -250,12 +251,19 @@ class StoredFile:
         """The blocks up to the committed length that can be damaged: not those in holes whose sums are those of
         zeros. So a sparse file of a terabyte is verified in moments."""
         for run in self.all_runs(committed[0]):
-            done = run.first
-            for first, end in self._in_use(run, committed[0]) if run.position != HOLE else ():
-                yield from self._not_summed_as_zeros(done, first, committed)
-                yield from range(max(done, first), end)
-                done = max(done, end)
-            yield from self._not_summed_as_zeros(done, run.end, committed)
+            if run.position == HOLE:
+                yield from self._not_summed_as_zeros(run.first, run.end, committed)
+            else:
+                yield from chain.from_iterable(starmap(range, self.blocks_in_use(run, committed)))
+
+    def blocks_in_use(self, run: Run, committed: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """The blocks of a run but those that the disk holds as holes and whose sums are those of zeros."""
+        done = run.first
+        for first, end in self._in_use(run, committed[0]):
+            yield from ((block, block + 1) for block in self._not_summed_as_zeros(done, first, committed))
+            yield max(done, first), end
+            done = max(done, end)
+        yield from ((block, block + 1) for block in self._not_summed_as_zeros(done, run.end, committed))
 
     def _in_use(self, run: Run, length: int) -> Iterator[tuple[int, int]]:
         """The blocks of a run that the disk does not hold as holes: the first, and the one after the last."""

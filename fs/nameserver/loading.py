@@ -85,6 +85,7 @@ class Dumped:
             raise InvalidArgument(f"{where}: content.file_id: it is not 16 bytes that no other file has")
         self.file_ids.add(content.file_id)
         requests.number(content.size, f"{where}: content.size", MAX_FILE_BYTES)
+        requests.number(content.hole_bytes, f"{where}: content.hole_bytes", content.size)
         requests.number(content.chunk_size, f"{where}: content.chunk_size", requests.MAX_CHUNK_BYTES,
                         requests.MIN_CHUNK_BYTES)
         requests.number(content.replication, f"{where}: content.replication", requests.MAX_REPLICATION, 1)

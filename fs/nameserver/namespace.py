@@ -261,7 +261,7 @@ class Namespace(Renaming, ExtendedAttributes):
         self._write(batch)
 
     def publish(self, number: int, base: bytes, base_size: int, file_id: bytes, size_bytes: int, *, epoch: int,
-                mtime_ns: int | None, requester: int, now_ns: int) -> Inode:
+                mtime_ns: int | None, requester: int, now_ns: int, hole_bytes: int = 0) -> Inode:
         """Give a file the content `file_id` that was made from `base` when that had `base_size` bytes, as its primary
         asks for at `epoch`. The replicas are those of `base`. Doing it again changes nothing.
 
@@ -281,8 +281,8 @@ class Namespace(Renaming, ExtendedAttributes):
                 raise Superseded(f"inode {number} has a newer content")
             require_primary(Configuration(content.epoch, content.replicas), epoch, requester)
             self._delete_later(batch, content, now_ns)
-            self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, epoch=epoch + 1),
-                         enforce=True)
+            self._resize(batch, inode, replace(content, file_id=file_id, size_bytes=size_bytes, epoch=epoch + 1,
+                                               hole_bytes=hole_bytes), enforce=True)
         except (Superseded, StaleEpoch, QuotaExceeded):
             self._delete_now(replace(content, file_id=file_id), now_ns)
             raise
@@ -335,7 +335,7 @@ class Namespace(Renaming, ExtendedAttributes):
         rest = [replica for replica in content.replicas if replica not in good]
         batch = Batch()
         self._resize(batch, inode, replace(content, size_bytes=size_bytes, replicas=(*good, *rest),
-                                           epoch=content.epoch + 1))
+                                           epoch=content.epoch + 1, hole_bytes=min(content.hole_bytes, size_bytes)))
         inode.mtime_ns = inode.ctime_ns = now_ns
         self._put_inode(batch, inode)
         self._write(batch)

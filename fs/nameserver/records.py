@@ -82,16 +82,17 @@ class Content:
     replicas: tuple[int, ...]
     size_bytes: int = 0
     epoch: int = 1
+    hole_bytes: int = 0
 
     def record(self) -> ContentRecord:
         return ContentRecord(file_id=self.file_id, size=self.size_bytes, chunk_size=self.chunk_size_bytes,
                              replication=self.replication, replicas=self.replicas,
-                             epoch=self.epoch)
+                             epoch=self.epoch, hole_bytes=self.hole_bytes)
 
     @classmethod
     def of_record(cls, record: ContentRecord) -> "Content":
         return cls(record.file_id, record.chunk_size, record.replication, tuple(record.replicas), record.size,
-                   record.epoch)
+                   record.epoch, record.hole_bytes)
 
 
 @dataclass(slots=True)

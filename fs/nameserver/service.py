@@ -206,12 +206,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         base_size = requests.number(request.base_size, "base_size", MAX_FILE_BYTES)
         epoch = requests.number(request.epoch, "epoch", MAX_EPOCH - 1, 1)
         size_bytes = requests.number(request.size, "size", MAX_FILE_BYTES)
+        hole_bytes = requests.number(request.hole_bytes, "hole_bytes", size_bytes)
         with self.guard:
             self._require_generation(request)
             inode = self._namespace.publish(
                 request.inode, base, base_size, file_id, size_bytes, epoch=epoch, mtime_ns=request.mtime_ns or None,
                 requester=self.administration.number_of(request.dataserver_id, "dataserver_id"),
-                now_ns=self._clock_ns())
+                now_ns=self._clock_ns(), hole_bytes=hole_bytes)
             return pb.PublishReply(attributes=self._attributes(inode))
 
     # -------------------------------------------------------------- dataservers
@@ -376,7 +377,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         return pb.Attributes(
             inode=inode.number, type=pb.REGULAR, mode=inode.mode, uid=inode.uid, gid=inode.gid,
             atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
-            link_count=inode.link_count, size=content.size_bytes,
+            link_count=inode.link_count, size=content.size_bytes, hole_bytes=content.hole_bytes,
             has_extended_attributes=bool(inode.extended_attributes),
             file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
             replicas=self._replicas(content.replicas), epoch=content.epoch,

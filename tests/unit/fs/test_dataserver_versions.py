@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of
 from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.contents import holes
 from fs.dataserver.store import FileStore
 from fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
 from fs.errors import NoSuchFile, StorageFailed
@@ -151,6 +152,7 @@ def test_a_hole_costs_no_space_and_reads_as_zeros(tmp_path: Path) -> None:
         assert file.verified_block(0, file.committed) == b"begin" + bytes(BLOCK_BYTES - 5)
         assert file.verified_block((1 << 24) - 1, file.committed) == bytes(BLOCK_BYTES)
         assert list(file.blocks_to_verify(file.committed)) == [0]
+        assert list(holes(file, 7)) == [(BLOCK_BYTES, 1 << 40)]
         with (place / "sums").open("r+b") as sums:
             sums.seek(1_000_000 * SUM_BYTES)
             sums.write(b"bits")
