@@ -2,6 +2,7 @@
 
 import ctypes.util
 import importlib
+import logging
 import os
 from types import ModuleType
 from typing import Any
@@ -9,13 +10,18 @@ from typing import Any
 from fuse_mount.errors import MountError
 from fuse_mount.held_locks import MAX_WAITERS
 
+log = logging.getLogger(__name__)
+
 MAX_TRANSFER_BYTES = 1024 * 1024
 # Requests are served in parallel so that one slow file does not hold up the others. Each thread holds a
 # buffer of MAX_TRANSFER_BYTES, which bounds their number. Who waits for a lock keeps nobody else waiting.
 MAX_THREADS = 24 + MAX_WAITERS
 BACKGROUND_REQUESTS = 32
 # libfuse's capability bits (fuse_common.h).
+CAP_POSIX_LOCKS = 1 << 1
+CAP_FLOCK_LOCKS = 1 << 10
 CAP_AUTO_INVAL_DATA = 1 << 12
+CAP_READDIRPLUS = 1 << 13
 CAP_HANDLE_KILLPRIV_V2 = 1 << 21
 
 
@@ -35,14 +41,24 @@ def load_library() -> ModuleType:
                      f"mfusepy ({reason})")
 
 
-def mount_options(*, source: str, allow_other: bool) -> str:
+def mount_options(*, source: str, allow_other: bool, kernel_options: tuple[str, ...] = ()) -> str:
     """Options for libfuse. `source` is what the first column of `df` shows."""
-    fsname = source.replace(",", "|")   # a comma would begin another option
-    return f"fsname={fsname},subtype=speedwell,default_permissions" + ",allow_other" * allow_other
+    fsname = source.replace("\\", r"\\").replace(",", r"\,")
+    return ",".join((f"fsname={fsname}", "subtype=speedwell", "default_permissions", *["allow_other"] * allow_other,
+                     *kernel_options))
 
 
 def tune(connection: Any) -> None:
-    """Settings of the connection to the kernel, within what it offers."""
+    """Settings of the connection to the kernel, within what it offers. Raises MountError if that is too little."""
+    lacking = [name for capability, name in ((CAP_POSIX_LOCKS, "fcntl"), (CAP_FLOCK_LOCKS, "flock"))
+               if not connection.capable & capability]
+    if lacking:
+        raise MountError(f"the kernel is too old: its FUSE {connection.proto_major}.{connection.proto_minor} keeps "
+                         f"locks of {' and '.join(lacking)} to itself, and they are to hold between mounts; "
+                         "Linux 3.1 is the first that hands them on")
+    if not connection.capable & CAP_READDIRPLUS:
+        log.warning("the kernel's FUSE %d.%d lists names without attributes: `ls -l` asks for each file",
+                    connection.proto_major, connection.proto_minor)
     connection.max_readahead = MAX_TRANSFER_BYTES
     connection.max_background = BACKGROUND_REQUESTS
     # The pages of a content never change, and a new content is noticed at open: no need for the kernel to

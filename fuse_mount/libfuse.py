@@ -1,6 +1,7 @@
 """libfuse 3's low-level interface (fuse_lowlevel.h), by ctypes."""
 
 import ctypes
+import errno
 import os
 import queue
 import signal
@@ -25,11 +26,15 @@ from types import ModuleType
 from typing import Any
 
 from fuse_mount.door import errno_of
+from fuse_mount.errors import MountError
 from fuse_mount.lock_operations import StructFlock
 from fuse_mount.measures import TIME, Measures, Served
-from fuse_mount.shared import Caller
+from fuse_mount.shared import ROOT_INODE, Caller
 
 DROP_SECONDS = 0.05
+NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
+# Which arguments name an inode, where it is not only the first.
+INODES = {"symlink": (1,), "link": (0, 1), "rename": (0, 2), "forget": (), "forget_multi": ()}
 
 
 class Context(Structure):
@@ -86,8 +91,12 @@ class Session:
     """One mount: `serve` ends with it. The other public methods are for requests, as `fuse_mount.shared.Kernel`.
     A subclass has a method for each request that is answered, `_` and the name of libfuse's field."""
 
-    def __init__(self, library: ModuleType, tune: Callable[[Any], None]) -> None:
-        """`tune` is called with the connection to the kernel when that is made."""
+    def __init__(self, library: ModuleType, tune: Callable[[Any], None], root: int = ROOT_INODE) -> None:
+        """`tune` is called with the connection to the kernel when that is made; a MountError that it raises ends
+        `serve`. `root` is the inode of the directory that the kernel, which counts from 1, gets as its root.
+
+        Raises MountError if libfuse lacks functions.
+        """
         self.measures = Measures()
         self._libfuse: Any = library._libfuse
         # For what only computes; whoever answers lets go of the interpreter, as a program that is woken may take the
@@ -98,6 +107,8 @@ class Session:
         self._status_type: Any = library.c_stat
         self._statvfs_type: Any = library.c_statvfs
         self._operations: Any = None
+        self._root = root
+        self._refused: MountError | None = None
         self._session: int | None = None
         self._asked: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
         self._dropping = threading.Lock()
@@ -119,7 +130,8 @@ class Session:
                     or self._briefly.fuse_session_exited(self._session))
 
     def drop_attributes(self, inode: int) -> None:
-        self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)  # it need not know the inode
+        inode = ROOT_INODE if inode == self._root else inode    # which the kernel need not know
+        self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)
 
     def drop_pages(self, inode: int) -> None:
         """The kernel first writes back changed pages, and those writes may wait for this very request. So another
@@ -142,7 +154,7 @@ class Session:
     def serve(self, operations: Any, mountpoint: str, options: str, threads: int) -> int:
         """Mount and serve until unmounted (0) or told to stop (the number of the signal).
 
-        Raises RuntimeError if libfuse cannot mount; it says why on standard error.
+        Raises MountError if libfuse cannot mount, of which it says why on standard error, or the kernel is too old.
         """
         libfuse = self._libfuse
         self._operations = operations
@@ -150,20 +162,23 @@ class Session:
         arguments = Arguments(len(words), (c_char_p * len(words))(*words), 0)
         session = libfuse.fuse_session_new(byref(arguments), byref(self._table), ctypes.sizeof(self._table), None)
         if not session:
-            raise RuntimeError("libfuse makes no session")
+            raise _failed(mountpoint, "libfuse makes no session")
         signal.signal(signal.SIGINT, signal.SIG_DFL)    # libfuse leaves alone what somebody else handles
         try:
             if libfuse.fuse_set_signal_handlers(session):
-                raise RuntimeError("libfuse sets no signal handlers")
+                raise _failed(mountpoint, "libfuse sets no signal handlers")
             if libfuse.fuse_session_mount(session, os.fsencode(mountpoint)):
-                raise RuntimeError("libfuse does not mount")
+                raise _failed(mountpoint, "libfuse does not mount")
             self._session = session
             try:
-                return int(self._loop(session, threads))
+                status = int(self._loop(session, threads))
+                if self._refused is not None:
+                    raise self._refused
             finally:
                 libfuse.fuse_session_unmount(session)
-                operations.destroy()
+                is_saved = operations.destroy()
                 libfuse.fuse_remove_signal_handlers(session)
+            return status if is_saved else NOT_SAVED
         finally:
             self._session = None
             libfuse.fuse_session_destroy(session)
@@ -185,7 +200,7 @@ class Session:
         """What libfuse's functions take."""
         information, status = POINTER(library.fuse_file_info), POINTER(self._status_type)
         entry: Any = POINTER(self._entry_type)
-        for name, types in {
+        functions_of_libfuse: dict[str, tuple[Any, ...]] = {
             "fuse_reply_err": (c_int,), "fuse_reply_none": (), "fuse_reply_entry": (entry,),
             "fuse_reply_create": (entry, information), "fuse_reply_attr": (status, c_double),
             "fuse_reply_readlink": (c_char_p,), "fuse_reply_open": (information,), "fuse_reply_write": (c_size_t,),
@@ -195,16 +210,23 @@ class Session:
             "fuse_add_direntry_plus": (c_void_p, c_size_t, c_char_p, entry, c_int64),
             "fuse_req_ctx": (), "fuse_req_interrupted": (), "fuse_session_exited": (),
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
-            "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (), "fuse_session_destroy": (),
-            "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),
-            **({"fuse_reply_lseek": (c_int64,)} if self._has_lseek else {}),
-        }.items():
+            "fuse_session_exit": (), "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (),
+            "fuse_session_destroy": (), "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),
+            "fuse_session_new": (c_void_p, c_size_t, c_void_p),
+            **({"fuse_reply_lseek": (c_int64,)} if self._has_lseek else {})}
+        missing = [name for name in functions_of_libfuse if not hasattr(self._libfuse, name)]
+        loops = ("fuse_loop_cfg_create", "fuse_session_loop_mt_32")
+        if not any(hasattr(self._libfuse, name) for name in loops):
+            missing.append(" or ".join(loops))
+        if missing:
+            raise MountError(f"this libfuse ({self._libfuse._name}) has no {', '.join(missing)}: install libfuse 3.2 "
+                             "or newer (Debian package libfuse3-3)")
+        for name, types in functions_of_libfuse.items():
             for functions in (self._libfuse, self._briefly):
                 getattr(functions, name).argtypes = [c_void_p, *types]
         for name in ("fuse_add_direntry", "fuse_add_direntry_plus"):
             getattr(self._briefly, name).restype = c_size_t
         self._briefly.fuse_req_ctx.restype = POINTER(Context)
-        self._libfuse.fuse_session_new.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
         self._libfuse.fuse_session_new.restype = c_void_p
 
     def _functions(self, library: ModuleType) -> Any:
@@ -236,12 +258,28 @@ class Session:
         for request in requests:
             method = getattr(self, f"_{request}", None)
             if method is not None:
-                setattr(table, request, types[request](self._guarded(request, method)))
+                rooted = method if self._root == ROOT_INODE else self._rooted(method, INODES.get(request, (0,)))
+                setattr(table, request, types[request](self._guarded(request, rooted)))
         return table
 
     def _init(self, _: Any, connection: Any) -> None:
-        self._tune(connection.contents)
-        self._operations.init()
+        try:
+            self._tune(connection.contents)
+        except MountError as error:
+            self._refused = error
+            self._libfuse.fuse_session_exit(self._session)
+        else:
+            self._operations.init()
+
+    def _rooted(self, method: Callable[..., None], places: tuple[int, ...]) -> Callable[..., None]:
+        def rooted(request: int, *arguments: Any) -> None:
+            given = list(arguments)
+            for place in places:
+                if given[place] == ROOT_INODE:
+                    given[place] = self._root
+            method(request, *given)
+
+        return rooted
 
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """Answers with what `method` raises, which it does only before it answers. Every request comes through here,
@@ -270,3 +308,7 @@ class Session:
             served.began_ns = 0
 
         return guarded
+
+
+def _failed(mountpoint: str, what: str) -> MountError:
+    return MountError(f"{mountpoint} cannot be mounted ({what}; its own message is above)")

@@ -1,5 +1,7 @@
 """`speedwell-mount`: the filesystem as a directory of this machine."""
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import logging
@@ -9,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -21,6 +23,9 @@ from fuse_mount import binding, mountpoint
 from fuse_mount.daemon import Report, start_daemon
 from fuse_mount.errors import MountError
 
+if TYPE_CHECKING:
+    from fs.client import Client
+
 log = logging.getLogger(__name__)
 
 # malloc.h
@@ -29,6 +34,7 @@ M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
 MALLOC_KEEP_BYTES = 32 << 20
 MALLOC_ARENAS = 2
+KERNEL_OPTIONS = ("ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec")
 # A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
 THREAD_SWITCH_SECONDS = 0.001
 
@@ -48,6 +54,17 @@ class Settings:
     staging_directory: Path
     metrics: str | None
     log: Path | None
+    kernel_options: tuple[str, ...]
+    subdirectory: str
+    source: str
+
+
+def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    words = tuple(word for each in given for word in each.split(","))
+    for word in words:
+        if word not in KERNEL_OPTIONS:
+            raise click.BadParameter(f"{word!r} is none of {', '.join(KERNEL_OPTIONS)}")
+    return words
 
 
 @click.command("speedwell-mount", context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,13 +86,20 @@ class Settings:
               help="Let other users than the one who mounts in. Default: only if that one is root.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
+@click.option("--options", "-o", "kernel_options", metavar="WORDS", multiple=True, callback=_kernel_options,
+              help=f"What the kernel is to allow, as mount(8) has it: {', '.join(KERNEL_OPTIONS)}. "
+              "Default: rw, nosuid, nodev, exec.")
+@click.option("--subdirectory", metavar="PATH", default="/",
+              help="Show this directory of the filesystem, in place of its root.")
+@click.option("--source", metavar="TEXT", help="What `df` and the mount table show as the source.")
 @prometheus.OPTION
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
             cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-            staging_directory: Path, metrics: str | None, log_file: Path | None) -> int:
+            staging_directory: Path, kernel_options: tuple[str, ...], subdirectory: str, source: str | None,
+            metrics: str | None, log_file: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -87,8 +111,11 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     log_file = None if foreground and log_file is None else _writable(log_file or default_log(place))
     if allow_other is None:
         allow_other = os.geteuid() == 0
+    mountpoint.require_permission(place, allow_other=allow_other)
+    below = "" if subdirectory == "/" else f":{subdirectory}"
     settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
-                        mountpoint.require_writable(staging_directory), metrics, log_file)
+                        mountpoint.require_writable(staging_directory), metrics, log_file, kernel_options,
+                        subdirectory, source or f"speedwell@{nameserver}{below}")
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
@@ -136,18 +163,19 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
                         strong=settings.strong)
         client.statistics()
+        root = _root_of(client, settings.subdirectory)
         if needs_dataserver:
             client.require_dataservers()
-        session = Requests(library, binding.tune)
+        session = Requests(library, binding.tune, root)
         mounted = threading.Event()
-        operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory))
+        operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory), root)
         if settings.metrics:
             from fuse_mount.metrics import MountMetrics  # takes 10 MiB
 
             prometheus.serve(settings.metrics, [MountMetrics(
                 str(settings.mountpoint), settings.nameserver, session.measures, client,
                 lambda: operations.open_files)])
-    except SpeedwellError as error:
+    except (SpeedwellError, MountError) as error:
         report.failed(f"speedwell-mount: {error}")
         return 1
     threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
@@ -156,18 +184,27 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     _keep_freed_memory()
     try:
         status = session.serve(operations, str(settings.mountpoint), binding.mount_options(
-            source=f"speedwell@{settings.nameserver}", allow_other=settings.allow_other),
+            source=settings.source, allow_other=settings.allow_other, kernel_options=settings.kernel_options),
             binding.MAX_THREADS)
         if status < 0:
-            log.error("the mount ended with libfuse status %d", status)
+            log.error("the mount ended with the error %s", os.strerror(-status))
             return 1
-    except RuntimeError as error:
-        report.failed(f"speedwell-mount: {settings.mountpoint} cannot be mounted ({error}; its own message is above)")
+    except MountError as error:
+        report.failed(f"speedwell-mount: {error}")
         return 1
     finally:
         client.close()
     log.info("unmounted %s", settings.mountpoint)
     return 0
+
+
+def _root_of(client: Client, subdirectory: str) -> int:
+    from fs.proto.speedwell_pb2 import DIRECTORY
+
+    attributes = client.lookup(subdirectory)
+    if attributes.type != DIRECTORY:
+        raise MountError(f"--subdirectory: {subdirectory} is not a directory of the filesystem")
+    return attributes.inode
 
 
 def _keep_freed_memory() -> None:

@@ -13,6 +13,8 @@ from fuse_mount.errors import MountError
 
 FILESYSTEM_TYPE = "fuse.speedwell"
 FUSE_DEVICE = Path("/dev/fuse")
+FUSERMOUNT = "fusermount3"
+USER_ALLOW_OTHER = "user_allow_other"
 # Two requests of the largest size are under way at a time: with more of them, threads overtake each other so far
 # that a stream cannot serve them in order any more.
 READ_AHEAD_KIB = 2048
@@ -26,15 +28,17 @@ class Mount:
     mountpoint: Path
     filesystem_type: str
     source: str
+    options: tuple[str, ...] = ()
+    """of the mount point and of the filesystem"""
 
 
 def mounts(table: Path = Path("/proc/self/mountinfo")) -> Iterator[Mount]:
     """The mounts that this process sees (proc(5), mountinfo)."""
     for line in table.read_bytes().splitlines():
         before, _, after = line.partition(b" - ")
-        mountpoint, (filesystem_type, source) = before.split(b" ")[4], after.split(b" ")[:2]
+        (mountpoint, options), (filesystem_type, source, *more) = before.split(b" ")[4:6], after.split(b" ")
         yield Mount(Path(os.fsdecode(_unescaped(mountpoint))), filesystem_type.decode(),
-                    os.fsdecode(_unescaped(source)))
+                    os.fsdecode(_unescaped(source)), tuple(os.fsdecode(b",".join([options, *more])).split(",")))
 
 
 def _unescaped(field: bytes) -> bytes:
@@ -54,8 +58,19 @@ def require_fuse() -> None:
     """Raises MountError where this machine or this user cannot mount with FUSE."""
     if not FUSE_DEVICE.exists():
         raise MountError(f"{FUSE_DEVICE} is missing: the kernel has no FUSE, or the container was not given it")
-    if os.geteuid() != 0 and not (shutil.which("fusermount3") or shutil.which("fusermount")):
-        raise MountError("fusermount3 is missing: install the Debian package fuse3, or mount as root")
+    if os.geteuid() != 0 and not shutil.which(FUSERMOUNT):
+        raise MountError(f"{FUSERMOUNT} is missing: install the Debian package fuse3, or mount as root")
+
+
+def require_permission(mountpoint: Path, *, allow_other: bool, settings: Path = Path("/etc/fuse.conf")) -> None:
+    """Raises MountError for what fusermount3 refuses to a user without root; `settings` is its configuration."""
+    if os.geteuid() == 0:
+        return
+    if not os.access(mountpoint, os.W_OK):
+        raise MountError(f"{mountpoint} belongs to somebody else: who is not root mounts where they may write")
+    lines = settings.read_text().splitlines() if settings.exists() else []
+    if allow_other and USER_ALLOW_OTHER not in map(str.strip, lines):
+        raise MountError(f"allow_other is for root, unless {settings} has the line {USER_ALLOW_OTHER}")
 
 
 def prepare(mountpoint: Path) -> Path:
@@ -101,7 +116,7 @@ def _clear_dead_mount(mountpoint: Path) -> None:
     if os.geteuid() == 0:
         command = ["umount", "--lazy", str(mountpoint)]
     else:
-        command = [shutil.which("fusermount3") or "fusermount", "-u", "-z", str(mountpoint)]
+        command = [FUSERMOUNT, "-u", "-z", str(mountpoint)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=UNMOUNT_TIMEOUT_SECONDS, check=False)
     if done.returncode != 0:
         raise MountError(f"{mountpoint} holds a mount whose process is gone, and it cannot be removed: "

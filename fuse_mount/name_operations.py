@@ -42,7 +42,7 @@ class NameOperations(Sharing):
         copies = max(1, statistics.replication)
         capacity, available = statistics.capacity_bytes // copies, statistics.available_bytes // copies
         files, free_files = statistics.files + statistics.directories + FREE_INODES, FREE_INODES
-        for quota in self._client.metadata.quotas("/"):
+        for quota in self._client.metadata.quotas(paths.of_inode(self._root)):
             if quota.HasField("max_bytes"):
                 capacity = min(capacity, quota.max_bytes)
                 available = min(available, max(0, quota.max_bytes - quota.used_bytes))

@@ -19,7 +19,10 @@ class SpeedwellOperations(FileOperations, ExtendedAttributeOperations):
     def init(self) -> None:
         self._on_mounted()
 
-    def destroy(self) -> None:
-        for inode, error in self._files.flush_all():
+    def destroy(self) -> bool:
+        """Whether everything that was written is saved."""
+        failures = self._files.flush_all()
+        for inode, error in failures:
             log.error("inode %d: not everything written was saved: %s", inode, error)
         self._session.end()
+        return not failures

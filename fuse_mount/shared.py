@@ -69,12 +69,13 @@ class Kernel(Protocol):
 
 
 class SharedState:
-    """One mounted filesystem. Changes that are not published yet lie in `staging_directory` (None: the system's for
-    temporary files)."""
+    """One mounted filesystem, from the directory with the inode `root` on. Changes that are not published yet lie in
+    `staging_directory` (None: the system's for temporary files)."""
 
     def __init__(self, client: Client, kernel: Kernel, on_mounted: Callable[[], None] = lambda: None,
-                 staging_directory: str | None = None) -> None:
+                 staging_directory: str | None = None, root: int = ROOT_INODE) -> None:
         self._client = client
+        self._root = root
         self._metadata = client.metadata
         self._kernel = kernel
         self._on_mounted = on_mounted
@@ -103,7 +104,7 @@ class SharedState:
         if file is not None and file.dirty:  # a write changes the times at once, not when it is published
             mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
         seconds = self._metadata.seconds_left(path)
-        if self._locks.used or attributes.inode == ROOT_INODE:
+        if self._locks.used or attributes.inode == self._root:
             seconds = min(seconds, ONE_CALL_SECONDS)
         return Status(attributes, size, hole_bytes, mtime_ns, ctime_ns, seconds)
 

@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,11 @@ def import_only(name: str, module: Any) -> Any:
 
 
 def test_several_addresses_are_one_option() -> None:
-    options = binding.mount_options(source="speedwell@h:1,i:2", allow_other=True).split(",")
-    assert "fsname=speedwell@h:1|i:2" in options and "allow_other" in options
-    assert "allow_other" not in binding.mount_options(source="speedwell@h:1", allow_other=False).split(",")
+    options = re.split(r"(?<!\\),", binding.mount_options(source="speedwell@h:1,i:2", allow_other=True,
+                                                          kernel_options=("ro", "nosuid")))
+    assert options == [r"fsname=speedwell@h:1\,i:2", "subtype=speedwell", "default_permissions", "allow_other", "ro",
+                       "nosuid"]
+    assert "allow_other" not in binding.mount_options(source="speedwell@h:1", allow_other=False)
 
 
 @pytest.mark.parametrize("library", [None, SimpleNamespace(fuse_version_major=2, fuse_version_minor=9)])
@@ -30,9 +33,10 @@ def test_without_libfuse_3_the_message_says_what_to_install(monkeypatch: pytest.
 
 
 def test_the_kernel_is_asked_only_for_what_it_offers() -> None:
-    connection = SimpleNamespace(capable=0, want=binding.CAP_AUTO_INVAL_DATA)
+    locks = binding.CAP_POSIX_LOCKS | binding.CAP_FLOCK_LOCKS
+    connection = SimpleNamespace(capable=locks, want=binding.CAP_AUTO_INVAL_DATA, proto_major=7, proto_minor=17)
     binding.tune(connection)
     assert connection.want == 0
-    connection.capable = binding.CAP_HANDLE_KILLPRIV_V2
+    connection.capable = locks | binding.CAP_HANDLE_KILLPRIV_V2
     binding.tune(connection)
     assert connection.want == binding.CAP_HANDLE_KILLPRIV_V2

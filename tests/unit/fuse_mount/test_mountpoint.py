@@ -15,9 +15,10 @@ def test_the_mount_table_is_read_with_escaped_and_optional_fields(tmp_path: Path
     table = tmp_path / "mountinfo"
     table.write_bytes(TABLE)
     assert list(mounts(table)) == [
-        Mount(Path("/"), "ext4", "/dev/vda"),
-        Mount(Path("/mnt/with space\tand\\more"), "fuse.speedwell", "speedwell@127.0.0.1:7000"),
-        Mount(Path("/mnt/shared"), "tmpfs", "none"),
+        Mount(Path("/"), "ext4", "/dev/vda", ("rw", "relatime", "rw")),
+        Mount(Path("/mnt/with space\tand\\more"), "fuse.speedwell", "speedwell@127.0.0.1:7000",
+              ("rw", "nosuid", "rw", "user_id=0")),
+        Mount(Path("/mnt/shared"), "tmpfs", "none", ("rw", "rw")),
     ]
 
 
