@@ -20,6 +20,10 @@ class StartFailed(ClusterError):
     """A process did not come up; the message ends with the last lines of its log."""
 
 
+class MountFailed(ClusterError):
+    """What mount(8) asked for was refused; the message names the option or the directory."""
+
+
 class StopFailed(ClusterError):
     """Something could not be stopped or unmounted; the message names it."""
 

@@ -298,7 +298,7 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
               for running, last in zip(found, before, strict=True)]
     if listen != before:
         # Somebody else took the port meanwhile: what still runs would ask a nameserver that is not there.
-        for mountpoint in mounts.of_nameserver(addresses.get("nameserver", "")):
+        for mountpoint in mounts.of_installation(processes.directory, addresses.get("nameserver", "")):
             if str(mountpoint) != settings["mount"]:
                 progress(f"unmounting {mountpoint}, as the nameserver gets another address: mount it again then")
                 mounts.unmount(mountpoint, lazy=True)

@@ -76,8 +76,8 @@ def mount_command(processes: Processes, mountpoint: Path) -> Command:
 
 def ours(processes: Processes, mountpoint: Path) -> bool:
     """Whether the mount at `mountpoint` was made by this installation (its process may be dead)."""
-    there = mounts.mounted(mountpoint)
-    if there is None or not there.filesystem.startswith("fuse"):
+    there = mounts.mounted_here(mountpoint)
+    if there is None or not there.filesystem_type.startswith("fuse"):
         return False
     return processes.settings.get("mount") == str(mountpoint) and (
         processes.find("mount") is not None or mounts.is_dead(mountpoint))

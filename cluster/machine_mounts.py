@@ -36,7 +36,7 @@ def enter() -> int | None:
     machines = Path(f"/proc/{supervisor}/ns/mnt")
     with suppress(OSError):
         if machines.stat().st_ino != _OWN.stat().st_ino:
-            if mounts.mounted(Path("/")) is None:
+            if mounts.mounted_here(Path("/")) is None:
                 raise StartFailed("a shell of `speedwell enter` cannot mount where / is no mount point, as in a "
                                   "chroot: leave the shell and mount on the machine")
             own, here = os.open(_OWN, os.O_RDONLY), Path.cwd()
@@ -72,7 +72,7 @@ def _show(own: int, mountpoint: Path) -> None:
     there = os.fsencode(mountpoint)
     tree = _call(libc.syscall, _OPEN_TREE, _AT_FDCWD, there, _OPEN_TREE_CLONE)
     _call(libc.setns, own, _CLONE_NEWNS)
-    if mounts.mounted(mountpoint) is None:
+    if mounts.mounted_here(mountpoint) is None:
         _call(libc.syscall, _MOVE_MOUNT, tree, b"", _AT_FDCWD, there, _MOVE_MOUNT_F_EMPTY_PATH)
 
 

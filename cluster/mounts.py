@@ -2,35 +2,24 @@
 
 import errno
 import os
-import re
 import select
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from cluster.errors import InvalidSetting, StopFailed
+from fuse_mount.mountpoint import FILESYSTEM_TYPE, mounts
+from fuse_mount.mountpoint import mounted_here as mounted_here
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
 ANSWER_TIMEOUT_SECONDS = 2.0
 KILL_TIMEOUT_SECONDS = 5.0
 NAMED_USERS = 3
-FILESYSTEM = "fuse.speedwell"
 PROGRAM = "speedwell-mount"
-
-
-@dataclass(frozen=True)
-class Mount:
-    """One line of the kernel's mount table."""
-
-    mountpoint: Path
-    filesystem: str
-    source: str
 
 
 def locate(path: Path | str) -> Path:
@@ -40,25 +29,26 @@ def locate(path: Path | str) -> Path:
     return Path(os.path.realpath(plain.parent)) / plain.name if plain.name else plain
 
 
-def mounted(mountpoint: Path) -> Mount | None:
-    """What is mounted at exactly `mountpoint`, the topmost if several are."""
-    return next((mount for mount in reversed(list(_table())) if mount.mountpoint == mountpoint), None)
+def of_installation(directory: Path | str, nameserver: str) -> list[Path]:
+    """Where the filesystem of the installation in `directory`, whose nameserver is HOST:PORT (several are joined by
+    commas), is mounted on this machine, in the order of mounting, whoever mounted it, by whatever name or with some
+    of the addresses only, and whether or not its process lives."""
+    return [mount.mountpoint for mount in mounts()
+            if mount.filesystem_type == FILESYSTEM_TYPE and _is_of(mount.source, directory, nameserver.split(","))]
 
 
-def _table() -> Iterator[Mount]:
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, after = line.split(" - ", 1)
-        filesystem, source = after.split(" ")[:2]
-        yield Mount(Path(_unescape(before.split(" ")[4])), filesystem, _unescape(source))
+def _is_of(source: str, directory: Path | str, nameservers: list[str]) -> bool:
+    place = source_of(source)[0]
+    if place.startswith("/"):
+        return os.path.realpath(place) == os.path.realpath(directory)
+    return any(_is_same(address, each) for address in place.split(",") for each in nameservers)
 
 
-def of_nameserver(nameserver: str) -> list[Path]:
-    """Where the filesystem of a nameserver (HOST:PORT, several joined by commas) is mounted on this machine, in the
-    order of mounting, whoever mounted it, by whatever name or with some of the addresses only, and whether or not its
-    process lives."""
-    wanted = nameserver.split(",")
-    return [mount.mountpoint for mount in _table() if mount.filesystem == FILESYSTEM and any(
-        _is_same(address, each) for address in mount.source.removeprefix("speedwell@").split("|") for each in wanted)]
+def source_of(source: str) -> tuple[str, str]:
+    """The installation's directory or its nameservers, and the directory in the filesystem, of what a mount shows as
+    its source: PLACE or PLACE:/SUB/DIRECTORY."""
+    place, separator, below = source.removeprefix("speedwell@").partition(":/")
+    return place, separator[1:] + below or "/"
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -85,7 +75,7 @@ class Condition(Enum):
 
 def condition(mountpoint: Path) -> Condition:
     """Asks in a process of its own: who calls a mount that hangs, hangs with it, and cannot be killed."""
-    if mounted(mountpoint) is None:
+    if mounted_here(mountpoint) is None:
         return Condition.NOT_MOUNTED
     try:
         said = _error_of(["stat", "--", str(mountpoint)], ANSWER_TIMEOUT_SECONDS)
@@ -110,10 +100,10 @@ def require_usable(mountpoint: Path) -> None:
                              "without a mount: `speedwell put`, `speedwell get`")
     if os.geteuid() != 0 and shutil.which("fusermount3") is None and shutil.which("fusermount") is None:
         raise InvalidSetting("mounting without root needs fusermount3 (Debian package fuse3)")
-    there = mounted(mountpoint)
+    there = mounted_here(mountpoint)
     if there is not None:
         raise InvalidSetting(f"{mountpoint} is already a mount point of {there.source} "
-                             f"({there.filesystem})")
+                             f"({there.filesystem_type})")
     try:
         mountpoint.mkdir(parents=True, exist_ok=True)
         occupied = any(mountpoint.iterdir())
@@ -133,7 +123,7 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     `lazy` takes it out of the tree at once although it is in use; its users keep what they have open. A process of it
     that is stopped is killed then. Raises StopFailed naming the users of a busy mount, or the stopped process.
     """
-    if mounted(mountpoint) is None:
+    if mounted_here(mountpoint) is None:
         return
     stopped = stopped_process(mountpoint)
     if stopped is not None and not lazy:
@@ -142,8 +132,8 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     failure = _detach(mountpoint, lazy)
     if stopped is not None:
         _kill(stopped, mountpoint)
-        failure = _detach(mountpoint, lazy) if mounted(mountpoint) else ""
-    if mounted(mountpoint) is None:
+        failure = _detach(mountpoint, lazy) if mounted_here(mountpoint) else ""
+    if mounted_here(mountpoint) is None:
         return
     if "busy" in failure:
         names = users(mountpoint)
@@ -185,7 +175,13 @@ def _error_of(argv: list[str], timeout_seconds: float) -> str:
 def stopped_process(mountpoint: Path) -> int | None:
     """The process that serves a mount, if a signal or a debugger has stopped it: whatever asks the mount waits."""
     return next((int(process.name) for process in Path("/proc").iterdir()
-                 if process.name.isdigit() and _is_stopped(process) and _serves(process, mountpoint)), None)
+                 if process.name.isdigit() and _is_stopped(process) and _arguments(process, mountpoint)), None)
+
+
+def arguments(mountpoint: Path) -> list[str]:
+    """Those of the `speedwell-mount` that serves a mount, as far as this user can see; empty if none does."""
+    return next((found for process in Path("/proc").iterdir()
+                 if process.name.isdigit() and (found := _arguments(process, mountpoint))), [])
 
 
 def _is_stopped(process: Path) -> bool:
@@ -194,13 +190,14 @@ def _is_stopped(process: Path) -> bool:
     return False
 
 
-def _serves(process: Path, mountpoint: Path) -> bool:
+def _arguments(process: Path, mountpoint: Path) -> list[str]:
     with suppress(OSError):
-        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")[:-1]
         here = (process / "cwd").readlink()
-        return any(word.endswith(PROGRAM) for word in words) and \
-            any(locate(here / word) == mountpoint for word in words)
-    return False
+        for index, word in enumerate(words):
+            if word.endswith(PROGRAM) and any(locate(here / each) == mountpoint for each in words[index + 1:]):
+                return words[index + 1:]
+    return []
 
 
 def _kill(pid: int, mountpoint: Path) -> None:
@@ -243,8 +240,3 @@ def _links(process: Path) -> list[str]:
         with suppress(OSError):
             targets.append(str(link.readlink()))
     return targets
-
-
-def _unescape(text: str) -> str:
-    """The kernel writes blank, tab, newline and backslash as octal escapes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

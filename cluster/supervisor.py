@@ -134,7 +134,7 @@ def _clear_leftovers(progress: Callable[[str], None] = lambda message: None) -> 
     if state is None:
         return
     Processes(Path(state["directory"])).stop()
-    for mountpoint in mounts.of_nameserver(state.get("nameserver", NAMESERVER)):
+    for mountpoint in mounts.of_installation(state["directory"], state.get("nameserver", NAMESERVER)):
         if str(mountpoint) not in state["mounts"].values():
             progress(f"unmounting {mountpoint}, whose network is gone: mount it again then")
         mounts.unmount(mountpoint, lazy=True)

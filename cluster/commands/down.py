@@ -74,7 +74,7 @@ def _removed_leftovers() -> str | None:
 
 def _unmount_others(installation: current.Current, force: bool) -> None:
     """Unmount what was mounted with `speedwell mount`, the last one first."""
-    for mountpoint in reversed(mounts.of_nameserver(installation.nameserver)):
+    for mountpoint in reversed(mounts.of_installation(installation.directory, installation.nameserver)):
         if str(mountpoint) not in installation.mounts:
             unmount(mountpoint, force or mounts.stopped_process(mountpoint) is not None)
             echo(f"unmounted {mountpoint}")

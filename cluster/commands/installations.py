@@ -37,7 +37,7 @@ def list_installations(context: click.Context, as_json: bool) -> None:
                          "mounts": []})
             continue
         running = len(processes.running())
-        places = mounts.of_nameserver(installation.nameserver) if running else []
+        places = mounts.of_installation(installation.directory, installation.nameserver) if running else []
         rows.append({**asdict(installation), "running": running, "processes": len(processes.records),
                      "damaged": False, "default": default is not None and installation.directory == default.directory,
                      "mounts": list(dict.fromkeys(map(str, places)))})

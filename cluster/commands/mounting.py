@@ -65,11 +65,11 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
 def umount(mountpoint: Path, force: bool) -> None:
     """Unmount the filesystem."""
     place = mounts.locate(mountpoint)
-    there = mounts.mounted(place)
+    there = mounts.mounted_here(place)
     if there is None:
         raise InvalidSetting(f"{place} is not a mount point")
-    if not there.filesystem.startswith("fuse"):
-        raise InvalidSetting(f"{place} is a mount of {there.source} ({there.filesystem}), not of Speedwell")
+    if not there.filesystem_type.startswith("fuse"):
+        raise InvalidSetting(f"{place} is a mount of {there.source} ({there.filesystem_type}), not of Speedwell")
     mounts.unmount(place, lazy=force)
     machine_mounts.enter()
     unmount(place, force)
@@ -95,6 +95,6 @@ def _name(mountpoint: Path) -> str:
 
 
 def _clear_dead(mountpoint: Path) -> None:
-    there = mounts.mounted(mountpoint)
-    if there is not None and there.filesystem.startswith("fuse") and mounts.is_dead(mountpoint):
+    there = mounts.mounted_here(mountpoint)
+    if there is not None and there.filesystem_type.startswith("fuse") and mounts.is_dead(mountpoint):
         mounts.unmount(mountpoint, lazy=True)

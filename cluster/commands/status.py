@@ -104,7 +104,7 @@ def _add_processes(state: Status, installation: current.Current) -> None:
                        for name, each in restarts.items() if name not in names]
     if supervised is None and any(process["alive"] for process in state.processes):
         state.problems.append(f"no supervisor runs that starts again what ends; {installation.up_again} starts one")
-    made_later = map(str, mounts.of_nameserver(installation.nameserver))
+    made_later = map(str, mounts.of_installation(installation.directory, installation.nameserver))
     for mountpoint in dict.fromkeys([*installation.mounts, *made_later]):
         condition = mounts.condition(Path(mountpoint))
         state.mounts[mountpoint] = condition is mounts.Condition.MOUNTED

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "host_agent": {"coflow", "fs"},
     "topo": {"controller.validation"},
     "sim": {"controller.own_policies", "controller.policy", "topo"},
-    "cluster": {"coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
+    "cluster": {"coflow", "fs", "fuse_mount", "sim", "topo", "controller.own_policies", "controller.policy",
                 "controller.policy_options", "controller.settings", "controller.switches", "controller.validation",
                 "controller.queues"},
 }

@@ -22,7 +22,7 @@ def place(tmp_path):
     speedwell.ok("up", "--local", directory, "--mount", mountpoint)
     yield speedwell, directory, mountpoint
     speedwell.ok("down", "--local", directory, "--force")
-    assert mounts.mounted(mountpoint) is None
+    assert mounts.mounted_here(mountpoint) is None
 
 
 def test_files_pass_between_the_mount_and_the_commands(place, tmp_path):
@@ -42,7 +42,7 @@ def test_down_unmounts_and_stops_and_up_brings_the_files_back(place):
     records = Processes(directory).running()
     assert len(records) == 6
     speedwell.ok("down")
-    assert mounts.mounted(mountpoint) is None
+    assert mounts.mounted_here(mountpoint) is None
     assert list(mountpoint.iterdir()) == []
     assert [record for record in records if is_running(record)] == []
     speedwell.ok("up", "--local", directory)
@@ -59,7 +59,7 @@ def test_a_busy_mount_is_not_torn_away_and_its_user_is_named(place):
         (mountpoint / "file").write_bytes(b"still works")
         speedwell.ok("down", "--force")
         sleeper.kill()
-    assert mounts.mounted(mountpoint) is None
+    assert mounts.mounted_here(mountpoint) is None
     assert Processes(directory).running() == []
 
 
@@ -78,9 +78,9 @@ def test_what_somebody_unmounts_stays_unmounted_until_up(place):
     wait_until(lambda: "mount" not in pids(directory), 10, "the mount does not end")
     kill(directory, "d0")
     wait_until(lambda: "d0" in pids(directory), 20, "the supervisor starts nothing")
-    assert mounts.mounted(mountpoint) is None
+    assert mounts.mounted_here(mountpoint) is None
     speedwell.ok("up", "--local", directory)
-    assert mounts.mounted(mountpoint) is not None
+    assert mounts.mounted_here(mountpoint) is not None
 
 
 def test_a_killed_mount_is_named_by_status_and_mounted_again_by_up(place):
@@ -99,7 +99,7 @@ def test_down_clears_away_a_mount_whose_process_was_killed(place):
     speedwell, directory, mountpoint = place
     kill(directory, "supervisor", "mount")
     speedwell.ok("down")
-    assert mounts.mounted(mountpoint) is None
+    assert mounts.mounted_here(mountpoint) is None
 
 
 def test_the_mount_works_on_after_the_nameserver_was_killed(place):
@@ -124,6 +124,24 @@ def test_another_mount_point_for_a_running_installation_is_refused(place, tmp_pa
     assert f"runs with --mount {mountpoint}" in error_line(refused)
 
 
+def test_what_mount_8_has_mounted_belongs_to_the_installation_that_its_source_names(place, tmp_path):
+    speedwell, directory, mountpoint = place
+    (mountpoint / "projects").mkdir()
+    (mountpoint / "projects" / "file").write_bytes(b"seen by both")
+    second = tmp_path / "second"
+    second.mkdir()
+    subprocess.run([SCRIPTS / "mount.speedwell", f"{directory}:/projects", second, "-o", "rw,ro,nofail"], check=True,
+                   timeout=60, env={**os.environ, "SPEEDWELL_STATE_DIRECTORY": str(tmp_path / "state")})
+    assert (second / "file").read_bytes() == b"seen by both"
+    assert f"{second}" in speedwell.ok("status")
+    with subprocess.Popen(["sleep", "600"], cwd=second) as sleeper:
+        assert f"is in use by sleep (pid {sleeper.pid})".encode() in speedwell.run("down").stderr
+        sleeper.kill()
+    speedwell.ok("down")
+    assert mounts.mounted_here(second) is None
+    speedwell.ok("up", "--local", directory)
+
+
 def test_mount_and_umount_add_a_second_mount(place, tmp_path):
     speedwell, _, mountpoint = place
     second = tmp_path / "second"
@@ -134,7 +152,7 @@ def test_mount_and_umount_add_a_second_mount(place, tmp_path):
     assert (second / "file").read_bytes() == b"seen by both"
     assert "is already a mount point" in error_line(speedwell.run("mount", second))
     speedwell.ok("umount", second)
-    assert mounts.mounted(second) is None
+    assert mounts.mounted_here(second) is None
     assert Processes(tmp_path / "state" / "mounts").running() == []
     assert "is not a mount point" in error_line(speedwell.run("umount", second))
     assert "not of Speedwell" in error_line(speedwell.run("umount", "/proc"))
@@ -201,4 +219,4 @@ def test_a_mount_whose_servers_are_gone_for_good_says_so_and_can_be_taken_away(p
         done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
         assert done.returncode != 0 and "Input/output error" in done.stderr, command
     speedwell.ok("umount", beside)
-    assert mounts.mounted(beside) is None
+    assert mounts.mounted_here(beside) is None

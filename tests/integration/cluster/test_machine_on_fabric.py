@@ -54,7 +54,7 @@ def test_files_are_put_read_checked_and_mounted_from_the_machine_itself(cluster,
         assert speedwell.ok("cat", "/made here", *here, binary=True) == b"on the mount"
     finally:
         speedwell.ok("umount", place)
-    assert mounts.mounted(place) is None
+    assert mounts.mounted_here(place) is None
     inside = speedwell.ok("enter", "p1r0h0", "speedwell", "cat", "/made here", *here, binary=True)
     assert inside == b"on the mount"
 
@@ -86,7 +86,7 @@ def test_what_a_shell_on_a_host_mounts_is_mounted_on_the_machine(cluster, tmp_pa
         assert (place / "file").read_bytes() == b"mine\n"
     finally:
         speedwell.ok("enter", "p0r0h0", "sh", "-c", f"cat {place}/file && speedwell umount {place} && ls -A {place}")
-    assert mounts.mounted(place) is None and not list(place.iterdir())
+    assert mounts.mounted_here(place) is None and not list(place.iterdir())
 
 
 def test_flows_are_told_by_owner(cluster, tmp_path):

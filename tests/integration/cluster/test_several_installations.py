@@ -72,8 +72,8 @@ def test_down_unmounts_what_was_mounted_by_hand_of_its_own_alone(two, tmp_path):
     assert str(ours) in speedwell.ok("status", "--installation", first)
     assert listed(speedwell)[str(first)]["mounts"] == [str(ours)]
     speedwell.ok("down", "--installation", first)
-    assert mounts.mounted(ours) is None
-    assert mounts.mounted(others) is not None
+    assert mounts.mounted_here(ours) is None
+    assert mounts.mounted_here(others) is not None
     (others / "x").write_text("still served")
 
 
@@ -88,7 +88,7 @@ def test_a_mount_made_by_hand_that_is_in_use_stops_nothing(two, tmp_path):
         assert f"(pid {os.getpid()})" in error_line(refused)
         assert listed(speedwell)[str(first)]["running"] == 3
     wait_until(lambda: speedwell.run("down", "--installation", first).returncode == 0, 15, "it stays in use")
-    assert mounts.mounted(place) is None
+    assert mounts.mounted_here(place) is None
 
 
 @pytest.mark.parametrize("spelled", ["localhost:{port}", "127.0.0.1:1,127.0.0.1:{port}"])
@@ -100,7 +100,7 @@ def test_a_mount_belongs_to_its_installation_however_the_nameserver_was_named(tw
     assert f"mount {place}: mounted" in speedwell.ok("status", "--installation", first)
     assert listed(speedwell)[str(first)]["mounts"] == [str(place)]
     speedwell.ok("down", "--installation", first)
-    assert mounts.mounted(place) is None
+    assert mounts.mounted_here(place) is None
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def test_a_mount_whose_process_is_stopped_is_unmounted_by_force_only(two, tmp_pa
         assert f"{place} does not answer: its process (pid {record.pid}) is stopped" in error_line(refused)
         assert speedwell.run("mount", place, "--installation", first).returncode == 1
         speedwell.ok("umount", place, "--force")
-    assert mounts.mounted(place) is None and not is_running(record)
+    assert mounts.mounted_here(place) is None and not is_running(record)
 
 
 def test_an_installation_is_stopped_whose_mounts_processes_are_stopped(two, tmp_path):
@@ -151,7 +151,7 @@ def test_an_installation_is_stopped_whose_mounts_processes_are_stopped(two, tmp_
     processes = Processes(first)
     with stopped(other.pid), stopped(processes.find("mount").pid):
         speedwell.ok("down", "--installation", first)
-    assert mounts.mounted(place) is None and mounts.mounted(own) is None
+    assert mounts.mounted_here(place) is None and mounts.mounted_here(own) is None
     assert not processes.running()
 
 
@@ -164,7 +164,7 @@ def test_a_mount_of_an_installation_stays_unmounted_that_was_stopped_and_forced_
         speedwell.ok("umount", own, "--force")
     kill(first, "d0")
     wait_until(lambda: Processes(first).find("d0"), 30, "the supervisor starts nothing again")
-    assert mounts.mounted(own) is None and not Processes(first).find("mount")
+    assert mounts.mounted_here(own) is None and not Processes(first).find("mount")
 
 
 def test_a_mount_is_taken_away_when_the_nameserver_has_to_take_another_address(two, tmp_path):
@@ -179,6 +179,6 @@ def test_a_mount_is_taken_away_when_the_nameserver_has_to_take_another_address(t
         other.listen()
         started = speedwell.run("up", "--local", first)
     assert started.returncode == 0 and f"unmounting {place}, as the nameserver" in started.stderr.decode()
-    assert mounts.mounted(place) is None
+    assert mounts.mounted_here(place) is None
     speedwell.ok("mount", place, "--installation", first)
     assert list(place.iterdir()) == []

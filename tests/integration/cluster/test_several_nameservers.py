@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Speedwell,
         yield speedwell, directory, mountpoint
         records = Processes(directory).running()
         speedwell.ok("down", "--local", directory, "--force")
-        assert mounts.mounted(mountpoint) is None
+        assert mounts.mounted_here(mountpoint) is None
         assert [record for record in records if is_running(record)] == []
 
 

@@ -94,7 +94,7 @@ def test_a_mount_that_could_serve_no_byte_is_refused(cluster: LocalCluster, stra
                              capture_output=True, timeout=60, check=False)
     assert refused.returncode == 1
     assert b"is not the dataserver d0" in refused.stderr
-    assert mounts.mounted(place) is None
+    assert mounts.mounted_here(place) is None
 
 
 def test_what_a_stranger_hides_is_not_called_missing_and_not_repaired(cluster: LocalCluster,

@@ -11,14 +11,18 @@ from cluster.errors import InvalidSetting
 
 
 def test_the_kernels_own_mounts_are_found_and_other_directories_are_none(tmp_path):
-    found = mounts.mounted(Path("/proc"))
+    found = mounts.mounted_here(Path("/proc"))
     assert found is not None
-    assert found.filesystem == "proc"
-    assert mounts.mounted(tmp_path) is None
+    assert found.filesystem_type == "proc"
+    assert mounts.mounted_here(tmp_path) is None
 
 
-def test_octal_escapes_in_the_mount_table_are_undone():
-    assert mounts._unescape(r"/mnt/a\040b\134c") == "/mnt/a b\\c"
+@pytest.mark.parametrize(("source", "place", "below"), [
+    ("speedwell@h:7400", "h:7400", "/"), ("h:1,i:2:/a/b", "h:1,i:2", "/a/b"),
+    ("[::1]:7400:/a:/b", "[::1]:7400", "/a:/b"),
+    ("/srv/speedwell", "/srv/speedwell", "/"), ("/srv/speedwell:/a b", "/srv/speedwell", "/a b")])
+def test_a_source_names_an_installation_and_a_directory_in_it(source, place, below):
+    assert mounts.source_of(source) == (place, below)
 
 
 def test_a_mount_point_is_located_through_links_of_its_parents(tmp_path):
