@@ -206,8 +206,6 @@ class Session:
             "fuse_reply_readlink": (c_char_p,), "fuse_reply_open": (information,), "fuse_reply_write": (c_size_t,),
             "fuse_reply_buf": (c_void_p, c_size_t), "fuse_reply_statfs": (POINTER(self._statvfs_type),),
             "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
-            "fuse_add_direntry": (c_void_p, c_size_t, c_char_p, status, c_int64),
-            "fuse_add_direntry_plus": (c_void_p, c_size_t, c_char_p, entry, c_int64),
             "fuse_req_ctx": (), "fuse_req_interrupted": (), "fuse_session_exited": (),
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
             "fuse_session_exit": (), "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (),
@@ -224,8 +222,6 @@ class Session:
         for name, types in functions_of_libfuse.items():
             for functions in (self._libfuse, self._briefly):
                 getattr(functions, name).argtypes = [c_void_p, *types]
-        for name in ("fuse_add_direntry", "fuse_add_direntry_plus"):
-            getattr(self._briefly, name).restype = c_size_t
         self._briefly.fuse_req_ctx.restype = POINTER(Context)
         self._libfuse.fuse_session_new.restype = c_void_p
 

@@ -2,10 +2,11 @@
 
 import errno
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fs import paths
+from fs.client.metadata import LIST_PAGE
 from fs.errors import NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry
@@ -15,6 +16,7 @@ from fuse_mount.sharing import Sharing
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
 FRAGMENT_BYTES = 4096
 MOST_AT_ONCE = 4096 # entries of a directory that one answer looks at
+FIRST_PAGE = 256    # what the kernel asks for first, with attributes, is about that much
 FETCHED_AHEAD = 2   # as many as do not come from the nameserver: `.` and `..`
 NAME_MAX_BYTES = 255
 # 64 bits of nanoseconds: 1677 to 2262. What is beyond becomes the first or the last, as on other filesystems.
@@ -111,7 +113,7 @@ class NameOperations(Sharing):
         self._listings[number] = Listing()
         return number
 
-    def entries(self, inode: int, number: int, offset: int) -> list[DirectoryEntry]:
+    def entries(self, inode: int, number: int, offset: int, *, names_only: bool = False) -> list[DirectoryEntry]:
         """The entries of an open directory from the one on with number `offset`; the first two are `.` and `..`."""
         if not offset:
             own = Attributes(inode=inode, type=pb.DIRECTORY)
@@ -119,16 +121,19 @@ class NameOperations(Sharing):
         listing = self._listings[number]
         if offset + FETCHED_AHEAD >= len(listing.entries) and listing.has_more:
             last = listing.entries[-1].name if len(listing.entries) > FETCHED_AHEAD else b""
-            reply = self._metadata.list_page(paths.of_inode(inode), last)
+            reply = self._metadata.list_page(paths.of_inode(inode), last, LIST_PAGE if last else FIRST_PAGE,
+                                             names_only=names_only)
             listing.entries.extend(reply.entries)
             listing.has_more = reply.more
         return listing.entries[offset:offset + MOST_AT_ONCE]
 
-    def looked_up(self, directory: int, name: bytes) -> Status | None:
-        """Like `lookup` of an entry that was just listed, if that is to be had without asking."""
-        path = _place(directory, name)
-        attributes = self._metadata.known(path)
-        return None if attributes is None else self._found(path, attributes)
+    def looked_up(self, directory: int, names: Sequence[bytes]) -> list[Status | None]:
+        """Like `lookup` of each of the entries that were just listed, where that is to be had without asking."""
+        path = paths.of_inode(directory)
+        known = self._metadata.known_entries(path, names)
+        self._nodes.found_all((attributes[0].inode, paths.join(path, name))
+                              for name, attributes in zip(names, known, strict=True) if attributes is not None)
+        return [None if each is None else self._status_for(*each) for each in known]
 
     def releasedir(self, number: int) -> None:
         self._listings.pop(number, None)

@@ -33,10 +33,17 @@ class Nodes:
 
     def found(self, inode: int, place: bytes) -> None:
         """The kernel is about to be told what has the name `place`."""
+        self.found_all([(inode, place)])
+
+    def found_all(self, found: Iterable[tuple[int, bytes]]) -> None:
+        """The same for many names."""
         with self._lock:
-            node = self._nodes.setdefault(inode, Node())
-            node.lookups += 1
-            node.place = place
+            for inode, place in found:
+                node = self._nodes.get(inode)
+                if node is None:
+                    node = self._nodes[inode] = Node()
+                node.lookups += 1
+                node.place = place
 
     def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
         """The kernel gives back so many look-ups of each inode."""

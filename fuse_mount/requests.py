@@ -2,10 +2,12 @@
 
 import ctypes
 import errno
-from collections.abc import Callable
+import struct
+from collections.abc import Iterable
 from ctypes import byref
 from typing import Any
 
+from fs.proto.speedwell_pb2 import DirectoryEntry
 from fuse_mount.libfuse import Session
 from fuse_mount.name_operations import PREFERRED_IO_BYTES, TYPE_BITS
 from fuse_mount.shared import Status
@@ -13,6 +15,14 @@ from fuse_mount.shared import Status
 # fuse_lowlevel.h, FUSE_SET_ATTR_...
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (
     1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8)
+
+
+# linux/fuse.h: struct fuse_dirent without its name, and struct fuse_entry_out
+DIRENT = struct.Struct("=QQII")
+ENTRY = struct.Struct("=QQQQIIQQQqqqIIIIIIIIII")
+NO_ENTRY = bytes(ENTRY.size)
+ALIGNMENT = 8
+NS = 10**9
 
 
 class Requests(Session):
@@ -70,7 +80,7 @@ class Requests(Session):
             if fields & bit_now:
                 changes[f"{key}_now"] = True
             elif fields & bit:
-                changes[f"{key}_ns"] = time.tv_sec * 10**9 + time.tv_nsec
+                changes[f"{key}_ns"] = time.tv_sec * NS + time.tv_nsec
         self._attributes(request, self._operations.setattr(
             inode, info.contents.fh if info else None, status.st_size if fields & SET_SIZE else None, changes))
 
@@ -101,52 +111,25 @@ class Requests(Session):
             self._operations.releasedir(number)
 
     def _readdir(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        status = self._here.thread.status
-
-        def add(address: int, left: int, entry: Any, following: int) -> int:
-            status.st_ino, status.st_mode = entry.attributes.inode, TYPE_BITS[entry.attributes.type]
-            return int(self._briefly.fuse_add_direntry(request, address, left, entry.name, byref(status),
-                                                       following))
-
-        self._list(request, inode, size, offset, info, add)
+        entries = self._operations.entries(inode, info.contents.fh, offset, names_only=True)
+        self._reply(request, (_dirent(entry, following) for following, entry in
+                              enumerate(_fitting(entries, size, DIRENT.size), start=offset + 1)))
 
     def _readdirplus(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        told: list[int] = []
+        entries = _fitting(self._operations.entries(inode, info.contents.fh, offset), size,
+                           ENTRY.size + DIRENT.size)
+        itself = sum(entry.name in (b".", b"..") for entry in entries[:2])
+        known = [None] * itself + self._operations.looked_up(inode, [entry.name for entry in entries[itself:]])
+        # Of what is not known the kernel gets no inode, and asks if it needs one.
+        if self._reply(request, ((_entry(status) if status else NO_ENTRY) + _dirent(entry, following)
+                                 for following, (entry, status) in enumerate(zip(entries, known, strict=True),
+                                                                             start=offset + 1))):
+            self._operations.forget([(status.attributes.inode, 1) for status in known if status])
 
-        def add(address: int, left: int, entry: Any, following: int) -> int:
-            parameters = self._here.thread.entry
-            status = None if entry.name in (b".", b"..") else self._operations.looked_up(inode, entry.name)
-            if status is None:  # the kernel will ask if it needs to
-                parameters.ino, parameters.entry_timeout, parameters.attr_timeout = 0, 0, 0
-                parameters.attr.st_ino = entry.attributes.inode
-                parameters.attr.st_mode = TYPE_BITS[entry.attributes.type]
-            else:
-                self._fill_entry(parameters, status)
-            used = int(self._briefly.fuse_add_direntry_plus(request, address, left, entry.name, byref(parameters),
-                                                            following))
-            if status is not None:
-                if used > left:
-                    self._operations.forget([(status.attributes.inode, 1)])
-                else:
-                    told.append(status.attributes.inode)
-            return used
-
-        if self._list(request, inode, size, offset, info, add):
-            self._operations.forget([(each, 1) for each in told])
-
-    def _list(self, request: int, inode: int, size: int, offset: int, info: Any,
-              add: Callable[[int, int, Any, int], int]) -> int:
-        """Answer with as many entries as `size` bytes take. Not 0 if nobody gets the answer."""
-        entries = self._operations.entries(inode, info.contents.fh, offset)
-        here = self._here.thread
-        here.memory(size)
-        address, filled = here.address, 0
-        for following, entry in enumerate(entries, start=offset + 1):
-            used = add(address + filled, size - filled, entry, following)
-            if used > size - filled:
-                break
-            filled += used
-        return int(self._libfuse.fuse_reply_buf(request, address, filled))
+    def _reply(self, request: int, parts: Iterable[bytes]) -> int:
+        """Not 0 if nobody gets the answer."""
+        answer = b"".join(parts)
+        return int(self._libfuse.fuse_reply_buf(request, answer, len(answer)))
 
     def _releasedir(self, request: int, _: int, info: Any) -> None:
         self._done(request, self._operations.releasedir(info.contents.fh))
@@ -240,15 +223,47 @@ class Requests(Session):
         fill_status(entry.attr, status)
 
 
+def _fitting(entries: list[DirectoryEntry], size: int, each_bytes: int) -> list[DirectoryEntry]:
+    """As many of the entries as `size` bytes have room for."""
+    for number, entry in enumerate(entries):
+        size -= each_bytes + len(entry.name) + -len(entry.name) % ALIGNMENT
+        if size < 0:
+            return entries[:number]
+    return entries
+
+
+def _dirent(entry: DirectoryEntry, following: int) -> bytes:
+    name = entry.name
+    return DIRENT.pack(entry.attributes.inode, following, len(name), TYPE_BITS[entry.attributes.type] >> 12
+                       ) + name + bytes(-len(name) % ALIGNMENT)
+
+
+def _blocks(status: Status) -> int:
+    """Programs take 0 blocks for a file without data; what is written in mappings is not known here yet."""
+    return max((status.size_bytes - status.hole_bytes + 511) // 512, min(8, status.size_bytes))
+
+
+def _entry(status: Status) -> bytes:
+    attributes, size_bytes, _, mtime_ns, ctime_ns, seconds = status
+    inode, whole_seconds = attributes.inode, int(seconds)
+    rest_ns = int((seconds - whole_seconds) * 1e9)
+    atime, atime_ns = divmod(attributes.atime_ns, NS)
+    mtime, mtime_ns = divmod(mtime_ns, NS)
+    ctime, ctime_ns = divmod(ctime_ns, NS)
+    return ENTRY.pack(
+        inode, 0, whole_seconds, whole_seconds, rest_ns, rest_ns, inode, size_bytes, _blocks(status), atime,
+        mtime, ctime, atime_ns, mtime_ns, ctime_ns, attributes.mode | TYPE_BITS[attributes.type],
+        attributes.link_count, attributes.uid, attributes.gid, attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)
+
+
 def fill_status(fields: Any, status: Status) -> None:
     """Fill in a `struct stat`."""
-    attributes, size_bytes, hole_bytes, mtime_ns, ctime_ns, _ = status
+    attributes, size_bytes, _, mtime_ns, ctime_ns, _ = status
     fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
     fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
     fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
     fields.st_size, fields.st_blksize = size_bytes, PREFERRED_IO_BYTES
-    # Programs take a file of 0 blocks for one that has no data; what is written in mappings is not known here yet.
-    fields.st_blocks = max((size_bytes - hole_bytes + 511) // 512, min(8, size_bytes))
+    fields.st_blocks = _blocks(status)
     for time, ns in ((fields.st_atimespec, attributes.atime_ns), (fields.st_mtimespec, mtime_ns),
                      (fields.st_ctimespec, ctime_ns)):
-        time.tv_sec, time.tv_nsec = divmod(ns, 10**9)
+        time.tv_sec, time.tv_nsec = divmod(ns, NS)

@@ -92,6 +92,10 @@ class SharedState:
 
     def _status(self, attributes: Attributes, path: bytes) -> Status:
         """What the kernel is told about what `path` leads to."""
+        return self._status_for(attributes, self._metadata.seconds_left(path))
+
+    def _status_for(self, attributes: Attributes, seconds: float) -> Status:
+        """The same of what may be told for so many seconds."""
         size, mtime_ns, ctime_ns = attributes.size, attributes.mtime_ns, attributes.ctime_ns
         hole_bytes = attributes.hole_bytes
         file = self._files.by_inode(attributes.inode) if self._files else None
@@ -103,7 +107,6 @@ class SharedState:
         self._nodes.get(attributes.inode).told = size, mtime_ns, ctime_ns
         if file is not None and file.dirty:  # a write changes the times at once, not when it is published
             mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
-        seconds = self._metadata.seconds_left(path)
         if self._locks.used or attributes.inode == self._root:
             seconds = min(seconds, ONE_CALL_SECONDS)
         return Status(attributes, size, hole_bytes, mtime_ns, ctime_ns, seconds)

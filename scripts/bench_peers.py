@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -177,7 +177,8 @@ def _can_write(mountpoint: Path) -> bool:
 
 
 @contextmanager
-def _mounted(mountpoint: Path, command: list[str | Path], until: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def _mounted(mountpoint: Path, command: Sequence[str | Path], until: Callable[[], bool] = lambda: True
+             ) -> Iterator[None]:
     with running(command):
         try:
             if not wait_for(lambda: mountpoint.is_mount() and until(), START_SECONDS):
@@ -265,7 +266,7 @@ def _end_bricks(state: Path) -> None:
 
 
 @contextmanager
-def running(command: list[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that lives as long as the `with`. Raises BenchError if there is no such program."""
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

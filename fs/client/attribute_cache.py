@@ -52,6 +52,17 @@ class AttributeCache:
             found = self._find(path)
             return 0.0 if found is None else max(0.0, found[1] - now_seconds)
 
+    def entries(self, directory: bytes, names: Iterable[bytes],
+                now_seconds: float) -> list[tuple[Attributes, float] | None]:
+        """What is cached about names in a directory, each with the seconds for which it may still be told."""
+        found: list[tuple[Attributes, float] | None] = []
+        with self._lock:
+            for name in names:
+                known = self._find(paths.join(directory, name))
+                left = 0.0 if known is None else known[1] - now_seconds
+                found.append((known[0], left) if known is not None and left > 0 else None)
+        return found
+
     def moment(self) -> int:
         """To be taken before asking the nameserver."""
         return self._change
@@ -67,6 +78,7 @@ class AttributeCache:
             for path, attributes in entries:
                 if self._last_change(attributes.inode) <= moment:
                     self._put(path, attributes, expires)
+            self._make_room()
 
     def changed(self, path: bytes, attributes: Attributes | None, now_seconds: float) -> None:
         """This client changed `path`; `attributes` are those after the change, None if it is gone or they
@@ -77,12 +89,14 @@ class AttributeCache:
             if attributes is not None:
                 self._note_change(attributes.inode)
                 self._put(path, attributes, now_seconds + self._seconds)
+                self._make_room()
 
     def changed_inode(self, attributes: Attributes, now_seconds: float) -> None:
         """This client changed a file it knows by inode."""
         with self._lock:
             self._note_change(attributes.inode)
             self._put(paths.of_inode(attributes.inode), attributes, now_seconds + self._seconds)
+            self._make_room()
 
     def changed_tree(self, path: bytes) -> None:
         """This client moved, removed or replaced `path`: all below it is unknown."""
@@ -132,6 +146,8 @@ class AttributeCache:
         if known is None or known[1] <= expires:
             self._inodes[inode] = attributes, expires
             self._inodes.move_to_end(inode)
+
+    def _make_room(self) -> None:
         for kept in (self._names, self._inodes):
             while len(kept) > self._capacity:
                 kept.popitem(last=False)

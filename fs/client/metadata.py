@@ -2,22 +2,22 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
+from fs.client.look_ahead import LookAhead
 from fs.client.nameservers import Nameservers
 from fs.client.operator_requests import OperatorRequests
 from fs.client.posix_metadata import PosixMetadata, message
-from fs.client.stat_ahead import StatAhead
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
-_LIST_PAGE = 1000
+LIST_PAGE = 1000
 
 
 class Requester:
@@ -51,7 +51,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
-        self._stat_ahead = StatAhead()
+        self._look_ahead = LookAhead()
         self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
         self._requesters: list[Requester] = []
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host)
@@ -67,7 +67,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
             if cached is not None:
-                self._stat_ahead.hits += 1
+                self._look_ahead.hits += 1
                 return cached
         directory = path if paths.is_inode(path) else paths.parent(path)
         moment, now = self._cache.moment(), time.monotonic()
@@ -79,12 +79,19 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         if self._caching:
             self._cache.fill(directory, moment, [(path, attributes)], now)
             if not fresh and path not in (paths.ROOT, directory):
-                self._look_ahead(directory, paths.name(path))
+                limit = self._look_ahead.missed(directory, paths.name(path))
+                if limit:
+                    with suppress(SpeedwellError):  # what was asked for is known already
+                        self.list_page(directory, paths.name(path), limit)
         return attributes
 
     def known(self, path: bytes) -> Attributes | None:
         """What may be answered about `path` without asking."""
         return self._cache.get(path, time.monotonic())
+
+    def known_entries(self, directory: bytes, names: Iterable[bytes]) -> list[tuple[Attributes, float] | None]:
+        """What may be answered about names in a directory without asking, each with for how many seconds."""
+        return self._cache.entries(directory, names, time.monotonic())
 
     def seconds_left(self, path: bytes) -> float:
         """For how long what was answered about `path` may be told to others."""
@@ -93,13 +100,6 @@ class MetadataClient(PosixMetadata, OperatorRequests):
     def forget_all(self) -> None:
         """Ask the nameserver again about everything: others may have changed it."""
         self._cache.clear()
-
-    def _look_ahead(self, directory: bytes, name: bytes) -> None:
-        page = self._stat_ahead.missed(directory, name)
-        if page is not None:
-            with suppress(SpeedwellError):  # what was asked for is known already
-                reply = self.list_page(directory, page.after, page.limit)
-                self._stat_ahead.listed(directory, len(reply.entries))
 
     def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
         """Attributes of an open file, never from the cache; `to_append` with a primary that can order
@@ -121,14 +121,18 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             more = reply.more
         return entries
 
-    def list_page(self, path: bytes, after: bytes = b"", limit: int = _LIST_PAGE) -> pb.ListReply:
-        """Up to `limit` entries with names after `after`, and whether there are more. Raises as `list`."""
+    def list_page(self, path: bytes, after: bytes = b"", limit: int = LIST_PAGE, *,
+                  names_only: bool = False) -> pb.ListReply:
+        """Up to `limit` entries with names after `after`, and whether there are more; with `names_only` the
+        attributes have nothing but inode and type. Raises as `list`."""
         above = path if paths.is_inode(path) else paths.parent(path)
         moment, now = self._cache.moment(), time.monotonic()
-        reply: pb.ListReply = self._call("List", pb.ListRequest(path=path, after=after, limit=limit))
+        reply: pb.ListReply = self._call("List", pb.ListRequest(path=path, after=after, limit=limit,
+                                                               names_only=names_only))
         if self._caching:
-            self._cache.fill(path, moment, ((paths.join(path, entry.name), entry.attributes)
-                                            for entry in reply.entries), now)
+            if not names_only:
+                self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
+                                                for entry in reply.entries], now)
             self._cache.fill(above, moment, [(path, reply.directory)], now)
         return reply
 

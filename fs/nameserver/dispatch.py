@@ -82,7 +82,7 @@ class Requests:
 
 
 def _methods(service: NameserverService) -> Methods:
-    methods: dict[str, tuple[type[Message], Callable[[Any], Message]]] = {
+    methods: dict[str, tuple[type[Message], Callable[[Any], Message | bytes]]] = {
         "Lookup": (pb.LookupRequest, service.lookup),
         "List": (pb.ListRequest, service.list),
         "MakeDirectory": (pb.MakeDirectoryRequest, service.make_directory),
@@ -140,7 +140,7 @@ def _advised(service: NameserverService, name: str, ask: Callable[[Any], Sequenc
     return answer
 
 
-def _door(service: NameserverService, name: str, method: Callable[[Any], Message]
+def _door(service: NameserverService, name: str, method: Callable[[Any], Any]
           ) -> Callable[[Any], Message | bytes]:
     if name in CHANGES:
         return _newest_only(service, _once(service, method))

@@ -53,19 +53,19 @@ class Namespace(Renaming, ExtendedAttributes):
                 found.append((number, content))
         return found, None
 
-    def list(self, path: bytes, after: bytes, limit: int) -> tuple[Inode, list[tuple[bytes, Inode]], bool]:
-        """The directory, up to `limit` of its entries with names after `after`, in the order of their bytes,
-        and whether there are more. Raises NoSuchFile, NotADirectory."""
+    def names(self, path: bytes, after: bytes, limit: int) -> tuple[Inode, list[tuple[bytes, int, int]], bool]:
+        """The directory, up to `limit` of its entries with names after `after`, in the order of their bytes, each
+        with the kind and number of its inode, and whether there are more. Raises NoSuchFile, NotADirectory."""
         directory = self.lookup(path)
         if not directory.is_directory:
             raise NotADirectory(f"{paths.display(path)} is not a directory")
         prefix = records.dentry_key(directory.number, b"")
         start = prefix + after + b"\0" if after else prefix
-        entries: list[tuple[bytes, Inode]] = []
+        entries: list[tuple[bytes, int, int]] = []
         for key, value in self._store.iterate(start, end_of_prefix(prefix)):
             if len(entries) == limit:
                 return directory, entries, True
-            entries.append((records.dentry_name(key), self._inode(records.decode_dentry(value)[1])))
+            entries.append((records.dentry_name(key), *records.decode_dentry(value)))
         return directory, entries, False
 
     # -------------------------------------------------------------- making

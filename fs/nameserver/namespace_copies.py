@@ -117,7 +117,7 @@ class NamespaceCopies:
             size += record.ByteSize()
             if size >= requests.LIST_BYTES // 2:
                 break
-        fitting, more = requests.page(records)
+        fitting, more = requests.page(records, lambda record: record.ByteSize())
         dump.waiting = records[len(fitting):]
         return pb.DumpReply(records=fitting, last=not more and size < requests.LIST_BYTES // 2,
                             namespace=identity_of(self._store), next_inode=dump.next_inode)

@@ -85,10 +85,10 @@ class PlacementQuestions:
             if now - sampled_at < SAMPLED_SECONDS:
                 return size_bytes
             try:
-                inode, entries, _ = self._namespace.list(directory, b"", SAMPLED_ENTRIES)
+                inode, names, _ = self._namespace.names(directory, b"", SAMPLED_ENTRIES)
             except SpeedwellError:
                 return 0
-            size_bytes = _said(inode) or _mean(entries)
+            size_bytes = _said(inode) or _mean([self._namespace.inode(number) for _, _, number in names])
             self._expected[directory] = now, size_bytes
             self._expected.move_to_end(directory)
             while len(self._expected) > MAX_DIRECTORIES:
@@ -101,7 +101,7 @@ def _said(directory: Inode) -> int:
     return min(int(value), MAX_FILE_BYTES) if value.isdigit() and len(value) < 20 else 0
 
 
-def _mean(entries: Sequence[tuple[bytes, Inode]]) -> int:
+def _mean(inodes: Sequence[Inode]) -> int:
     """Of the files that have any bytes: the others are about to be written."""
-    sizes = [size for _, inode in entries if inode.content is not None and (size := inode.content.size_bytes)]
+    sizes = [size for inode in inodes if inode.content is not None and (size := inode.content.size_bytes)]
     return sum(sizes) // len(sizes) if sizes else 0

@@ -2,10 +2,8 @@
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
-
-from google.protobuf.message import Message
 
 from fs import paths
 from fs.errors import InvalidArgument, NameTooLong
@@ -26,19 +24,19 @@ MAX_TARGET_BYTES = 4095   # with its NUL a symbolic link's target fits Linux's l
 MAX_ATTRIBUTE_NAME_BYTES = 255
 MAX_ATTRIBUTE_BYTES = 65536   # as on Linux
 
-M = TypeVar("M", bound=Message)
+P = TypeVar("P")
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def page(messages: Iterable[M]) -> tuple[list[M], bool]:
-    """As many of `messages` as one answer takes, one at least, and whether there are more of them."""
-    fitting: list[M] = []
+def page(parts: Iterable[P], size: Callable[[P], int]) -> tuple[list[P], bool]:
+    """As many of `parts`, of so many bytes each, as one answer takes, one at least, and whether there are more."""
+    fitting: list[P] = []
     left = LIST_BYTES
-    for message in messages:
-        left -= message.ByteSize()
+    for part in parts:
+        left -= size(part)
         if left < 0 and fitting:
             return fitting, True
-        fitting.append(message)
+        fitting.append(part)
     return fitting, False
 
 

@@ -17,6 +17,7 @@ from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
+from fs.nameserver.attributes import WireAttributes
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
@@ -72,7 +73,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._sessions = Sessions(settings.session_lease_seconds,
                                   self._namespace.holders() | set(self._locks.sessions()), clock_seconds(),
                                   self._locks.sessions())
-        self._recovery = Recovery(self._namespace, self._registry, self._replicas, generator,
+        self._wire = WireAttributes(self._registry, self._namespace.quotas.room, settings.least,
+                                    clock_seconds)
+        self._recovery = Recovery(self._namespace, self._registry, self._wire.replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
                                   orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
                                   advice=advice,
@@ -83,7 +86,6 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self.questions = PlacementQuestions(advice, self.guard, self._namespace, self._registry, settings,
                                             clock_seconds)
         self.copies = NamespaceCopies(self.guard, store, self._namespace, self._registry, self._recovery)
-        self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
 
     # -------------------------------------------------------------- names
 
@@ -98,14 +100,17 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 inode = self._with_primary(inode.number, inode.content)
             return pb.LookupReply(attributes=self._attributes(inode))
 
-    def list(self, request: pb.ListRequest) -> pb.ListReply:
+    def list(self, request: pb.ListRequest) -> bytes:
+        """A serialised ListReply."""
         after = requests.name(request.after, "after")
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self.guard:
-            directory, entries, more = self._namespace.list(request.path, after, limit)
-            fitting, cut = requests.page(pb.DirectoryEntry(name=name, attributes=self._attributes(inode))
-                                         for name, inode in entries)
-            return pb.ListReply(entries=fitting, more=more or cut, directory=self._attributes(directory))
+            directory, names, more = self._namespace.names(request.path, after, limit)
+            entries = (self._wire.brief_entries(names) if request.names_only else self._wire.entries(
+                (name, number, self._namespace.record(number)) for name, _, number in names))
+            fitting, cut = requests.page(entries, len)
+            rest = pb.ListReply(more=more or cut, directory=self._attributes(directory))
+        return b"".join((*fitting, rest.SerializeToString()))
 
     def create(self, request: pb.CreateRequest, advised: Sequence[int] = ()) -> pb.CreateReply:
         """A new file is placed as `advised`, if all of these dataservers can still take it."""
@@ -287,7 +292,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 lambda now: change(now, epoch=epoch, requester=requester, remove=remove, add=add,
                                    new_epoch=request.new_epoch, least=least))
             self._recovery.left(request.file_id, content, remove, self._clock_seconds())
-            return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._replicas(content.replicas))
+            return pb.ChangeReplicasReply(epoch=content.epoch, replicas=self._wire.replicas(content.replicas))
 
     # -------------------------------------------------------------- helpers
 
@@ -338,7 +343,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
-                reply.dataservers.add(server=self._replica(server, alive), disk=status.disk,
+                reply.dataservers.add(server=self._wire.replica(server, alive), disk=status.disk,
                                       capacity_bytes=status.capacity_bytes or 0,
                                       available_bytes=status.available_bytes or 0,
                                       last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
@@ -366,32 +371,4 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         return Content(uuid.uuid4().bytes, chunk_size_bytes, len(numbers), numbers)
 
     def _attributes(self, inode: Inode) -> pb.Attributes:
-        content = inode.content
-        if content is None:
-            return pb.Attributes(
-                inode=inode.number, type=inode.kind,  # type: ignore[arg-type]
-                mode=inode.mode, uid=inode.uid, gid=inode.gid,
-                atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
-                link_count=inode.link_count, target=inode.target, device=inode.device, size=len(inode.target),
-                has_extended_attributes=bool(inode.extended_attributes))
-        return pb.Attributes(
-            inode=inode.number, type=pb.REGULAR, mode=inode.mode, uid=inode.uid, gid=inode.gid,
-            atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
-            link_count=inode.link_count, size=content.size_bytes, hole_bytes=content.hole_bytes,
-            has_extended_attributes=bool(inode.extended_attributes),
-            file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
-            replicas=self._replicas(content.replicas), epoch=content.epoch,
-            min_replicas=self._settings.least(content.replication),
-            room=self._namespace.quotas.room(inode.quota) if inode.quota else None)
-
-    def _replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
-        return [self._replica(server, alive)
-                for server, alive in self._registry.with_state(numbers, self._clock_seconds())]
-
-    def _replica(self, server: Dataserver, alive: bool) -> pb.Replica:
-        message = self._replica_messages.get((server, alive))
-        if message is None:
-            message = pb.Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port,
-                                 rack=server.rack, pod=server.pod, alive=alive)
-            self._replica_messages[server, alive] = message
-        return message
+        return self._wire.of(inode)

@@ -39,10 +39,10 @@ class TrashRequests:
         with self.guard:
             found = self._namespace.trash_after(after_due_ns, request.after_inode, limit)
             off_ns = self._clock_ns() - self._age.now_ns()
-            entries, cut = requests.page(
+            entries, cut = requests.page((
                 pb.TrashEntry(due_ns=entry.due_ns, removed_ns=entry.removed_ns, path=entry.path,
                               kept_until_ns=max(0, entry.due_ns + off_ns),
-                              attributes=self._attributes(entry.inode)) for entry in found)
+                              attributes=self._attributes(entry.inode)) for entry in found), pb.TrashEntry.ByteSize)
             return pb.TrashReply(entries=entries, policies=self._namespace.trash_policies(),
                                  more=cut or len(found) == limit)
 

@@ -170,11 +170,15 @@ class Tree:
             raise NoSuchFile(f"{paths.display(place.path)} does not exist")
         return place.inode
 
-    def _inode(self, number: int) -> Inode:
+    def record(self, number: int) -> bytes:
+        """What the store has of an inode that there is."""
         value = self._store.get(records.inode_key(number))
         if value is None:
             raise StorageFailed(f"the record of inode {number} is missing")
-        return Inode.decode(number, value)
+        return value
+
+    def _inode(self, number: int) -> Inode:
+        return Inode.decode(number, self.record(number))
 
     def _inode_in(self, batch: Batch, number: int) -> Inode | None:
         """The inode as it will be after `batch`."""

@@ -2,7 +2,7 @@
 
 from fs import paths
 from fs.client.attribute_cache import MAX_CHANGED, AttributeCache
-from fs.client.stat_ahead import FIRST_PAGE, LARGEST_PAGE, MAX_DIRECTORIES, Page, StatAhead
+from fs.client.look_ahead import FIRST_PAGE, LARGEST_PAGE, PROVEN_SHARE, LookAhead
 from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 
 
@@ -112,55 +112,56 @@ def test_changes_in_many_directories_are_remembered_in_bounded_space() -> None:
     assert cache.get(b"/keep", 0) is not None
 
 
-# ------------------------------------------------------------------ stat-ahead
+# ------------------------------------------------------------------ look-ahead
 
 
-def walk(ahead: StatAhead, directory: bytes, names: list[bytes]) -> list[Page | None]:
+def walk(ahead: LookAhead, directory: bytes, names: list[bytes]) -> list[int]:
     return [ahead.missed(directory, name) for name in names]
 
 
 def test_the_third_look_up_in_a_directory_lists_on_from_there() -> None:
-    assert walk(StatAhead(), b"/d", [b"a", b"b", b"c"]) == [None, None, Page(b"c", FIRST_PAGE)]
+    assert walk(LookAhead(), b"/d", [b"a", b"b", b"c"]) == [0, 0, FIRST_PAGE]
 
 
 def test_look_ups_in_different_directories_are_no_walk() -> None:
-    ahead = StatAhead()
-    for number in range(50):
-        assert ahead.missed(b"/d%d" % number, b"a") is None
+    ahead = LookAhead()
+    assert not any(ahead.missed(b"/d%d" % number, b"a") for number in range(50))
 
 
-def test_a_walk_in_another_order_lists_from_the_beginning() -> None:
-    assert walk(StatAhead(), b"/d", [b"c", b"b", b"a"])[-1] == Page(b"", LARGEST_PAGE)
+def test_look_ups_in_another_order_are_no_walk() -> None:
+    assert not any(walk(LookAhead(), b"/d", [b"%03d" % number for number in range(100, 0, -1)]))
 
 
 def test_pages_grow_while_they_are_used() -> None:
-    ahead = StatAhead()
+    ahead = LookAhead()
     walk(ahead, b"/d", [b"a", b"b", b"c"])
     sizes = []
     for number in range(6):
-        ahead.listed(b"/d", FIRST_PAGE)
-        ahead.hits += FIRST_PAGE
-        page = ahead.missed(b"/d", b"d%d" % number)
-        assert page is not None
-        sizes.append(page.limit)
+        ahead.hits += LARGEST_PAGE // PROVEN_SHARE
+        sizes.append(ahead.missed(b"/d", b"d%d" % number))
     assert sizes == [128, 256, 512, 1000, 1000, 1000]
 
 
 def test_a_listing_that_spared_nothing_makes_the_next_one_come_later() -> None:
-    ahead = StatAhead()
+    ahead = LookAhead()
     waits = []
     misses = 0
     for number in range(400):
         misses += 1
         if ahead.missed(b"/d", b"%06d" % number):
-            ahead.listed(b"/d", FIRST_PAGE)
             waits.append(misses)
             misses = 0
     assert waits == [3, 12, 48, 192]
 
 
-def test_walks_are_remembered_for_a_bounded_number_of_directories() -> None:
-    ahead = StatAhead()
-    for number in range(MAX_DIRECTORIES * 2):
-        ahead.missed(b"/d%d" % number, b"a")
-    assert len(ahead._walks) == MAX_DIRECTORIES
+def test_the_next_directory_is_looked_at_anew() -> None:
+    ahead = LookAhead()
+    walk(ahead, b"/d", [b"%06d" % number for number in range(400)])
+    assert walk(ahead, b"/e", [b"a", b"b", b"c"]) == [0, 0, FIRST_PAGE]
+
+
+def test_entries_of_a_directory_are_told_with_the_seconds_that_are_left() -> None:
+    cache = filled(b"/d/a", b"/d/b", seconds=2.0)
+    assert [found and (found[0].inode, found[1]) for found in cache.entries(b"/d", [b"a", b"x", b"b"], 0.5)] == [
+        (cache.get(b"/d/a", 0.5).inode, 1.5), None, (cache.get(b"/d/b", 0.5).inode, 1.5)]
+    assert cache.entries(b"/d", [b"a"], 2.0) == [None]

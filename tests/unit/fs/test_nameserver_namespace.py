@@ -58,7 +58,7 @@ class Tree:
                                  now_ns=self.tick())
 
     def listing(self, path: bytes) -> list[bytes]:
-        return [name for name, _ in self.names.list(path, b"", 1000)[1]]
+        return [name for name, *_ in self.names.names(path, b"", 1000)[1]]
 
     def waiting_for_deletion(self, dataserver: int) -> set[bytes]:
         return set(deletions.due(self.store, dataserver, self.now_ns + GRACE_NS))
@@ -123,7 +123,7 @@ REFUSALS: dict[str, tuple[Operation, int]] = {
     "lookup of nothing": (lambda t: t.names.lookup(b"/no"), errno.ENOENT),
     "lookup below nothing": (lambda t: t.names.lookup(b"/no/no"), errno.ENOENT),
     "lookup below a file": (lambda t: t.names.lookup(b"/f/x"), errno.ENOTDIR),
-    "list of a file": (lambda t: t.names.list(b"/f", b"", 10), errno.ENOTDIR),
+    "list of a file": (lambda t: t.names.names(b"/f", b"", 10), errno.ENOTDIR),
     "exclusive create of a file": (lambda t: t.create(b"/f"), errno.EEXIST),
     "exclusive create of a directory": (lambda t: t.create(b"/d"), errno.EEXIST),
     "create of a directory": (lambda t: t.create(b"/d", exclusive=False), errno.EISDIR),
@@ -200,7 +200,7 @@ def test_a_directory_that_replaces_an_empty_one_keeps_the_link_counts_true(tree:
         tree.mkdir(directory)
     tree.rename(b"/moved", destination)
     for path in (b"/", b"/d", destination):
-        directory, entries, _ = tree.names.list(path, b"", 10)
+        directory, entries, _ = tree.names.names(path, b"", 10)
         assert directory.link_count == 2 + len(entries)
     assert tree.names.directory_count == 4
 
@@ -234,20 +234,21 @@ def test_listings_come_in_pages_in_the_order_of_bytes(tree: Tree) -> None:
     seen: list[bytes] = []
     more = True
     while more:
-        directory, entries, more = tree.names.list(b"/d", seen[-1] if seen else b"", 7)
+        directory, entries, more = tree.names.names(b"/d", seen[-1] if seen else b"", 7)
         assert directory.number == tree.names.lookup(b"/d").number
         assert len(entries) == 7 or not more
-        seen += [name for name, _ in entries]
-        assert all(tree.names.lookup(b"/d/" + name) == inode for name, inode in entries)
+        seen += [name for name, *_ in entries]
+        found = [(tree.names.lookup(b"/d/" + name), kind, number) for name, kind, number in entries]
+        assert all((inode.kind, inode.number) == (kind, number) for inode, kind, number in found)
     assert seen == names
 
 
 def test_a_full_last_page_says_that_there_is_no_more(tree: Tree) -> None:
     tree.create(b"/a")
     tree.create(b"/b")
-    assert tree.names.list(b"/", b"", 2)[2] is False
-    assert tree.names.list(b"/", b"", 1)[2] is True
-    assert tree.names.list(b"/", b"b", 2)[1:] == ([], False)
+    assert tree.names.names(b"/", b"", 2)[2] is False
+    assert tree.names.names(b"/", b"", 1)[2] is True
+    assert tree.names.names(b"/", b"b", 2)[1:] == ([], False)
 
 
 def test_set_attributes_changes_only_what_is_given(tree: Tree) -> None:

@@ -133,11 +133,13 @@ class NamespaceComparison(RuleBasedStateMachine):
             directories += 1
             files += len(filenames)
             path = folder[len(self.root):] or b"/"
-            directory, entries, more = self.names.list(path, b"", 100)
+            directory, entries, more = self.names.names(path, b"", 100)
             assert not more
-            assert [name for name, _ in entries] == sorted(subfolders + filenames)
+            assert [name for name, *_ in entries] == sorted(subfolders + filenames)
             assert directory.link_count == 2 + len(subfolders)
-            for name, inode in entries:
+            for name, kind, number in entries:
+                inode = self.names.inode(number)
+                assert inode.kind == kind
                 assert inode.is_directory == (name in subfolders)
                 if inode.content is not None:
                     assert inode.link_count == 1

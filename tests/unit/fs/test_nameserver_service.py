@@ -62,6 +62,9 @@ class Bench:
     def lookup(self, path: bytes = b"/f", to_append: bool = False) -> pb.Attributes:
         return self.service.lookup(pb.LookupRequest(path=path, to_append=to_append)).attributes
 
+    def list(self, request: pb.ListRequest) -> pb.ListReply:
+        return pb.ListReply.FromString(self.service.list(request))
+
     def commit(self, attributes: pb.Attributes, size: int, **fields: Any) -> pb.Attributes:
         return self.service.commit(pb.CommitRequest(inode=attributes.inode, file_id=attributes.file_id,
                                                     size=size, **fields)).attributes
@@ -403,12 +406,41 @@ def test_statistics_count_files_and_live_capacity(bench: Bench) -> None:
 def test_listings_have_attributes_and_pages(bench: Bench) -> None:
     for number in range(5):
         bench.create(b"/f%d" % number)
-    reply = bench.service.list(pb.ListRequest(path=b"/", after=b"f1", limit=2))
+    reply = bench.list(pb.ListRequest(path=b"/", after=b"f1", limit=2))
     assert [entry.name for entry in reply.entries] == [b"f2", b"f3"]
     assert reply.more
     assert reply.entries[0].attributes == bench.lookup(b"/f2")
     assert reply.directory.inode == 1
-    assert len(bench.service.list(pb.ListRequest(path=b"/", limit=2**32 - 1)).entries) == 5
+    assert len(bench.list(pb.ListRequest(path=b"/", limit=2**32 - 1)).entries) == 5
+
+
+def test_a_listing_says_what_a_look_up_says_after_each_kind_of_change(bench: Bench) -> None:
+    def listed() -> dict[bytes, pb.Attributes]:
+        return {b"/" + entry.name: entry.attributes for entry in bench.list(pb.ListRequest(path=b"/")).entries}
+
+    def agrees() -> bool:
+        return all(attributes == bench.lookup(path) for path, attributes in listed().items())
+
+    made = bench.create(b"/f")
+    bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))
+    bench.service.make_symbolic_link(pb.MakeSymbolicLinkRequest(path=b"/l", target=b"t" * 2000))
+    assert len(listed()) == 3
+    assert agrees()
+    bench.commit(made, 5)
+    assert listed()[b"/f"].size == 5
+    assert agrees()
+    bench.service.set_attributes(pb.SetAttributesRequest(path=b"/f", mode=0o600, mtime_ns=-1))
+    assert agrees()
+    bench.service.set_quota(pb.SetQuotaRequest(path=b"/", max_bytes=1000))
+    bench.create(b"/g")
+    assert listed()[b"/g"].HasField("room")
+    assert agrees()
+
+
+def test_a_listing_of_names_has_inode_and_type(bench: Bench) -> None:
+    inode = bench.create(b"/f").inode
+    entry, = bench.list(pb.ListRequest(path=b"/", names_only=True)).entries
+    assert entry == pb.DirectoryEntry(name=b"f", attributes=pb.Attributes(inode=inode, type=pb.REGULAR))
 
 
 def test_a_directory_of_long_symbolic_links_is_listed_in_answers_that_fit_into_a_frame(bench: Bench) -> None:
@@ -417,7 +449,7 @@ def test_a_directory_of_long_symbolic_links_is_listed_in_answers_that_fit_into_a
     names: list[bytes] = []
     more = True
     while more:
-        reply = bench.service.list(pb.ListRequest(path=b"/", after=names[-1] if names else b""))
+        reply = bench.list(pb.ListRequest(path=b"/", after=names[-1] if names else b""))
         assert reply.entries
         assert reply.ByteSize() < MAX_FRAME_BYTES
         names += [entry.name for entry in reply.entries]

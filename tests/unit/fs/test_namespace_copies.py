@@ -61,7 +61,7 @@ class Installation(NamespaceCopies):
         waiting = [b"/"]
         while waiting:
             path = waiting.pop()
-            reply = self.service.list(pb.ListRequest(path=path, limit=1000))
+            reply = pb.ListReply.FromString(self.service.list(pb.ListRequest(path=path, limit=1000)))
             entries = [(entry.name, entry.attributes) for entry in reply.entries]
             for name, attributes in [(b"", reply.directory), *entries]:
                 there = path if not name else path.rstrip(b"/") + b"/" + name

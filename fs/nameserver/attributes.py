@@ -1,0 +1,111 @@
+"""Attributes of inodes as the wire has them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from fs.nameserver import requests
+from fs.nameserver.records import Inode
+from fs.nameserver.registry import Dataserver, Registry
+from fs.proto import speedwell_pb2 as pb
+
+MAX_KNOWN = 32768
+_ENTRY = pb.ListReply.DESCRIPTOR.fields_by_name["entries"].number
+_NAME, _ATTRIBUTES = (pb.DirectoryEntry.DESCRIPTOR.fields_by_name[name].number for name in ("name", "attributes"))
+_LENGTH_DELIMITED = 2   # protobuf.dev, Encoding: the wire type of strings and messages
+
+
+class WireAttributes:
+    """The caller holds the nameserver's guard in all methods. `room` gives the bytes left in a quota, `least` the
+    fewest replicas that may take a change."""
+
+    def __init__(self, registry: Registry, room: Callable[[int], int | None], least: Callable[[int], int],
+                 clock_seconds: Callable[[], float]) -> None:
+        self._registry = registry
+        self._room = room
+        self._least = least
+        self._clock_seconds = clock_seconds
+        self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
+        self._known: dict[int, tuple[bytes, bytes, tuple[int, ...], int]] = {}
+
+    def of(self, inode: Inode) -> pb.Attributes:
+        attributes = self._of_record(inode)
+        if inode.content is not None:
+            attributes.MergeFrom(self._of_servers(inode.content.replicas, inode.quota))
+        return attributes
+
+    def entries(self, entries: Iterable[tuple[bytes, int, bytes]]) -> Iterator[bytes]:
+        """Entries of a ListReply, serialised, from names, numbers of inodes and their records. What was made of a
+        record before is not made again."""
+        servers: dict[tuple[tuple[int, ...], int], bytes] = {}
+        for name, number, record in entries:
+            known = self._known.get(number)
+            if known is None or known[0] != record:
+                known = self._learn(number, record)
+            _, own, replicas, quota = known
+            rest = servers.get((replicas, quota))
+            if rest is None:
+                rest = servers[replicas, quota] = self._of_servers(replicas, quota).SerializeToString()
+            yield _entry(name, own + rest)
+
+    def brief_entries(self, entries: Iterable[tuple[bytes, int, int]]) -> Iterator[bytes]:
+        """The same with inode and type only, from names, kinds and numbers."""
+        for name, kind, number in entries:
+            attributes = pb.Attributes(inode=number, type=kind)  # type: ignore[arg-type]
+            yield _entry(name, attributes.SerializeToString())
+
+    def replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
+        return [self.replica(server, alive)
+                for server, alive in self._registry.with_state(numbers, self._clock_seconds())]
+
+    def replica(self, server: Dataserver, alive: bool) -> pb.Replica:
+        message = self._replica_messages.get((server, alive))
+        if message is None:
+            message = pb.Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port,
+                                 rack=server.rack, pod=server.pod, alive=alive)
+            self._replica_messages[server, alive] = message
+        return message
+
+    # -------------------------------------------------------------- private
+
+    def _of_record(self, inode: Inode) -> pb.Attributes:
+        """What the inode's record alone decides."""
+        content = inode.content
+        if content is None:
+            return pb.Attributes(
+                inode=inode.number, type=inode.kind,  # type: ignore[arg-type]
+                mode=inode.mode, uid=inode.uid, gid=inode.gid,
+                atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
+                link_count=inode.link_count, target=inode.target, device=inode.device, size=len(inode.target),
+                has_extended_attributes=bool(inode.extended_attributes))
+        return pb.Attributes(
+            inode=inode.number, type=pb.REGULAR, mode=inode.mode, uid=inode.uid, gid=inode.gid,
+            atime_ns=inode.atime_ns, mtime_ns=inode.mtime_ns, ctime_ns=inode.ctime_ns,
+            link_count=inode.link_count, size=content.size_bytes, hole_bytes=content.hole_bytes,
+            has_extended_attributes=bool(inode.extended_attributes),
+            file_id=requests.file_id_text(content.file_id), chunk_size=content.chunk_size_bytes,
+            epoch=content.epoch, min_replicas=self._least(content.replication))
+
+    def _of_servers(self, replicas: Sequence[int], quota: int) -> pb.Attributes:
+        """What else there is to a file."""
+        return pb.Attributes(replicas=self.replicas(replicas), room=self._room(quota) if quota else None)
+
+    def _learn(self, number: int, record: bytes) -> tuple[bytes, bytes, tuple[int, ...], int]:
+        inode = Inode.decode(number, record)
+        replicas, quota = ((), 0) if inode.content is None else (inode.content.replicas, inode.quota)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        known = self._known[number] = (record, self._of_record(inode).SerializeToString(), replicas, quota)
+        return known
+
+
+def _entry(name: bytes, attributes: bytes) -> bytes:
+    return _field(_ENTRY, _field(_NAME, name) + _field(_ATTRIBUTES, attributes))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A string or message of protobuf's wire format."""
+    head, size = bytearray([number << 3 | _LENGTH_DELIMITED]), len(data)
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + data
