@@ -23,7 +23,19 @@ def join(nameserver: str) -> str:
     fabric = _fabric()
     if fabric is None or not set(nameserver.split(",")) & set(fabric.get("nameserver", "").split(",")):
         return ""
-    if not _is_local(nameserver.partition(":")[0]):
+    return _join(fabric)
+
+
+def join_toward(address: str) -> str:
+    """As `join`, for what is sent to the host of the emulated fabric that has this address."""
+    fabric = _fabric()
+    if fabric is None or address not in {host["ip"] for host in fabric.get("hosts", {}).values()}:
+        return ""
+    return _join(fabric)
+
+
+def _join(fabric: dict[str, Any]) -> str:
+    if not _is_local(fabric["nameserver"].partition(":")[0]):
         return ""       # on a host of the fabric
     refusal = "this machine is not on the fabric of this installation: run the command on one of its hosts, " \
               "`speedwell enter HOST speedwell ...`"
@@ -34,8 +46,8 @@ def join(nameserver: str) -> str:
     except PermissionError:
         return f"{refusal} (only root can)"
     except OSError:
-        return "this fabric's host `machine`, as which commands here take part, is gone: start the fabric again, " \
-               "`speedwell down` and `speedwell up --fabric SPEC`"
+        return "this fabric's host `machine`, as which commands here take part, is gone: `speedwell up " \
+               f"--installation {fabric.get('directory', 'DIR')}` starts the fabric again, with its files"
     os.environ.update(fabric["environment"])
     return ""
 

@@ -107,6 +107,7 @@ class Receiver:
                 part = part_of(Stream(connection, Activity()).read_line())
                 incoming = self._begin(part)
                 stream = Stream(connection, incoming.activity)
+                stream.send(b"taken\n")
                 self._receive(stream, part, incoming, advance)
                 stream.send(b"done\n")
                 self._part_done(incoming, end)

@@ -1,7 +1,8 @@
 """Sending a file over several TCP flows that report themselves as one coflow (in the way of bbcp).
 
-Each flow carries one part: a line of JSON that says which, its bytes, and their SHA-256. The receiver (`receiver.py`)
-answers `done` when a part is right, and `ok` when the whole file stands under its name.
+Each flow carries one part: a line of JSON that says which, then, once the receiver (`receiver.py`) has answered
+`taken`, its bytes and their SHA-256. It answers `done` when a part is right, and `ok` when the whole file stands
+under its name.
 """
 
 from __future__ import annotations
@@ -150,6 +151,7 @@ def _shut(connections: list[socket.socket]) -> None:
 
 def _send_part(source: int, part: TransferPart, stream: Stream, moved: Callable[[int], None]) -> None:
     stream.send(json.dumps(asdict(part)).encode() + b"\n")
+    _expect(stream, b"taken\n")
     digest, offset, end = sha256(), part.offset, part.offset + part.size
     while offset < end:
         block = os.pread(source, min(BLOCK_BYTES, end - offset), offset)
@@ -171,5 +173,7 @@ def _expect(stream: Stream, wanted: bytes) -> None:
 
 
 def _refusal(answer: bytes) -> TransferFailed:
+    if answer and not answer.startswith(b"error: "):
+        return TransferFailed("what answers there is no `speedwell coflow recv`")
     reason = answer.decode("utf-8", "replace").strip().removeprefix("error: ")
     return TransferFailed(reason or "the receiver closed the connection")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from cluster import fabric_network
+from cluster.errors import NotOnFabric
 from cluster.progress import Meter
 from coflow.errors import InvalidSetting
 from coflow.parts import MAX_PARTS
@@ -41,6 +43,9 @@ def send(source: Path, destination: tuple[str, int], flows: int, address: str | 
          coflow_id: str | None) -> None:
     """Send FILE to a `speedwell coflow recv` at HOST:PORT, evenly split, each part checked by its SHA-256."""
     begin = time.monotonic()
+    refusal = fabric_network.join_toward(destination[0])
+    if refusal:
+        raise NotOnFabric(refusal)
     with ExitStack() as stack:
         reporter = _reporter(address, key_file, coflow_id)
         if reporter is not None:

@@ -49,4 +49,13 @@ def test_a_machine_whose_place_is_gone_is_refused(fabric: Path) -> None:
     gone = os.getpid() + (1 << 23)
     machine = {"pid": gone, "ip": "10.0.0.9"}
     fabric.write_text(json.dumps({"nameserver": LOCAL, "environment": {}, "machine": machine}))
-    assert "is gone: start the fabric again" in fabric_network.join(LOCAL)
+    assert "is gone: `speedwell up --installation DIR` starts the fabric again" in fabric_network.join(LOCAL)
+
+
+def test_what_goes_to_a_host_of_the_fabric_goes_over_the_fabric(fabric: Path) -> None:
+    hosts = {"alice": {"pid": 1, "ip": "10.0.0.1"}}
+    fabric.write_text(json.dumps({"nameserver": LOCAL, "environment": {}, "hosts": hosts}))
+    assert "not on the fabric" in fabric_network.join_toward("10.0.0.1")
+    assert fabric_network.join_toward("10.0.0.2") == ""
+    fabric.write_text(json.dumps({"nameserver": ELSEWHERE, "environment": {}, "hosts": hosts}))
+    assert fabric_network.join_toward("10.0.0.1") == ""

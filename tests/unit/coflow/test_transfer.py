@@ -120,8 +120,10 @@ def test_a_flow_that_is_done_waits_for_slower_ones_as_long_as_they_move(
             closing(socket.create_connection(receiving.receiver.address)) as second:
         first.sendall(json.dumps(header | {"part": 0, "offset": 0}).encode() + b"\nabcdef")
         first.sendall(sha256(b"abcdef").digest())
+        assert first.recv(6) == b"taken\n"
         assert first.recv(5) == b"done\n"
         second.sendall(json.dumps(header | {"part": 1, "offset": 6}).encode() + b"\n")
+        assert second.recv(6) == b"taken\n"
         begin = time.monotonic()
         for byte in b"ghijkl":
             assert not select.select([first, second], [], [], 0.6)[0], "it is given up while it moves"
@@ -139,6 +141,26 @@ def test_a_sender_whose_receiver_stands_still_gives_up(tmp_path: Path, monkeypat
         send(tmp_path / "file", *silent.getsockname()[:2], 2)
 
 
+def test_no_byte_of_a_file_goes_to_who_is_no_receiver(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content of the file")
+    heard: list[bytes] = []
+
+    def answer(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            heard.append(connection.recv(10_000))
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            heard.append(connection.recv(10_000))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        stranger = threading.Thread(target=answer, args=(listening,))
+        stranger.start()
+        with pytest.raises(TransferFailed, match="what answers there is no `speedwell coflow recv`"):
+            send(tmp_path / "file", *listening.getsockname()[:2], 1)
+        stranger.join(10)
+    assert b"content" not in b"".join(heard)
+
+
 def test_a_transfer_that_fails_does_not_write_into_another(receiving: Receiving, tmp_path: Path) -> None:
     """Parts of the first are still on their way when it is given up; the second begins then."""
     header = {"transfer": "ab", "name": "failing", "total": 2_000_000, "parts": 2, "size": 1_000_000}
@@ -149,6 +171,7 @@ def test_a_transfer_that_fails_does_not_write_into_another(receiving: Receiving,
         wait_until(lambda: list(receiving.directory.iterdir()), 15, "the first part is not taken")
         broken.sendall(json.dumps(header | {"part": 1, "offset": 1_000_000}).encode() + b"\n")
         broken.shutdown(socket.SHUT_WR)
+        assert broken.recv(6) == b"taken\n"
         assert b"error" in broken.recv(200)
         sending = threading.Thread(target=send, args=(tmp_path / "file", *receiving.receiver.address, 4))
         sending.start()
@@ -185,6 +208,7 @@ def test_a_sender_that_leaves_while_its_other_parts_are_missing_leaves_nothing(r
     header = {"transfer": "ab", "name": "x", "total": 12, "parts": 2, "part": 0, "offset": 0, "size": 6}
     with closing(socket.create_connection(receiving.receiver.address)) as first:
         first.sendall(json.dumps(header).encode() + b"\nabcdef" + sha256(b"abcdef").digest())
+        assert first.recv(6) == b"taken\n"
         assert first.recv(5) == b"done\n"
     wait_until(lambda: list(receiving.directory.iterdir()) == [], 10, "something is left")
 
@@ -193,6 +217,7 @@ def test_a_part_that_is_damaged_fails_the_whole(receiving: Receiving) -> None:
     header = {"transfer": "ab", "name": "x", "total": 4, "part": 0, "parts": 1, "offset": 0, "size": 4}
     with closing(socket.create_connection(receiving.receiver.address)) as connection:
         connection.sendall(json.dumps(header).encode() + b"\nabcd" + bytes(32))
+        assert connection.recv(6) == b"taken\n"
         assert b"damaged" in connection.recv(200)
     assert receiving.files == [] and list(receiving.directory.iterdir()) == []
 
@@ -202,6 +227,7 @@ def test_a_sender_that_dies_leaves_nothing(receiving: Receiving) -> None:
     with closing(socket.create_connection(receiving.receiver.address)) as connection:
         connection.sendall(json.dumps(header).encode() + b"\nab")
         connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(6) == b"taken\n"
         assert b"error" in connection.recv(200)
     assert list(receiving.directory.iterdir()) == []
 
