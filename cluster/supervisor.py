@@ -27,7 +27,7 @@ from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, FabricSett
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
-from topo.emulation import EmulationError, remove_leftovers
+from topo.emulation import EmulationError, capacity, remove_leftovers
 
 STOP_TIMEOUT_SECONDS = 90.0
 STATE_DIRECTORY = Path("/run/speedwell")
@@ -48,6 +48,7 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
         raise ClusterError("an emulated fabric needs root: network namespaces, Open vSwitch; "
                            "or try `speedwell up --local`")
     _refuse_second()
+    capacity.check_number(settings.fabric, machine=settings.machine)
     _clear_leftovers(progress)
     settings.directory.mkdir(parents=True, exist_ok=True)
     log = settings.directory / "supervisor.log"
@@ -67,10 +68,16 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
 
 
 def up_again(progress: Callable[[str], None] = lambda message: None) -> tuple[dict[str, Any], bool]:
-    """What runs, or, if its supervisor was killed, the same cluster started again with its files; and whether it was
-    started. Raises NotRunning if there was none, and as `up`."""
+    """What runs, or, if its supervisor or a node of the fabric was killed, the same cluster started again with its
+    files; and whether it was started. Raises NotRunning if there was none, and as `up`."""
     with contextlib.suppress(NotRunning):
-        return running(), False
+        found = running()
+        nodes = {**found["hosts"], **found["switches"], "machine": found.get("machine")}
+        gone = [name for name, node in nodes.items() if node is not None and start_ticks(node["pid"]) is None]
+        if not gone or os.geteuid() != 0:
+            return found, False
+        progress(f"{', '.join(gone)} of the fabric {'is' if len(gone) == 1 else 'are'} gone: starting it again")
+        _signal_supervisor(found, signal.SIGKILL)       # at its end it would remove the files
     state = _state()
     if state is None:
         raise NotRunning("no cluster on an emulated fabric was left here; start one with `speedwell up --fabric`")
@@ -92,18 +99,23 @@ def down() -> None:
     state = _state()
     if state is None:
         raise NotRunning("no cluster on an emulated fabric runs here")
-    supervisor = state["supervisor"]
     if _supervised():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(supervisor["pid"], signal.SIGTERM)
-            handle = os.pidfd_open(supervisor["pid"])
-            try:
-                if not select.select([handle], [], [], STOP_TIMEOUT_SECONDS)[0]:
-                    raise StopFailed(f"the supervisor (pid {supervisor['pid']}) did not stop in "
-                                     f"{STOP_TIMEOUT_SECONDS:g} s; see {state['directory']}/supervisor.log")
-            finally:
-                os.close(handle)
+        _signal_supervisor(state, signal.SIGTERM)
     _clear_leftovers()
+
+
+def _signal_supervisor(state: dict[str, Any], number: signal.Signals) -> None:
+    """Send it a signal that ends it, and wait for that. Raises StopFailed."""
+    pid = state["supervisor"]["pid"]
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, number)
+            if not select.select([handle], [], [], STOP_TIMEOUT_SECONDS)[0]:
+                raise StopFailed(f"the supervisor (pid {pid}) did not stop in {STOP_TIMEOUT_SECONDS:g} s; "
+                                 f"see {state['directory']}/supervisor.log")
+        finally:
+            os.close(handle)
 
 
 def _state() -> dict[str, Any] | None:

@@ -13,15 +13,22 @@ _MEMORY = Path("/proc/meminfo")
 _GIB = 1 << 30
 
 
+def check_number(fabric: Fabric, *, machine: bool = False) -> None:
+    """Raise `TooLarge` if the fabric has too many nodes. With `machine` this machine will be one more host."""
+    hosts, switches = len(fabric.hosts), len(fabric.switches)
+    if hosts + switches + machine > MAX_NODES:
+        raise TooLarge(f"{fabric.name} has {hosts} hosts and {switches} switches; a machine emulates at most "
+                       f"{MAX_NODES - machine} in all{', and itself as one more host' if machine else ''}. "
+                       "`speedwell simulate` takes fabrics of any size")
+
+
 def check(fabric: Fabric, host_service_bytes: int = 0, available_bytes: int | None = None) -> None:
     """Raise `TooLarge` if the fabric has too many nodes, or needs more memory than is available now.
 
     `host_service_bytes` is what the services need that are to run on each host; `available_bytes` is for tests.
     """
+    check_number(fabric)
     hosts, switches = len(fabric.hosts), len(fabric.switches)
-    if hosts + switches > MAX_NODES:
-        raise TooLarge(f"{fabric.name} has {hosts} hosts and {switches} switches; a machine emulates at most "
-                       f"{MAX_NODES} in all. `speedwell simulate` takes fabrics of any size")
     available = _available_bytes() if available_bytes is None else available_bytes
     needed = hosts * (HOST_BYTES + host_service_bytes) + switches * SWITCH_BYTES
     if needed > available:

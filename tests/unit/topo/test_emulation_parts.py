@@ -23,7 +23,7 @@ from topo.emulation import (
     shaping,
 )
 from topo.emulation.reservation import Reservation
-from topo.fabric import fat_tree
+from topo.fabric import fat_tree, spine_leaf
 
 CONTROLLER = ("10.255.0.1", 6653)
 
@@ -147,3 +147,12 @@ def test_fabric_beyond_this_machine_is_refused_with_the_limit() -> None:
     with pytest.raises(TooLarge, match=r"needs 3\.\d GiB of memory, of which this machine has 1\.0 GiB"):
         capacity.check(fat_tree(k=8), host_service_bytes=13 << 20, available_bytes=1 << 30)
     capacity.check(fat_tree(k=8), available_bytes=4 << 30)
+
+
+def test_the_machine_itself_is_not_counted_among_the_hosts_of_a_fabric_that_is_too_large() -> None:
+    with pytest.raises(TooLarge, match=r"1024 hosts and 320 switches; a machine emulates at most 1022 in all, and"):
+        capacity.check_number(fat_tree(k=16), machine=True)
+    full = spine_leaf(leaves=10, spines=13, hosts_per_leaf=100)
+    capacity.check_number(full)
+    with pytest.raises(TooLarge, match="1000 hosts and 23 switches; a machine emulates at most 1022"):
+        capacity.check_number(full, machine=True)

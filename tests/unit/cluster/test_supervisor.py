@@ -1,0 +1,45 @@
+"""`speedwell up` on a fabric of which something was killed."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import supervisor
+from cluster.fabric import FabricSettings
+from cluster.processes import start_ticks
+from topo.emulation import TooLarge
+from topo.fabric import fat_tree, spine_leaf
+
+
+@pytest.mark.parametrize("what", ["hosts", "switches", "machine"])
+def test_a_fabric_of_which_a_node_is_gone_is_started_again_with_its_files(
+        what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        alive, gone = {"pid": process.pid}, {"pid": 1 << 23}
+        nodes: dict[str, Any] = {"hosts": {"h": alive}, "switches": {"s": alive}, "machine": alive}
+        settings = FabricSettings(fabric=spine_leaf(leaves=1, spines=1, hosts_per_leaf=1))
+        state = {"fabric": "f", "directory": str(tmp_path), "settings": settings.model_dump(mode="json"),
+                 "supervisor": {"pid": process.pid, "start_ticks": start_ticks(process.pid)}}
+        started: list[FabricSettings] = []
+        monkeypatch.setattr(supervisor, "STATE_FILE", tmp_path / "fabric.json")
+        monkeypatch.setattr(supervisor.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(supervisor, "up", lambda chosen, progress: started.append(chosen))
+        (tmp_path / "fabric.json").write_text(json.dumps({**state, **nodes}))
+        assert not supervisor.up_again()[1] and process.poll() is None
+        nodes[what] = gone if what == "machine" else {"x": gone}
+        (tmp_path / "fabric.json").write_text(json.dumps({**state, **nodes}))
+        said: list[str] = []
+        assert supervisor.up_again(said.append)[1] and started == [settings]
+        assert process.wait(10) == -9 and "of the fabric is gone" in said[0]
+
+
+def test_a_fabric_that_is_too_large_is_refused_before_anything_of_the_last_one_is_cleared(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(supervisor, "_refuse_second", lambda: None)
+    monkeypatch.setattr(supervisor, "_clear_leftovers", lambda progress: pytest.fail("it is cleared"))
+    with pytest.raises(TooLarge, match="4394 hosts"):
+        supervisor.up(FabricSettings(fabric=fat_tree(k=26), machine=True))
