@@ -15,6 +15,7 @@ from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.policy_options import PolicyOption, policy_path_option
 from fs.option_types import MountPoint, Size
+from fs.units import counted
 
 if TYPE_CHECKING:
     from cluster.local import LocalSettings
@@ -38,6 +39,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "by {coflow}.")
 @click.option("--replica-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
               "replicas where a read does not say: {replica}.")
+@click.option("--path-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
+              "paths where a read does not say: {path}.")
 @click.option("--placement-policy", cls=PolicyOption, metavar="NAME", help="With --fabric: how the controller picks "
               "the machines for new large files: {placement}.")
 @policy_path_option
@@ -56,10 +59,10 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "DIR/metrics-targets.json says where.")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
-       mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, placement_policy: str | None,
-       dataservers: int | None, nameservers: int | None, metadata_stores: int | None,
-       replication: int | None, chunk_size: int | None,
-       fsync: str | None, min_replicas: int | None, metrics: bool, as_json: bool) -> None:
+       mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
+       placement_policy: str | None, dataservers: int | None, nameservers: int | None,
+       metadata_stores: int | None, replication: int | None, chunk_size: int | None, fsync: str | None,
+       min_replicas: int | None, metrics: bool, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -79,11 +82,13 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
+                                      "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
                                       "metadata_stores": metadata_stores, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
-                       ("--placement-policy", placement_policy), ("--metadata-stores", metadata_stores)):
+                       ("--path-policy", path_policy), ("--placement-policy", placement_policy),
+                       ("--metadata-stores", metadata_stores)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:
@@ -113,8 +118,8 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
         return
     if not result.started:
         echo(f"already running in {result.current.directory}")
-    echo(f"nameserver {result.current.nameserver}, {result.dataservers} dataservers, "
-         f"{result.replication} replicas of each file")
+    echo(f"nameserver {result.current.nameserver}, {counted(result.dataservers, 'dataserver')}, "
+         f"{counted(result.replication, 'replica')} of each file")
     for mountpoint in result.current.mounts:
         echo(f"mounted at {mountpoint}")
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
@@ -145,7 +150,7 @@ def _tell_fabric(description: dict[str, Any], as_json: bool) -> None:
         echo_json(description)
         return
     echo(f"nameserver {description['nameserver']}, controller {description['controller']}, "
-         f"{len(description['hosts'])} hosts with a dataserver each")
+         f"{counted(len(description['hosts']), 'host')} with a dataserver each")
     for host, mountpoint in description["mounts"].items():
         echo(f"mounted on {host} at {mountpoint}")
     if "machine" in description:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from controller.own_policies import POLICIES
 from controller.policy.placements.sinbad import MeasuredBy
-from controller.policy.registry import POLICIES, Kind
+from controller.policy.registry import Kind
 from sim.coflow_trace import CoflowTrace, FairRates, read_coflows
 from sim.errors import InvalidSetting
 from sim.experiments.report import Layout, Measure

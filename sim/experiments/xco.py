@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from controller.policy.registry import POLICIES, Kind
+from controller.own_policies import POLICIES
+from controller.policy.registry import Kind
 from sim import shallow_switch as port
 from sim.experiments.report import Layout, Measure, Table, text_of
 from sim.experiments.statistics import mean_estimate
