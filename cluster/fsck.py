@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.errors import CannotTell
-from fs import paths
+from fs import paths, units
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
 from fs.errors import NoSuchFile, NotADirectory
@@ -279,7 +279,8 @@ def compare(entries: Iterable[ContentEntry], inventories: Mapping[str, Inventory
         for file_id, report in inventory.items():
             if name not in members.get(file_id, set()) and (file_id, name) not in surplus:
                 reason = "the dataserver is not in the file's set" if file_id in members else "no file has it"
-                problems.append(Problem("orphaned", report.inode, file_id, f"{report.size} bytes: {reason}", name))
+                problems.append(Problem("orphaned", report.inode, file_id, f"{units.size(report.size)}: {reason}",
+                                        name))
     return problems
 
 
@@ -318,7 +319,7 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
             problems.append(Problem("lost-replica", entry.inode, file_id, "it is not there", name))
         elif report is not None and report.size < size:
             problems.append(Problem("short-replica", entry.inode, file_id,
-                                    f"it has {report.size} of {size} bytes", name))
+                                    f"it lacks {units.size(size - report.size)} of {units.size(size)}", name))
         else:
             good += 1
     tail = _lost_tail(entry, file_id, inventories, set(unknown))
@@ -327,10 +328,10 @@ def _check_content(entry: ContentEntry, file_id: str, inventories: Mapping[str, 
     wanted = entry.content.replication
     if not good and size and unknown:
         problems.append(Problem("unreachable", entry.inode, file_id,
-                                f"its {size} bytes may be on {', '.join(unknown)}, which cannot be asked"))
+                                f"its {units.size(size)} may be on {', '.join(unknown)}, which cannot be asked"))
     elif not good and size:
         problems.append(Problem("missing", entry.inode, file_id,
-                                f"none of {', '.join(entry.dataserver_ids)} holds its {size} bytes"))
+                                f"none of {', '.join(entry.dataserver_ids)} holds its {units.size(size)}"))
     elif good + len(unreachable.intersection(unknown)) < min(wanted, len(inventories)):
         problems.append(Problem("under-replicated", entry.inode, file_id, f"{good} of {wanted} replicas"))
     return problems
@@ -346,7 +347,8 @@ def _lost_tail(entry: ContentEntry, file_id: str, inventories: Mapping[str, Inve
             inventories[name][file_id].damage for name in lengths):
         return None
     holders = tuple(name for name in entry.dataserver_ids if lengths.get(name) == left)
-    lost = f"the last {entry.content.size - left} of {entry.content.size} bytes are on no dataserver"
+    size = entry.content.size
+    lost = f"the last {units.size(size - left)} of {units.size(size)} are on no dataserver"
     if not holders:     # nobody in the set has as much as somebody outside
         return None
     return Problem("lost-tail", entry.inode, file_id, f"{lost}: they cannot be read; --repair cuts the file to the "

@@ -46,3 +46,17 @@ def test_what_nobody_could_ask_is_not_called_missing() -> None:
 
 def test_a_replica_that_cannot_be_reached_from_here_is_not_counted_as_lost() -> None:
     assert kinds({"d0": 100, "d1": 0}, unreachable=("d1",)) == []
+
+
+def test_sizes_are_told_as_people_read_them() -> None:
+    content = ContentRecord(file_id=CONTENT.file_id, size=3 << 20, replication=2)
+    entry = ContentEntry(inode=7, content=content, dataserver_ids=("d0", "d1"))
+
+    def told(inventories: dict[str, dict[str, FileReport]], unreachable: set[str]) -> list[str]:
+        return [problem.detail for problem in compare([entry], inventories, unreachable)]
+
+    report = {FILE_ID: FileReport(file_id=FILE_ID, inode=7, size=2 << 20)}
+    assert told({"d0": report, "d1": {}}, set())[0].startswith("the last 1.0 MiB of 3.0 MiB are on no dataserver")
+    assert "it lacks 1.0 MiB of 3.0 MiB" in told({"d0": report, "d1": {}}, {"d1"})
+    assert told({"d0": {}, "d1": {}}, {"d0", "d1"}) == ["its 3.0 MiB may be on d0, d1, which cannot be asked"]
+    assert told({"d0": {}, "d1": {}, "d2": report}, set())[-1] == "2.0 MiB: the dataserver is not in the file's set"
