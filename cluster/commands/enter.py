@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cluster.errors import InvalidSetting
+from cluster.errors import ClusterError, InvalidSetting
 from cluster.machine_mounts import HOST_VARIABLE
 
 _BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
@@ -33,9 +33,13 @@ def enter(host: str, command: tuple[str, ...]) -> None:
         nodes["machine"] = fabric["machine"]
     if host not in nodes:
         raise InvalidSetting(f"no host or switch is named {host!r}; there are {', '.join(sorted(nodes))}")
+    if os.geteuid() != 0:
+        raise ClusterError("entering a host of the fabric needs root: run the command with sudo")
     argv = command or shell(os.environ.get("SHELL", "/bin/sh"))
     command_line = in_namespace(nodes[host]["pid"], with_host_names(fabric["hosts_file"], argv))
     variables = {HOST_VARIABLE: host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
+    if host in fabric["switches"]:
+        variables["OVS_RUNDIR"] = f"{fabric['directory']}/switches/{host}"     # for ovs-vsctl, ovs-ofctl
     os.execvpe(command_line[0], command_line, {**os.environ, **variables})
 
 

@@ -92,7 +92,15 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
         self._controllers: list[tuple[str, int]] = []
         self.controlIntf = None
         super().__init__(name, dpid=dpid, **params)
-        self.vswitch = OpenVSwitch(name, self.pid, self.site.directory / "switches" / name, self.site.marker)
+        self.vswitch = OpenVSwitch(name, self.pid, self._directory, self.site.marker)
+
+    @property
+    def _directory(self) -> Path:
+        return Path(self.site.directory, "switches", self.name)
+
+    def _popen(self, cmd: list[str], **params: Any) -> Any:
+        # `core0 ovs-vsctl show` at the prompt
+        return super()._popen(cmd, **{**params, "env": {**params.get("env", {}), "OVS_RUNDIR": str(self._directory)}})
 
     def start(self, controllers: Iterable[Any]) -> None:
         """Start the switch, or, when Mininet starts many, leave it to `batchStartup`.

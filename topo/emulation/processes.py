@@ -17,9 +17,11 @@ _TCP_ESTABLISHED = "01"
 # Below a root that is no mount point (a chroot) propagation cannot be changed: a bind that the caller sees is undone.
 _BIND_HOSTS = """\
 mount --make-rslave / 2>/dev/null
-mount --bind "$0" /etc/hosts
+mount --bind "$1" /etc/hosts
 file() { stat -Lc %d:%i "$1"; }
-[ "$(file /proc/$PPID/root/etc/hosts)" != "$(file "$0")" ] || umount /etc/hosts
+[ "$(file /proc/$PPID/root/etc/hosts)" != "$(file "$1")" ] || umount /etc/hosts
+shift
+command -v "$1" > /dev/null || { echo "speedwell: there is no program $1" >&2; exit 127; }
 exec "$@"
 """
 
@@ -38,7 +40,7 @@ def in_namespace(pid: int, argv: Sequence[str]) -> list[str]:
 def with_host_names(hosts_file: Path | str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` with another /etc/hosts, in mounts of its own: what is mounted there stays
     there, what the machine mounts later comes in where the machine's mounts are shared."""
-    return ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", _BIND_HOSTS, str(hosts_file), *argv]
+    return ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", _BIND_HOSTS, "sh", str(hosts_file), *argv]
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, standard_input: str | None = None,

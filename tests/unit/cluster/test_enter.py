@@ -5,8 +5,11 @@ import shutil
 import subprocess
 
 import pytest
+from click.testing import CliRunner
 
-from cluster.commands.enter import shell
+from cluster import supervisor
+from cluster.commands.enter import enter, shell
+from cluster.errors import ClusterError
 
 BASH = shutil.which("bash")
 
@@ -27,3 +30,23 @@ def test_the_prompt_of_bash_names_the_host() -> None:
 
 def test_another_shell_is_started_as_it_is() -> None:
     assert shell("/bin/zsh") == ("/bin/zsh",)
+
+
+FABRIC = {"hosts": {"alice": {"pid": 1}}, "switches": {"left": {"pid": 1}}, "hosts_file": "/x/hosts",
+          "directory": "/x"}
+
+
+def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "running", lambda: FABRIC)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    refused = CliRunner().invoke(enter, ["alice"])
+    assert isinstance(refused.exception, ClusterError) and "needs root" in str(refused.exception)
+
+
+def test_the_programs_of_open_vswitch_find_the_switch_that_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "running", lambda: FABRIC)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = {}
+    monkeypatch.setattr(os, "execvpe", lambda program, command, variables: found.update(variables))
+    CliRunner().invoke(enter, ["left", "ovs-vsctl", "show"])
+    assert found["OVS_RUNDIR"] == "/x/switches/left"
