@@ -2,7 +2,8 @@
 
 Each has a small file in the state directory: SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root;
 $XDG_STATE_HOME/speedwell (by default ~/.local/state/speedwell) for everybody else. The default is the one that was
-started last; once it is no longer in its directory, another that runs. Who has none of their own is led to root's.
+started last; once it is no longer in its directory, another that runs. Who has none of their own, and has not set
+SPEEDWELL_STATE_DIRECTORY, is led to root's.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from cluster.processes import STATE_FILE, Processes
 from cluster.state_files import write_atomically
 
 MACHINE_DIRECTORY = Path("/run/speedwell")
+STATE_VARIABLE = "SPEEDWELL_STATE_DIRECTORY"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Current:
 
 def state_directory() -> Path:
     """Where this user's state files go; not made here."""
-    chosen = os.environ.get("SPEEDWELL_STATE_DIRECTORY")
+    chosen = os.environ.get(STATE_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
@@ -126,6 +128,8 @@ def _another_that_runs(than: str) -> Current | None:
 
 
 def _places() -> list[Path]:
+    if os.environ.get(STATE_VARIABLE):
+        return [state_directory()]
     return list(dict.fromkeys((state_directory(), MACHINE_DIRECTORY)))
 
 

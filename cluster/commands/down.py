@@ -12,7 +12,8 @@ from cluster import current, mounts
 from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.mounting import unmount
 from cluster.commands.output import echo
-from cluster.errors import NotRunning
+from cluster.errors import ClusterError, NotRunning
+from cluster.processes import Processes
 
 
 @click.command()
@@ -24,12 +25,13 @@ def down(directory: Path | None, installation: Path | None, force: bool) -> None
     """Unmount and stop an installation; stored files stay.
 
     All of its mounts on this machine are unmounted. If one is in use nothing is stopped, and the processes that use
-    it are named. Where no installation is known, what a killed `mn` or `speedwell fabric` left is removed.
+    it are named. Where none runs, what a killed `mn` or `speedwell fabric` left is removed.
     """
     one_installation(installation, directory)
     found = current.in_directory(installation) if installation else current.read() if directory is None else None
     if found is None and directory is None:
-        echo(_removed_leftovers() or "nothing to stop: no installation was started here")
+        removed, hindrance = _remove_leftovers()
+        echo(removed or f"nothing to stop: no installation was started here{hindrance}")
     elif found is not None and found.kind == "fabric":
         _fabric(found)
     else:
@@ -44,12 +46,17 @@ def _local(directory: Path | None, force: bool) -> None:
         _unmount_others(local.describe(directory), force)
     stopped = local.down(directory, force=force, progress=_say)
     current.clear(local.locate(directory))
-    echo(f"stopped {', '.join(stopped)}" if stopped else f"nothing was running in {directory}")
+    echo(f"stopped {', '.join(stopped)} in {directory}" if stopped else f"nothing was running in {directory}")
+    removed = "" if stopped else _remove_leftovers()[0]
+    if removed:
+        echo(removed)
 
 
 def _fabric(installation: current.Current) -> None:
     from cluster import supervisor
 
+    if os.geteuid() != 0:
+        raise ClusterError("the installation on the emulated fabric is root's: run the command with sudo")
     _unmount_others(installation, force=True)
     try:
         supervisor.down()
@@ -59,23 +66,26 @@ def _fabric(installation: current.Current) -> None:
     current.forget(installation.directory)
 
 
-def _removed_leftovers() -> str | None:
-    """Remove what `mn` or `speedwell fabric` left when it was killed; says what was done or hinders, if anything."""
+def _remove_leftovers() -> tuple[str, str]:
+    """Remove what `mn` or `speedwell fabric` left when it was killed; says what was done, and what hinders."""
     from topo.emulation import EmulationRunning, remove_leftovers
 
     if os.geteuid() != 0:
-        return None
+        return "", ""
     try:
         left = remove_leftovers()
     except EmulationRunning as error:
-        return f"nothing to stop: no installation was started here, but {error}"
-    return None if left is None else f"removed what {left} had left"
+        return "", f", but {error}"
+    return "" if left is None else f"removed what {left} had left", ""
 
 
 def _unmount_others(installation: current.Current, force: bool) -> None:
-    """Unmount what was mounted with `speedwell mount`, the last one first."""
+    """Unmount what was mounted with `speedwell mount`, the last one first; also in the place of a mount of `up` that
+    has ended."""
+    runs = {record.name for record in Processes(Path(installation.directory)).running()}
+    own = installation.mounts if installation.kind == "fabric" or "mount" in runs else []
     for mountpoint in reversed(mounts.of_installation(installation.directory, installation.nameserver)):
-        if str(mountpoint) not in installation.mounts:
+        if str(mountpoint) not in own:
             unmount(mountpoint, force or mounts.stopped_process(mountpoint) is not None)
             echo(f"unmounted {mountpoint}")
 
