@@ -34,6 +34,8 @@ COMMANDS = {
     "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
+    "top": ("cluster.commands.top", "top", "Show what the mounts of this machine do."),
+    "accesslog": ("cluster.commands.accesslog", "accesslog", "Show each request to a mount as it happens."),
     "node": ("cluster.commands.node", "node", "Look after the dataservers: list, drain, remove, balance and others."),
     "quarantine": ("cluster.commands.quarantine", "quarantine", "Contents that no file has, kept for some days."),
     "bench": ("cluster.commands.bench", "bench", "Measure how fast files are written, read, looked up and removed"

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from cluster.errors import InvalidSetting, StopFailed
-from fuse_mount.mountpoint import FILESYSTEM_TYPE, mounts
+from fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount, mounts
 from fuse_mount.mountpoint import mounted_here as mounted_here
 
 UNMOUNT_TIMEOUT_SECONDS = 15.0
@@ -33,15 +33,20 @@ def of_installation(directory: Path | str, nameserver: str) -> list[Path]:
     """Where the filesystem of the installation in `directory`, whose nameserver is HOST:PORT (several are joined by
     commas), is mounted on this machine, in the order of mounting, whoever mounted it, by whatever name or with some
     of the addresses only, and whether or not its process lives."""
-    return [mount.mountpoint for mount in mounts()
-            if mount.filesystem_type == FILESYSTEM_TYPE and _is_of(mount.source, directory, nameserver.split(","))]
+    return [mount.mountpoint for mount in of_speedwell() if is_of(mount, directory, nameserver)]
 
 
-def _is_of(source: str, directory: Path | str, nameservers: list[str]) -> bool:
-    place = source_of(source)[0]
+def of_speedwell() -> list[Mount]:
+    """All mounts of Speedwell on this machine, in the order of mounting."""
+    return [mount for mount in mounts() if mount.filesystem_type == FILESYSTEM_TYPE]
+
+
+def is_of(mount: Mount, directory: Path | str, nameserver: str) -> bool:
+    """Whether it is one of the installation's, as `of_installation` has it."""
+    place = source_of(mount.source)[0]
     if place.startswith("/"):
         return os.path.realpath(place) == os.path.realpath(directory)
-    return any(_is_same(address, each) for address in place.split(",") for each in nameservers)
+    return any(_is_same(address, each) for address in place.split(",") for each in nameserver.split(","))
 
 
 def source_of(source: str) -> tuple[str, str]:

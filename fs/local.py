@@ -44,14 +44,18 @@ def connect(host: str, port: int, stall_timeout_seconds: float) -> "LocalChannel
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(name_of(host, port))
-        _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
-                                                              _CREDENTIALS.size))
-        if uid in (0, os.geteuid()):
+        if user_of(connection) in (0, os.geteuid()):
             return LocalChannel(connection, stall_timeout_seconds)
     except OSError:
         pass
     connection.close()
     return None
+
+
+def user_of(connection: socket.socket) -> int:
+    """Who is at the other end of a local connection."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(packed)[1])
 
 
 def send_descriptors(channel: Channel, descriptors: list[int]) -> None:

@@ -25,6 +25,7 @@ from ctypes import (
 from types import ModuleType
 from typing import Any
 
+from fuse_mount.access_log import FINDS, AccessLog
 from fuse_mount.door import errno_of
 from fuse_mount.errors import MountError
 from fuse_mount.lock_operations import StructFlock
@@ -98,6 +99,7 @@ class Session:
         Raises MountError if libfuse lacks functions.
         """
         self.measures = Measures()
+        self.access_log = AccessLog()
         self._libfuse: Any = library._libfuse
         # For what only computes; whoever answers lets go of the interpreter, as a program that is woken may take the
         # processor away.
@@ -280,7 +282,7 @@ class Session:
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """Answers with what `method` raises, which it does only before it answers. Every request comes through here,
         and is measured."""
-        here, clock = self._here, time.perf_counter_ns
+        here, access_log, clock = self._here, self.access_log, time.perf_counter_ns
 
         def guarded(request: int, *arguments: Any) -> None:
             served = here.thread
@@ -290,6 +292,10 @@ class Session:
                 served.is_kept = True
                 ctypes.pythonapi.PyGILState_Ensure()
             served.request, served.operation = request, name
+            caller, number = None, 0
+            if access_log.readers:
+                caller, time_ns = self.caller(), time.time_ns()
+                moved_bytes = served.read_bytes + served.written_bytes
             began_ns = served.began_ns = clock()
             try:
                 method(request, *arguments)
@@ -302,6 +308,10 @@ class Session:
             cell[took_ns.bit_length()] += 1
             cell[TIME] += took_ns
             served.began_ns = 0
+            if caller is not None:
+                moved_bytes = served.read_bytes + served.written_bytes - moved_bytes
+                access_log.note(time_ns, took_ns, caller, name, arguments, number,
+                                served.entry.ino if name in FINDS else moved_bytes)
 
         return guarded
 

@@ -22,6 +22,7 @@ from fs.ending import run_to_the_end
 from fuse_mount import binding, mountpoint
 from fuse_mount.daemon import Report, start_daemon
 from fuse_mount.errors import MountError
+from fuse_mount.monitor import Monitor, statistics_of
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -178,7 +179,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     except (SpeedwellError, MountError) as error:
         report.failed(f"speedwell-mount: {error}")
         return 1
-    threading.Thread(target=_announce, args=(settings, mounted, report), daemon=True).start()
+    monitor = Monitor(lambda: statistics_of(session, operations.open_files), session.access_log)
+    threading.Thread(target=_announce, args=(settings, mounted, report, monitor), daemon=True).start()
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     gc.freeze()
     _keep_freed_memory()
@@ -193,6 +195,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
         report.failed(f"speedwell-mount: {error}")
         return 1
     finally:
+        monitor.stop()
         client.close()
     log.info("unmounted %s", settings.mountpoint)
     return 0
@@ -217,16 +220,20 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_ARENA_MAX, MALLOC_ARENAS)
 
 
-def _announce(settings: Settings, mounted: threading.Event, report: Report) -> None:
+def _announce(settings: Settings, mounted: threading.Event, report: Report, monitor: Monitor) -> None:
     """Wait until the kernel talks to us, ask it for our root as any program would, and say so."""
     mounted.wait()
     try:
-        settings.mountpoint.stat()
+        device = settings.mountpoint.stat().st_dev
     except OSError as error:
         log.error("the mount does not answer: %s", error)
         return
     if not mountpoint.raise_read_ahead(settings.mountpoint):
         log.info("read-ahead stays at the kernel's default (only root can raise it)")
+    try:
+        monitor.start(device)
+    except OSError as error:
+        log.warning("`speedwell top` and `accesslog` do not see this mount: %s", error)
     log.info("mounted %s from %s", settings.mountpoint, settings.nameserver)
     report.ready(f"ready {settings.mountpoint}")
 

@@ -30,15 +30,25 @@ class Mount:
     source: str
     options: tuple[str, ...] = ()
     """of the mount point and of the filesystem"""
+    device: str = ""
+    """MAJOR:MINOR"""
+
+    @property
+    def owner(self) -> int:
+        """The user who made a FUSE mount."""
+        return next((int(option.removeprefix("user_id=")) for option in self.options
+                     if option.startswith("user_id=")), 0)
 
 
 def mounts(table: Path = Path("/proc/self/mountinfo")) -> Iterator[Mount]:
     """The mounts that this process sees (proc(5), mountinfo)."""
     for line in table.read_bytes().splitlines():
         before, _, after = line.partition(b" - ")
-        (mountpoint, options), (filesystem_type, source, *more) = before.split(b" ")[4:6], after.split(b" ")
+        device, _, mountpoint, options = before.split(b" ")[2:6]
+        filesystem_type, source, *more = after.split(b" ")
         yield Mount(Path(os.fsdecode(_unescaped(mountpoint))), filesystem_type.decode(),
-                    os.fsdecode(_unescaped(source)), tuple(os.fsdecode(b",".join([options, *more])).split(",")))
+                    os.fsdecode(_unescaped(source)), tuple(os.fsdecode(b",".join([options, *more])).split(",")),
+                    device.decode())
 
 
 def _unescaped(field: bytes) -> bytes:

@@ -7,7 +7,7 @@ import io
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TypeVar
 
 import click
@@ -36,12 +36,16 @@ def watch_options(function: F) -> F:
             return show()
         if options.get("as_json"):
             raise click.UsageError("--watch does not go with --json", click.get_current_context())
-        try:
-            _watch(show, interval_seconds)
-        except KeyboardInterrupt:
-            return 0
+        return watch(show, interval_seconds)
 
     return with_watch  # type: ignore[return-value]
+
+
+def watch(show: Callable[[], Any], interval_seconds: float) -> int:
+    """Have `show` print what it shows again and again, until Ctrl-C; returns the exit code."""
+    with suppress(KeyboardInterrupt):
+        _watch(show, interval_seconds)
+    return command_line.DONE
 
 
 def _watch(show: Callable[[], Any], interval_seconds: float) -> None:

@@ -1,6 +1,7 @@
 """A local installation with its mount, as root and as an ordinary user."""
 
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -186,6 +187,7 @@ def test_an_ordinary_user_starts_uses_and_stops_an_installation(home, tmp_path):
             speedwell ls -l /
             stat -c %U m/file
             speedwell status
+            speedwell top | tail -n 1
             speedwell down
             test -z "$(ls m)"
             ls state/speedwell'
@@ -196,6 +198,7 @@ def test_an_ordinary_user_starts_uses_and_stops_an_installation(home, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\ncontent\n" in result.stdout
     assert "nobody nogroup" in result.stdout
+    assert re.search(rf"^{home}/m +\d+ +[\d.]+ ", result.stdout, re.MULTILINE)
     assert "stopped" in result.stdout
     assert Processes(home / "c").running() == []
 

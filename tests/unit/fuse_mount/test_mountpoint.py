@@ -6,7 +6,7 @@ from fuse_mount.errors import MountError
 from fuse_mount.mountpoint import Mount, mounts, prepare
 
 TABLE = rb"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-41 22 0:41 / /mnt/with\040space\011and\134more rw,nosuid - fuse.speedwell speedwell@127.0.0.1:7000 rw,user_id=0
+41 22 0:41 / /mnt/with\040space\011and\134more rw,nosuid - fuse.speedwell speedwell@127.0.0.1:7000 rw,user_id=1000
 42 22 0:42 / /mnt/shared rw master:1 - tmpfs none rw
 """
 
@@ -15,11 +15,12 @@ def test_the_mount_table_is_read_with_escaped_and_optional_fields(tmp_path: Path
     table = tmp_path / "mountinfo"
     table.write_bytes(TABLE)
     assert list(mounts(table)) == [
-        Mount(Path("/"), "ext4", "/dev/vda", ("rw", "relatime", "rw")),
+        Mount(Path("/"), "ext4", "/dev/vda", ("rw", "relatime", "rw"), "254:0"),
         Mount(Path("/mnt/with space\tand\\more"), "fuse.speedwell", "speedwell@127.0.0.1:7000",
-              ("rw", "nosuid", "rw", "user_id=0")),
-        Mount(Path("/mnt/shared"), "tmpfs", "none", ("rw", "rw")),
+              ("rw", "nosuid", "rw", "user_id=1000"), "0:41"),
+        Mount(Path("/mnt/shared"), "tmpfs", "none", ("rw", "rw"), "0:42"),
     ]
+    assert [mount.owner for mount in mounts(table)] == [0, 1000, 0]
 
 
 def test_an_empty_directory_is_fit_and_comes_back_without_links(tmp_path: Path) -> None:
