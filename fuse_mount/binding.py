@@ -19,9 +19,11 @@ MAX_THREADS = 24 + MAX_WAITERS
 BACKGROUND_REQUESTS = 32
 # libfuse's capability bits (fuse_common.h).
 CAP_POSIX_LOCKS = 1 << 1
+CAP_DONT_MASK = 1 << 6
 CAP_FLOCK_LOCKS = 1 << 10
 CAP_AUTO_INVAL_DATA = 1 << 12
 CAP_READDIRPLUS = 1 << 13
+CAP_POSIX_ACL = 1 << 19
 CAP_HANDLE_KILLPRIV_V2 = 1 << 21
 
 
@@ -48,8 +50,9 @@ def mount_options(*, source: str, allow_other: bool, kernel_options: tuple[str, 
                      *kernel_options))
 
 
-def tune(connection: Any) -> None:
-    """Settings of the connection to the kernel, within what it offers. Raises MountError if that is too little."""
+def tune(connection: Any, *, acls: bool = False) -> None:
+    """Settings of the connection to the kernel, within what it offers; with `acls` it checks access control lists.
+    Raises MountError if that is too little."""
     lacking = [name for capability, name in ((CAP_POSIX_LOCKS, "fcntl"), (CAP_FLOCK_LOCKS, "flock"))
                if not connection.capable & capability]
     if lacking:
@@ -65,3 +68,5 @@ def tune(connection: Any) -> None:
     # ask for the attributes before every read.
     connection.want &= ~CAP_AUTO_INVAL_DATA
     connection.want |= connection.capable & CAP_HANDLE_KILLPRIV_V2
+    if acls and connection.capable & CAP_POSIX_ACL:     # without a mask of the kernel's: a default list replaces it
+        connection.want |= CAP_POSIX_ACL | CAP_DONT_MASK

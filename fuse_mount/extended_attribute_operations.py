@@ -10,6 +10,7 @@ XATTR_CREATE = 1
 XATTR_REPLACE = 2
 # The kernel has checked who may use which before it asks (trusted. is for root, user. follows the permissions).
 PREFIXES = (b"user.", b"trusted.", b"security.")
+ACLS = (b"system.posix_acl_access", b"system.posix_acl_default")
 QUOTA = b"speedwell.quota"
 # Labels of a security module that would have to be the same on every machine; `ls -l` asks for one per file,
 # unless it is told that there are none.
@@ -23,7 +24,7 @@ class ExtendedAttributeOperations(SharedState):
         path = paths.of_inode(inode)
         if name == QUOTA:
             return self._quota(path)
-        _require_supported(name)
+        self._require_supported(name)
         if not self._client.lookup(path).has_extended_attributes:
             raise NoSuchAttribute("the file has no attributes")
         value = self._metadata.list_extended_attributes(path).get(name)
@@ -52,17 +53,19 @@ class ExtendedAttributeOperations(SharedState):
                         if is_root or not name.startswith(b"trusted."))
 
     def setxattr(self, inode: int, name: bytes, value: bytes, flags: int) -> None:
-        _require_supported(name)
-        self._metadata.set_extended_attribute(paths.of_inode(inode), name, value, create=bool(flags & XATTR_CREATE),
-                                              replace=bool(flags & XATTR_REPLACE))
+        self._require_supported(name)
+        path = paths.of_inode(inode)
+        clear_setgid = name in ACLS and not self._kernel.is_in_group(self._client.lookup(path).gid)
+        self._metadata.set_extended_attribute(path, name, value, create=bool(flags & XATTR_CREATE),
+                                              replace=bool(flags & XATTR_REPLACE), clear_setgid=clear_setgid)
 
     def removexattr(self, inode: int, name: bytes) -> None:
-        _require_supported(name)
+        self._require_supported(name)
         self._metadata.remove_extended_attribute(paths.of_inode(inode), name)
 
 
-def _require_supported(name: bytes) -> None:
-    if not name.startswith(PREFIXES) or name in NOT_SUPPORTED:
-        raise OSError(errno.EOPNOTSUPP, "no attributes of this kind")
-    if name in PREFIXES:
-        raise OSError(errno.EINVAL, "the attribute has no name after its prefix")
+    def _require_supported(self, name: bytes) -> None:
+        if name in NOT_SUPPORTED or (not name.startswith(PREFIXES) and not (self._kernel.acls and name in ACLS)):
+            raise OSError(errno.EOPNOTSUPP, "no attributes of this kind")
+        if name in PREFIXES:
+            raise OSError(errno.EINVAL, "the attribute has no name after its prefix")

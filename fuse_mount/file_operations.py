@@ -36,9 +36,10 @@ class FileOperations(LockOperations):
 
     def create(self, directory: int, name: bytes, mode: int, info: FileInfo) -> Status:
         path = paths.join(paths.of_inode(directory), name)
-        uid, gid, _ = self._kernel.caller()
+        caller = self._kernel.caller()
         try:
-            attributes = self._client.create(path, stat.S_IMODE(mode), uid, gid, True)
+            attributes = self._client.create(path, stat.S_IMODE(mode), caller.uid, caller.gid, True,
+                                             umask=caller.umask)
         except AlreadyExists:
             if info.flags & os.O_EXCL:
                 raise

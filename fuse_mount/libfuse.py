@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from fuse_mount.access_log import FINDS, AccessLog
+from fuse_mount.binding import CAP_POSIX_ACL
 from fuse_mount.door import errno_of
 from fuse_mount.errors import MountError
 from fuse_mount.lock_operations import StructFlock
@@ -36,6 +37,7 @@ DROP_SECONDS = 0.05
 NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
 # Which arguments name an inode, where it is not only the first.
 INODES = {"symlink": (1,), "link": (0, 1), "rename": (0, 2), "forget": (), "forget_multi": ()}
+MAX_GROUPS = 1024
 
 
 class Context(Structure):
@@ -106,6 +108,7 @@ class Session:
         self._briefly: Any = ctypes.PyDLL(self._libfuse._name, handle=self._libfuse._handle)
         self._has_lseek = hasattr(self._libfuse, "fuse_reply_lseek")    # libfuse 3.8 and later
         self._tune = tune
+        self.acls = False   # whether the kernel checks access control lists
         self._status_type: Any = library.c_stat
         self._statvfs_type: Any = library.c_statvfs
         self._operations: Any = None
@@ -125,7 +128,13 @@ class Session:
 
     def caller(self) -> Caller:
         context = self._briefly.fuse_req_ctx(self._here.thread.request).contents
-        return Caller(context.uid, context.gid, context.pid)
+        return Caller(context.uid, context.gid, context.pid, context.umask if self.acls else 0)
+
+    def is_in_group(self, gid: int) -> bool:
+        groups = (c_uint * MAX_GROUPS)()
+        count = min(self._libfuse.fuse_req_getgroups(self._here.thread.request, MAX_GROUPS, groups), MAX_GROUPS)
+        caller = self.caller()
+        return caller.uid == 0 or caller.gid == gid or gid in groups[:max(count, 0)]
 
     def interrupted(self) -> bool:
         return bool(self._briefly.fuse_req_interrupted(self._here.thread.request)
@@ -208,7 +217,8 @@ class Session:
             "fuse_reply_readlink": (c_char_p,), "fuse_reply_open": (information,), "fuse_reply_write": (c_size_t,),
             "fuse_reply_buf": (c_void_p, c_size_t), "fuse_reply_statfs": (POINTER(self._statvfs_type),),
             "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
-            "fuse_req_ctx": (), "fuse_req_interrupted": (), "fuse_session_exited": (),
+            "fuse_req_getgroups": (c_int, POINTER(c_uint)), "fuse_req_ctx": (), "fuse_req_interrupted": (),
+            "fuse_session_exited": (),
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
             "fuse_session_exit": (), "fuse_session_mount": (c_char_p,), "fuse_session_unmount": (),
             "fuse_session_destroy": (), "fuse_set_signal_handlers": (), "fuse_remove_signal_handlers": (),
@@ -267,6 +277,7 @@ class Session:
             self._refused = error
             self._libfuse.fuse_session_exit(self._session)
         else:
+            self.acls = bool(connection.contents.want & CAP_POSIX_ACL)
             self._operations.init()
 
     def _rooted(self, method: Callable[..., None], places: tuple[int, ...]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
@@ -52,6 +53,7 @@ class Settings:
     parts: int
     strong: bool
     allow_other: bool
+    acls: bool
     staging_directory: Path
     metrics: str | None
     log: Path | None
@@ -85,6 +87,8 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other/--no-allow-other", default=None,
               help="Let other users than the one who mounts in. Default: only if that one is root.")
+@click.option("--acl", is_flag=True, help="Support POSIX access control lists. A namespace in which any was ever set "
+              "has them without that.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
 @click.option("--options", "-o", "kernel_options", metavar="WORDS", multiple=True, callback=_kernel_options,
@@ -99,8 +103,8 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
             cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-            staging_directory: Path, kernel_options: tuple[str, ...], subdirectory: str, source: str | None,
-            metrics: str | None, log_file: Path | None) -> int:
+            acl: bool, staging_directory: Path, kernel_options: tuple[str, ...], subdirectory: str,
+            source: str | None, metrics: str | None, log_file: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -114,7 +118,7 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
         allow_other = os.geteuid() == 0
     mountpoint.require_permission(place, allow_other=allow_other)
     below = "" if subdirectory == "/" else f":{subdirectory}"
-    settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other,
+    settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other, acl,
                         mountpoint.require_writable(staging_directory), metrics, log_file, kernel_options,
                         subdirectory, source or f"speedwell@{nameserver}{below}")
     if foreground:
@@ -163,11 +167,11 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
                         strong=settings.strong)
-        client.statistics()
+        acls = client.statistics().acls or settings.acls
         root = _root_of(client, settings.subdirectory)
         if needs_dataserver:
             client.require_dataservers()
-        session = Requests(library, binding.tune, root)
+        session = Requests(library, partial(binding.tune, acls=acls), root)
         mounted = threading.Event()
         operations = SpeedwellOperations(client, session, mounted.set, str(settings.staging_directory), root)
         if settings.metrics:

@@ -145,18 +145,18 @@ class NameOperations(Sharing):
 
     def mkdir(self, directory: int, name: bytes, mode: int) -> Status:
         path = _place(directory, name)
-        uid, gid, _ = self._kernel.caller()
-        return self._found(path, self._client.mkdir(path, stat.S_IMODE(mode), uid, gid))
+        uid, gid, _, umask = self._kernel.caller()
+        return self._found(path, self._client.mkdir(path, stat.S_IMODE(mode), uid, gid, umask))
 
     def mknod(self, directory: int, name: bytes, mode: int, device: int) -> Status:
         path = _place(directory, name)
-        uid, gid, _ = self._kernel.caller()
+        uid, gid, _, umask = self._kernel.caller()
         kind = stat.S_IFMT(mode)
         if kind in (0, stat.S_IFREG):
-            return self._found(path, self._client.create(path, stat.S_IMODE(mode), uid, gid, True))
+            return self._found(path, self._client.create(path, stat.S_IMODE(mode), uid, gid, True, umask=umask))
         if kind in SPECIAL_KINDS:
             return self._found(path, self._metadata.make_special(path, SPECIAL_KINDS[kind], stat.S_IMODE(mode), uid,
-                                                                 gid, device))
+                                                                 gid, device, umask))
         raise OSError(errno.EINVAL, "not a kind of file that mknod(2) makes")
 
     def symlink(self, target: bytes, directory: int, name: bytes) -> Status:

@@ -50,13 +50,19 @@ class Caller(NamedTuple):
     uid: int
     gid: int
     process: int
+    umask: int  # 0 if the kernel has applied it
 
 
 class Kernel(Protocol):
-    """What the mount asks and tells the kernel, in a request."""
+    """What the mount asks and tells the kernel, in a request; `acls`: it checks access control lists."""
+
+    acls: bool
 
     def caller(self) -> Caller:
         """The program whose request is being served."""
+
+    def is_in_group(self, gid: int) -> bool:
+        """Whether that program's user is root or in the group."""
 
     def interrupted(self) -> bool:
         """Whether that program got a signal, or the mount is about to end."""

@@ -110,7 +110,7 @@ class Client:
 
     def create(self, path: str | bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
                exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0,
-               replicas: Sequence[str] = (), expected_bytes: int = 0) -> Attributes:
+               replicas: Sequence[str] = (), expected_bytes: int = 0, umask: int = 0) -> Attributes:
         """Make an empty file; an existing one is returned as it is, or is AlreadyExists if `exclusive`.
 
         `uid` and `gid` default to those of this process. `replication` and `chunk_size` (bytes) default
@@ -123,14 +123,14 @@ class Client:
         attributes, _ = self._metadata.create(
             path, mode, os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid, exclusive,
             replication=replication, chunk_size=chunk_size, client_host=writer, replicas=replicas,
-            expected_bytes=expected_bytes)
+            expected_bytes=expected_bytes, umask=umask)
         return attributes
 
     def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int | None = None,
-              gid: int | None = None) -> Attributes:
+              gid: int | None = None, umask: int = 0) -> Attributes:
         """Make a directory. Raises AlreadyExists, NoSuchFile (the parent), NotADirectory."""
         return self._metadata.mkdir(path, mode, os.geteuid() if uid is None else uid,
-                                    os.getegid() if gid is None else gid)
+                                    os.getegid() if gid is None else gid, umask)
 
     def remove(self, path: str | bytes) -> None:
         """Remove a file. Readers that have it open can finish within the grace period."""

@@ -198,29 +198,30 @@ class MetadataClient(PosixMetadata, OperatorRequests):
     def create(self, path: str | bytes, mode: int = 0o644, uid: int = 0, gid: int = 0,
                exclusive: bool = False, *, replication: int = 0, chunk_size: int = 0,
                client_host: str = "", replicas: Sequence[str] = (),
-               expected_bytes: int = 0) -> tuple[Attributes, bool]:
+               expected_bytes: int = 0, umask: int = 0) -> tuple[Attributes, bool]:
         """The attributes, and whether this call made the file; an existing one is returned as it is.
 
         Zero for `replication` or `chunk_size` (bytes) means the nameserver's default. `client_host` is
         the writer's address on the fabric, for placement; `replicas` names the dataservers to take, the
-        primary first; `expected_bytes` is how much will be written at once, 0 if that is not known. Raises
+        primary first; `expected_bytes` is how much will be written at once, 0 if that is not known. `umask` is taken
+        from `mode` unless the directory has a default access control list. Raises
         AlreadyExists (exclusive), IsADirectory, NoSuchFile, NotADirectory, NoReplicaAvailable, NoSpace,
         InvalidArgument.
         """
         path = paths.normalise(path)
         request = message(pb.CreateRequest, path=path, mode=mode, uid=uid, gid=gid, exclusive=exclusive,
                            replication=replication, chunk_size=chunk_size, client_host=client_host,
-                           replicas=replicas, expected_size=expected_bytes)
+                           replicas=replicas, expected_size=expected_bytes, umask=umask)
         reply = self._change("Create", request, path)
         self._changed(path, reply.attributes)
         if reply.created:
             self._added(path, reply.attributes, is_directory=False)
         return reply.attributes, reply.created
 
-    def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int = 0, gid: int = 0) -> Attributes:
+    def mkdir(self, path: str | bytes, mode: int = 0o755, uid: int = 0, gid: int = 0, umask: int = 0) -> Attributes:
         """Raises AlreadyExists, NoSuchFile, NotADirectory."""
         path = paths.normalise(path)
-        request = message(pb.MakeDirectoryRequest, path=path, mode=mode, uid=uid, gid=gid)
+        request = message(pb.MakeDirectoryRequest, path=path, mode=mode, uid=uid, gid=gid, umask=umask)
         attributes: Attributes = self._change("MakeDirectory", request, path).attributes
         self._changed(path, attributes)
         self._added(path, attributes, is_directory=True)

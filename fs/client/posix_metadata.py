@@ -24,13 +24,14 @@ class PosixMetadata(NamespaceCopies):
         return self._made(path, self._change("MakeSymbolicLink", request, path))
 
     def make_special(self, path: str | bytes, kind: int, mode: int, uid: int = 0, gid: int = 0,
-                     device: int = 0) -> Attributes:
+                     device: int = 0, umask: int = 0) -> Attributes:
         """A fifo, socket or device (`kind` is one of the wire format's FileType).
 
         Raises AlreadyExists, NoSuchFile, NotADirectory.
         """
         path = paths.normalise(path)
-        request = message(pb.MakeSpecialRequest, path=path, type=kind, mode=mode, uid=uid, gid=gid, device=device)
+        request = message(pb.MakeSpecialRequest, path=path, type=kind, mode=mode, uid=uid, gid=gid, device=device,
+                          umask=umask)
         return self._made(path, self._change("MakeSpecial", request, path))
 
     def _made(self, path: bytes, reply: Any) -> Attributes:
@@ -58,12 +59,13 @@ class PosixMetadata(NamespaceCopies):
         return {each.name: each.value for each in reply.extended_attributes}
 
     def set_extended_attribute(self, path: str | bytes, name: bytes, value: bytes, *, create: bool = False,
-                               replace: bool = False) -> None:
-        """Raises NoSuchFile, NotADirectory, AlreadyExists (`create`), NoSuchAttribute (`replace`), NoSpace."""
+                               replace: bool = False, clear_setgid: bool = False) -> None:
+        """`clear_setgid` with an access control list of who is not in the file's group. Raises NoSuchFile,
+        NotADirectory, AlreadyExists (`create`), NoSuchAttribute (`replace`), NoSpace, InvalidArgument (a list)."""
         path = paths.normalise(path)
         request = pb.SetExtendedAttributeRequest(
             path=path, extended_attribute=pb.ExtendedAttribute(name=name, value=value), create=create,
-            replace=replace)
+            replace=replace, clear_setgid=clear_setgid)
         self._changed(path, self._change("SetExtendedAttribute", request, path).attributes)
 
     def remove_extended_attribute(self, path: str | bytes, name: bytes) -> None:

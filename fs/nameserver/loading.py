@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fs import paths
 from fs.errors import InvalidArgument
 from fs.limits import MAX_FILE_BYTES
-from fs.nameserver import records, requests
+from fs.nameserver import acls, records, requests
 from fs.nameserver.configuration import MAX_EPOCH
 from fs.nameserver.namespace import MAX_LINKS
 from fs.nameserver.provenance import SKIPPED_INODES
@@ -73,6 +73,8 @@ class Dumped:
         for attribute in record.extended_attributes:
             requests.attribute_name(attribute.name)
             requests.attribute_value(attribute.value)
+            if attribute.name in acls.NAMES:
+                acls.decode(attribute.value)
         if len({attribute.name for attribute in record.extended_attributes}) < len(record.extended_attributes):
             raise InvalidArgument(f"{where}: extended_attributes: a name is given twice")
         if record.HasField("content"):
@@ -138,6 +140,8 @@ def fill(batch: Batch, dumped: Dumped, numbers: Mapping[str, int], next_inode: i
     for directory, keep_ns in dumped.trash.items():
         batch.put(records.trash_policy_key(directory),
                   pb.TrashPolicy(path=where[directory], keep_ns=keep_ns).SerializeToString())
+    if any(name in inode.extended_attributes for inode in dumped.inodes.values() for name in acls.NAMES):
+        batch.put(records.ACLS_KEY, b"")
     directories = sum(inode.is_directory for inode in dumped.inodes.values())
     superblock = Superblock(max(next_inode, *dumped.inodes) + SKIPPED_INODES, len(dumped.inodes) - directories,
                             directories)

@@ -71,7 +71,7 @@ class Namespace(Renaming, ExtendedAttributes):
     # -------------------------------------------------------------- making
 
     def create(self, path: bytes, *, mode: int, uid: int, gid: int, exclusive: bool,
-               new_content: ContentFactory, now_ns: int) -> tuple[Inode, bool]:
+               new_content: ContentFactory, now_ns: int, umask: int = 0) -> tuple[Inode, bool]:
         """The file, and whether it was made; `new_content` is called only then.
 
         Raises AlreadyExists (exclusive, or a link or special file), IsADirectory, NoSuchFile, NotADirectory.
@@ -86,31 +86,31 @@ class Namespace(Renaming, ExtendedAttributes):
         superblock = self._superblock()
         inode = Inode(superblock.next_inode, REGULAR, mode, uid, gid, now_ns, now_ns, now_ns, 1, place.parent,
                       new_content())
-        self._add(place, inode, superblock, now_ns)
+        self._add(place, inode, superblock, now_ns, umask=umask)
         return inode, True
 
-    def make_directory(self, path: bytes, *, mode: int, uid: int, gid: int, now_ns: int) -> Inode:
+    def make_directory(self, path: bytes, *, mode: int, uid: int, gid: int, now_ns: int, umask: int = 0) -> Inode:
         """Raises AlreadyExists, NoSuchFile, NotADirectory."""
-        return self._make(path, DIRECTORY, mode, uid, gid, now_ns, links=2)
+        return self._make(path, DIRECTORY, mode, uid, gid, now_ns, links=2, umask=umask)
 
     def make_symbolic_link(self, path: bytes, target: bytes, *, uid: int, gid: int, now_ns: int) -> Inode:
         """Raises AlreadyExists, NoSuchFile, NotADirectory."""
         return self._make(path, SYMBOLIC_LINK, 0o777, uid, gid, now_ns, target=target)
 
     def make_special(self, path: bytes, kind: int, *, mode: int, uid: int, gid: int, device: int,
-                     now_ns: int) -> Inode:
+                     now_ns: int, umask: int = 0) -> Inode:
         """A fifo, socket or device. Raises AlreadyExists, NoSuchFile, NotADirectory."""
-        return self._make(path, kind, mode, uid, gid, now_ns, device=device)
+        return self._make(path, kind, mode, uid, gid, now_ns, device=device, umask=umask)
 
     def _make(self, path: bytes, kind: int, mode: int, uid: int, gid: int, now_ns: int, *, links: int = 1,
-              target: bytes = b"", device: int = 0) -> Inode:
+              target: bytes = b"", device: int = 0, umask: int = 0) -> Inode:
         place = self._find(path)
         if place.inode is not None:
             raise AlreadyExists(f"{paths.display(path)} exists")
         superblock = self._superblock()
         inode = Inode(superblock.next_inode, kind, mode, uid, gid, now_ns, now_ns, now_ns, links, place.parent,
                       target=target, device=device)
-        self._add(place, inode, superblock, now_ns)
+        self._add(place, inode, superblock, now_ns, umask=umask)
         return inode
 
     def link(self, source: bytes, destination: bytes, *, now_ns: int) -> Inode:
@@ -215,7 +215,8 @@ class Namespace(Renaming, ExtendedAttributes):
         inode = self.lookup(path)
         if (uid is not None or gid is not None) and not inode.is_directory:
             inode.mode &= ~(stat.S_ISUID | (stat.S_ISGID if inode.mode & stat.S_IXGRP else 0))
-        inode.mode = inode.mode if mode is None else mode
+        if mode is not None:
+            inode.change_mode(mode)
         inode.uid = inode.uid if uid is None else uid
         inode.gid = inode.gid if gid is None else gid
         inode.atime_ns = inode.atime_ns if atime_ns is None else atime_ns

@@ -45,9 +45,10 @@ class PosixRequests:
             raise InvalidArgument(f"type: {request.type} is not a fifo, socket or device")
         mode = requests.mode(request.mode)
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
+        umask = requests.mode(request.umask, "umask")
         with self.guard:
             inode = self._namespace.make_special(request.path, request.type, mode=mode, uid=uid, gid=gid,
-                                                 device=request.device, now_ns=self._clock_ns())
+                                                 device=request.device, umask=umask, now_ns=self._clock_ns())
             return pb.MakeSpecialReply(attributes=self._attributes(inode))
 
     def link(self, request: pb.LinkRequest) -> pb.LinkReply:
@@ -73,7 +74,7 @@ class PosixRequests:
         with self.guard:
             inode = self._namespace.set_extended_attribute(
                 request.path, name, value, create=request.create, replace=request.replace,
-                now_ns=self._clock_ns())
+                now_ns=self._clock_ns(), clear_setgid=request.clear_setgid)
             return pb.SetExtendedAttributeReply(attributes=self._attributes(inode))
 
     def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest

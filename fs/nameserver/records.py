@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from fs.errors import StorageFailed
+from fs.nameserver import acls
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import ContentRecord, ExtendedAttribute, InodeRecord
 
@@ -33,6 +34,7 @@ TRASH_PREFIX = b"t"
 TRASH_POLICY_PREFIX = b"p"
 OUTCOME_PREFIX = b"r"
 AGE_KEY = b"a"
+ACLS_KEY = b"c"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _AGE = struct.Struct(">Q")
@@ -124,6 +126,13 @@ class Inode:
     def size_bytes(self) -> int:
         """What it counts for in a quota."""
         return 0 if self.content is None else self.content.size_bytes
+
+    def change_mode(self, mode: int) -> None:
+        """As chmod(2): with an access control list its mask changes, not what the owning group may."""
+        self.mode = mode
+        access = self.extended_attributes.get(acls.ACCESS)
+        if access is not None:
+            self.extended_attributes[acls.ACCESS] = acls.changed(access, mode)
 
     def encode(self) -> bytes:
         content = self.content

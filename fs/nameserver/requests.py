@@ -60,9 +60,9 @@ def number(value: int, field: str, maximum: int, minimum: int = 0) -> int:
     return value
 
 
-def mode(value: int) -> int:
+def mode(value: int, field: str = "mode") -> int:
     if value > MAX_MODE:
-        raise InvalidArgument(f"mode: {value:#o} has more than permission bits (at most {MAX_MODE:#o})")
+        raise InvalidArgument(f"{field}: {value:#o} has more than permission bits (at most {MAX_MODE:#o})")
     return value
 
 

@@ -114,7 +114,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def create(self, request: pb.CreateRequest, advised: Sequence[int] = ()) -> pb.CreateReply:
         """A new file is placed as `advised`, if all of these dataservers can still take it."""
-        mode = requests.mode(request.mode)
+        mode, umask = requests.mode(request.mode), requests.mode(request.umask, "umask")
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
         replication = requests.replication(request.replication, self._settings.replication)
         chunk_size_bytes = requests.chunk_size(request.chunk_size, self._settings.chunk_size_bytes)
@@ -122,7 +122,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         wanted = requests.replicas(request.replicas, request.replication)
         with self.guard:
             inode, created = self._namespace.create(
-                request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive,
+                request.path, mode=mode, uid=uid, gid=gid, exclusive=request.exclusive, umask=umask,
                 new_content=lambda: (self._content_on(wanted, chunk_size_bytes) if wanted else
                                      self._new_content(replication, chunk_size_bytes, writer_host, advised,
                                                        request.expected_size)),
@@ -133,10 +133,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             return pb.CreateReply(attributes=attributes, created=created)
 
     def make_directory(self, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryReply:
-        mode = requests.mode(request.mode)
+        mode, umask = requests.mode(request.mode), requests.mode(request.umask, "umask")
         uid, gid = requests.owner(request.uid, "uid"), requests.owner(request.gid, "gid")
         with self.guard:
-            inode = self._namespace.make_directory(request.path, mode=mode, uid=uid, gid=gid,
+            inode = self._namespace.make_directory(request.path, mode=mode, uid=uid, gid=gid, umask=umask,
                                                    now_ns=self._clock_ns())
             return pb.MakeDirectoryReply(attributes=self._attributes(inode))
 
@@ -338,7 +338,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 frame_port=self._frame_port, namespace=self.provenance.namespace_id,
                 warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
                 min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
-                unwritable=self._recovery.unwritable,
+                unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from fs import paths
 from fs.errors import DirectoryNotEmpty, InvalidName, NoSuchFile, NotADirectory, StorageFailed
-from fs.nameserver import records
+from fs.nameserver import acls, records
 from fs.nameserver.deletions import enqueue
 from fs.nameserver.quotas import Quotas
-from fs.nameserver.records import DIRECTORY, ROOT_INODE, Content, Inode, Superblock
+from fs.nameserver.records import DIRECTORY, ROOT_INODE, SYMBOLIC_LINK, Content, Inode, Superblock
 from fs.store import Batch, Store, end_of_prefix
 
 
@@ -198,15 +198,18 @@ class Tree:
             raise DirectoryNotEmpty(f"{paths.display(path)} is not empty")
 
     def _add(self, place: Place, inode: Inode, superblock: Superblock, now_ns: int,
-             batch: Batch | None = None) -> None:
+             batch: Batch | None = None, umask: int | None = None) -> None:
         """Write a new inode and its name, with what is in `batch` already. In a directory with the setgid bit it
-        belongs to the directory's group (a directory gets the bit too), as on Linux."""
+        belongs to the directory's group (a directory gets the bit too), as on Linux. What is made, with a `umask`,
+        gets the directory's default access control list."""
         directory = self._inode(place.parent)
         self._put_at(inode, place)
         if directory.mode & stat.S_ISGID:
             inode.gid = directory.gid
             if inode.is_directory:
                 inode.mode |= stat.S_ISGID
+        if umask is not None and inode.kind != SYMBOLIC_LINK:
+            self._inherit(inode, directory, umask)
         batch = Batch() if batch is None else batch
         if directory.quota:
             inode.quota = directory.quota
@@ -222,6 +225,18 @@ class Tree:
         directory.mtime_ns = directory.ctime_ns = now_ns
         self._put_inode(batch, directory)
         self._write(batch, superblock)
+
+    @staticmethod
+    def _inherit(inode: Inode, directory: Inode, umask: int) -> None:
+        default = directory.extended_attributes.get(acls.DEFAULT)
+        if default is None:
+            inode.mode &= ~umask
+            return
+        inode.mode, access = acls.inherited(default, inode.mode)
+        if access is not None:
+            inode.extended_attributes[acls.ACCESS] = access
+        if inode.is_directory:
+            inode.extended_attributes[acls.DEFAULT] = default
 
     def _discard(self, batch: Batch, superblock: Superblock, inode: Inode, now_ns: int) -> None:
         """Drop an inode and queue its content for deletion."""

@@ -40,3 +40,8 @@ def test_the_kernel_is_asked_only_for_what_it_offers() -> None:
     connection.capable = locks | binding.CAP_HANDLE_KILLPRIV_V2
     binding.tune(connection)
     assert connection.want == binding.CAP_HANDLE_KILLPRIV_V2
+    binding.tune(connection, acls=True)
+    assert connection.want == binding.CAP_HANDLE_KILLPRIV_V2
+    connection.capable |= binding.CAP_POSIX_ACL | binding.CAP_DONT_MASK
+    binding.tune(connection, acls=True)
+    assert connection.want == connection.capable & ~locks
