@@ -6,6 +6,8 @@ from typing import Any
 
 from controller.switches.entries import (
     COOKIE_MASK,
+    PORT_CONTROLLER,
+    PORT_IN_PORT,
     Action,
     CopyField,
     LoadLabel,
@@ -22,6 +24,7 @@ from controller.switches.layout import EXPLICIT_COOKIES, PLANNED_COOKIES, Table
 from controller.tables.flow_records import FlowRecords
 from controller.tables.registry import TableRegistry
 
+RESERVED_PORTS = {PORT_IN_PORT: "in_port", PORT_CONTROLLER: "controller"}
 BASE = "base"
 FORMER = "former"
 STRANGERS = "strangers"
@@ -62,7 +65,7 @@ def action_text(action: Action | str) -> str:
     """An action for people; one that the controller never uses as Ryu has it."""
     match action:
         case Output(port_no):
-            return f"output {port_no:#x}" if port_no > 0xFFFF else f"output {port_no}"
+            return f"output {RESERVED_PORTS.get(port_no, port_no)}"
         case ToGroup(group_id):
             return f"group {group_id:#x}"
         case PushLabel(label, traffic_class):

@@ -121,5 +121,5 @@ def test_matches_and_actions_are_told_in_words() -> None:
     assert match_fields(match(eth_type=0x8847, mpls_label=77)) == {"eth_type": "0x8847", "mpls_label": "77"}
     assert [action_text(action) for action in (Output(3), Output(0xFFFFFFFD), ToGroup(0x57000001),
                                                SetField("eth_dst", "02:00:0a:00:00:01"), "OFPActionNobodyKnows()")
-            ] == ["output 3", "output 0xfffffffd", "group 0x57000001", "set eth_dst 02:00:0a:00:00:01",
+            ] == ["output 3", "output controller", "group 0x57000001", "set eth_dst 02:00:0a:00:00:01",
                   "OFPActionNobodyKnows()"]
