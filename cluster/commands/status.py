@@ -12,6 +12,7 @@ from cluster import current, mounts
 from cluster.commands.connection import checked_nameserver, installation_option, last_started, one_installation
 from cluster.commands.output import echo, echo_json, replica_document
 from cluster.commands.watching import watch_options
+from cluster.errors import ClusterError
 from cluster.processes import Processes, is_running, resident_bytes
 from cluster.supervision import Told, told
 from cluster.tables import echo_table
@@ -35,6 +36,7 @@ class Status:
     roles: dict[str, str] = field(default_factory=dict)
     processes: list[dict[str, Any]] = field(default_factory=list)
     mounts: dict[str, bool] = field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -72,9 +74,11 @@ def _gather(nameserver: str | None, directory: Path | None, named: Path | None) 
         state = Status(installation.nameserver, installation)
         _add_processes(state, installation)
     nameservers = [process["alive"] for process in state.processes if process["name"].startswith("nameserver")]
-    if any(nameservers) or not nameservers:
+    if any(nameservers) or state.installation is None:
         _add_roles(state)
         _add_statistics(state)
+    if state.installation is not None and state.installation.controller and state.processes:
+        _add_policies(state, state.installation.controller)
     return state
 
 
@@ -90,6 +94,8 @@ def _add_processes(state: Status, installation: current.Current) -> None:
     records = Processes(Path(installation.directory)).records
     for record in records:
         alive = is_running(record)
+        if not alive and record.address in installation.mounts and not mounts.is_dead(Path(record.address)):
+            continue    # unmounted, or mounted again by hand
         of_process = restarts.get(record.name, Told())
         state.processes.append({"name": record.name, "pid": record.pid, "alive": alive,
                                 "address": record.address, "memory_bytes": resident_bytes(record),
@@ -104,16 +110,17 @@ def _add_processes(state: Status, installation: current.Current) -> None:
                        for name, each in restarts.items() if name not in names]
     if supervised is None and any(process["alive"] for process in state.processes):
         state.problems.append(f"no supervisor runs that starts again what ends; {installation.up_again} starts one")
+    meant = installation.mounts if records else []
     made_later = map(str, mounts.of_installation(installation.directory, installation.nameserver))
-    for mountpoint in dict.fromkeys([*installation.mounts, *made_later]):
+    for mountpoint in dict.fromkeys([*meant, *made_later]):
         condition = mounts.condition(Path(mountpoint))
         state.mounts[mountpoint] = condition is mounts.Condition.MOUNTED
         if condition is mounts.Condition.SILENT:
             state.problems.append(f"the mount {mountpoint} does not answer")
         elif not state.mounts[mountpoint]:
-            state.problems.append(f"{mountpoint} is not mounted")
-    if not state.processes:
-        state.problems.append(f"nothing of it runs; {installation.up_again} starts it again")
+            state.problems.append(f"{mountpoint} is not mounted; {installation.up_again} mounts it again")
+    if not records:
+        state.problems.append(f"it is stopped; {installation.up_again} starts it again")
 
 
 def _add_roles(state: Status) -> None:
@@ -124,6 +131,15 @@ def _add_roles(state: Status) -> None:
         for address in addresses:
             found = leads(address, ROLE_TIMEOUT_SECONDS)
             state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
+
+
+def _add_policies(state: Status, controller: str) -> None:
+    from cluster.controller_client import ask
+
+    try:
+        state.policies = ask(controller, "/v1/health")["policies"]
+    except ClusterError as error:
+        state.problems.append(str(error))
 
 
 def _add_statistics(state: Status) -> None:
@@ -170,6 +186,9 @@ def _print(state: Status) -> None:
         echo(f"nameserver {state.nameserver}")
     if state.roles and state.installation is None:
         echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
+    if state.policies:
+        echo("reads are placed by {replica_policy} with paths by {path_policy}, new large files by {placement_policy}"
+             .format_map(state.policies))
     for mountpoint, alive in state.mounts.items():
         echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT WORKING'}")
     if state.statistics is not None:

@@ -78,7 +78,8 @@ class NetworkApi:
             hosts=len(state.hosts), reads=len(self._reads), last_poll_age_seconds=age_seconds,
             uptime_seconds=self._uptime_seconds(), version=VERSION,
             troubles=[models.Trouble(**asdict(trouble)) for trouble in troubles],
-            policies=models.Policies(replica_policy=settings.replica_policy, path_policy=settings.path_policy))
+            policies=models.Policies(replica_policy=settings.replica_policy, path_policy=settings.path_policy,
+                                     placement_policy=settings.placement_policy))
 
     def _uptime_seconds(self) -> float:
         return time.monotonic() - self._started_at

@@ -75,6 +75,7 @@ class Network(OutputModel):
 class Policies(OutputModel):
     replica_policy: str
     path_policy: str
+    placement_policy: str
 
 
 class Trouble(OutputModel):
