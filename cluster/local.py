@@ -22,6 +22,7 @@ from cluster.local_commands import (
     SUPERVISOR,
     dataserver_command,
     dataserver_names,
+    is_mounted,
     local_nameserver_commands,
     members,
     mount_command,
@@ -254,7 +255,7 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
 
 
 def _prepare_mountpoint(mountpoint: Path | None, directory: Path, processes: Processes) -> None:
-    if mountpoint is None or processes.find("mount"):
+    if mountpoint is None or is_mounted(processes, mountpoint):
         return
     if mountpoint == directory or directory in mountpoint.parents or mountpoint in directory.parents:
         raise InvalidSetting(f"--mount: {mountpoint} and --local {directory} must not lie inside each other")
@@ -299,7 +300,7 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
     if listen != before:
         # Somebody else took the port meanwhile: what still runs would ask a nameserver that is not there.
         for mountpoint in mounts.of_installation(processes.directory, addresses.get("nameserver", "")):
-            if str(mountpoint) != settings["mount"]:
+            if not ours(processes, mountpoint):
                 progress(f"unmounting {mountpoint}, as the nameserver gets another address: mount it again then")
                 mounts.unmount(mountpoint, lazy=True)
         _stop(processes, [record.name for record in processes.running()
@@ -346,7 +347,7 @@ def _start_dataservers(processes: Processes, names: list[str], started: list[str
 
 
 def _start_mount(processes: Processes, mountpoint: Path, started: list[str], progress: Progress) -> None:
-    if processes.find("mount"):
+    if is_mounted(processes, mountpoint):
         return
     progress(f"mounting at {mountpoint}")
     started.append("mount")  # before it is ready: a mount that fails half-way has to be unmounted too

@@ -74,6 +74,13 @@ def mount_command(processes: Processes, mountpoint: Path) -> Command:
         "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
 
 
+def is_mounted(processes: Processes, mountpoint: Path) -> bool:
+    """Whether the installation is mounted at `mountpoint`, by its own process or by `speedwell mount`."""
+    nameserver = processes.settings.get("addresses", {}).get("nameserver", "")
+    by_hand = mounts.of_installation(processes.directory, nameserver)
+    return processes.find("mount") is not None or (mountpoint in by_hand and not mounts.is_dead(mountpoint))
+
+
 def ours(processes: Processes, mountpoint: Path) -> bool:
     """Whether the mount at `mountpoint` was made by this installation (its process may be dead)."""
     there = mounts.mounted_here(mountpoint)

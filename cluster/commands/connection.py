@@ -72,6 +72,9 @@ def resolve(nameserver: str | None, controller: str | None, local_host: str | No
 def last_started() -> current.Current:
     """The default installation. Raises NotRunning, saying how to get or name one."""
     last = current.read()
+    if last is None and (stopped := current.started()):
+        raise NotRunning(f"no installation runs here; {stopped[0].up_again} starts the last one again, "
+                         "`speedwell list` shows all")
     if last is None:
         raise NotRunning("no installation was started here: run `speedwell up`, or name one with "
                          "--nameserver HOST:PORT or SPEEDWELL_NAMESERVER")

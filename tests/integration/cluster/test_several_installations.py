@@ -53,7 +53,7 @@ def test_the_end_of_one_leaves_the_other_to_be_found(two):
     speedwell.ok("down", "--installation", first)
     assert [row["running"] for row in listed(speedwell).values()] == [0, 0]
     refused = speedwell.run("ls")
-    assert refused.returncode == 1 and "no installation was started here" in error_line(refused)
+    assert refused.returncode == 1 and "no installation runs here" in error_line(refused)
 
 
 def test_a_directory_in_which_nothing_was_started_is_refused_by_name(two, tmp_path):
