@@ -153,7 +153,7 @@ def repair(metadata: MetadataClient, found: Check) -> None:
         if problem.kind != "corrupt" or server is None or not server.alive:
             continue
         with contextlib.suppress(ConnectionLost, MalformedFrame):
-            left = verified(server, VerifyOperation(file_ids=[problem.file_id], repair=True), metadata.namespace)
+            left = verified(server, VerifyOperation(file_ids=[problem.file_id], repair=True), metadata)
             if problem.file_id in left and problem.unreadable:
                 unreadable.append(Finding(inode=problem.inode, file_id=problem.file_id,
                                           dataserver_id=problem.dataserver_id))
@@ -176,15 +176,15 @@ def _check_once(metadata: MetadataClient, progress: Callable[[int], None], verif
     for status in statistics.dataservers:
         name = status.server.dataserver_id
         try:
-            inventories[name] = (inventory_of(status.server, metadata.namespace, digests) if status.server.alive
+            inventories[name] = (inventory_of(status.server, metadata, digests) if status.server.alive
                                  else {})
             if status.server.alive:
                 result.quarantined += [
                     {"dataserver_id": name, "file_id": report.file_id, "size": report.size,
                      "path": os.fsdecode(report.path), "seconds_left": report.seconds_left}
-                    for report in inventory_of(status.server, metadata.namespace, quarantined=True).values()]
+                    for report in inventory_of(status.server, metadata, quarantined=True).values()]
             if verify is not None and status.server.alive:
-                _add_damage(inventories[name], verified(status.server, verify, metadata.namespace))
+                _add_damage(inventories[name], verified(status.server, verify, metadata))
         except (ConnectionLost, MalformedFrame):
             inventories[name] = {}
             result.unreachable.append(name)
@@ -216,14 +216,15 @@ def _add_damage(inventory: dict[str, FileReport], damage: Mapping[str, str]) -> 
         report.damage = damage.get(file_id, "" if report.inode else report.damage)
 
 
-def verified(server: Replica, operation: VerifyOperation, namespace: bytes) -> dict[str, str]:
+def verified(server: Replica, operation: VerifyOperation, metadata: MetadataClient) -> dict[str, str]:
     """What is wrong with the files that the dataserver compares with their sums. Raises ConnectionLost,
-    MalformedFrame."""
+    MalformedFrame, NameserverUnavailable."""
     damage: dict[str, str] = {}
-    channel = connect_identified(server, namespace, VERIFY_TIMEOUT_SECONDS)
+    token = metadata.authorize()
+    channel = connect_identified(server, metadata.namespace, VERIFY_TIMEOUT_SECONDS)
     try:
         while True:
-            channel.send(DataRequest(verify=operation))
+            channel.send(DataRequest(verify=operation, token=token))
             reply = channel.expect(DataReply)
             if reply.status != OK:
                 raise ConnectionLost(reply.message)
@@ -240,17 +241,18 @@ def live_servers(metadata: MetadataClient) -> list[Replica]:
     return [status.server for status in metadata.statistics().dataservers if status.server.alive]
 
 
-def inventory_of(server: Replica, namespace: bytes, digests: bool = False, *,
+def inventory_of(server: Replica, metadata: MetadataClient, digests: bool = False, *,
                  quarantined: bool = False) -> dict[str, FileReport]:
     """All contents on a dataserver by file id, with digests of their sums if wanted, or all in quarantine there.
-    Raises ConnectionLost, MalformedFrame."""
+    Raises ConnectionLost, MalformedFrame, NameserverUnavailable."""
     contents: dict[str, FileReport] = {}
-    channel = connect_identified(server, namespace)
+    token = metadata.authorize()
+    channel = connect_identified(server, metadata.namespace)
     try:
         after = ""
         while True:
             channel.send(DataRequest(inventory=InventoryOperation(
-                after=after, limit=PAGE, digests=digests, quarantined=quarantined)))
+                after=after, limit=PAGE, digests=digests, quarantined=quarantined), token=token))
             reply = channel.expect(DataReply)
             if reply.status != OK:
                 raise ConnectionLost(reply.message)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cluster.fsck import verified
 from fs.channel import ConnectionLost, MalformedFrame
+from fs.client.metadata import MetadataClient
 from fs.errors import SpeedwellError
 from fs.proto.speedwell_pb2 import REGULAR, Attributes, Replica, VerifyOperation
 
@@ -61,7 +62,7 @@ def _requests(wanted: list[tuple[Replica, str, bytes, int]]) -> Iterator[Job]:
         yield Job(wanted[-1][0], paths, total)
 
 
-def warm(work: list[Job], namespace: bytes, progress: Callable[[int], None]) -> Warmed:
+def warm(work: list[Job], metadata: MetadataClient, progress: Callable[[int], None]) -> Warmed:
     """Carry out `jobs`: the dataservers at the same time, each one request after the other. `progress` hears of the
     bytes that were read."""
     warmed = Warmed(files=len({file_id for job in work for file_id in job.paths}))
@@ -72,7 +73,7 @@ def warm(work: list[Job], namespace: bytes, progress: Callable[[int], None]) -> 
     def read(name: str) -> None:
         for job in of_server[name]:
             try:
-                damaged = verified(job.server, VerifyOperation(file_ids=list(job.paths)), namespace)
+                damaged = verified(job.server, VerifyOperation(file_ids=list(job.paths)), metadata)
             except (ConnectionLost, MalformedFrame, OSError, SpeedwellError) as error:
                 warmed.problems.append(f"dataserver {name}: {error}")
                 return

@@ -224,6 +224,18 @@ class DataserverInUse(SpeedwellError):
     """A dataserver cannot be removed: it is alive, or files have their last replica there."""
 
 
+class TokenRefused(SpeedwellError):
+    """A dataserver serves nobody without a token of the nameserver that says so; the message says what is wrong."""
+
+    errno = errno.EACCES
+
+
+class NotReady(SpeedwellError):
+    """A dataserver has not heard yet whom it may serve."""
+
+    errno = errno.EAGAIN
+
+
 class NoReplicaAvailable(SpeedwellError):
     """No live dataserver can hold or serve the file."""
 

@@ -36,7 +36,7 @@ SEND_STALL_SECONDS = 60.0
 """A reader may pause: its socket's buffer is full then, and nothing moves."""
 
 LINGER_SECONDS = 1.0
-_LINGER_BYTES = 4 << 20
+LINGER_BYTES = 4 << 20
 
 
 def most_connections() -> int:
@@ -152,7 +152,7 @@ class FrameServer(ABC):
             log.debug("%s", error)
         except (InvalidArgument, MalformedFrame) as error:
             log.warning("%s sent a malformed request: %s", channel.peer, error)
-            self._refuse(channel, str(error))
+            self.refuse(channel, self.refusal(str(error)))
         except Exception:
             log.exception("a request of %s failed", channel.peer)
         finally:
@@ -178,14 +178,14 @@ class FrameServer(ABC):
             with self._changed:
                 self._changed.notify_all()
 
-    def _refuse(self, channel: Channel, message: str) -> None:
+    def refuse(self, channel: Channel, answer: Message) -> None:
         """Answer and close so that the answer arrives: unread bytes would turn the close into a reset."""
         deadline = time.monotonic() + LINGER_SECONDS
         with contextlib.suppress(ConnectionLost, OSError):
             channel.set_timeout(LINGER_SECONDS)
-            channel.send(self.refusal(message))
+            channel.send(answer)
             channel.socket.shutdown(socket.SHUT_WR)
             scratch = memoryview(bytearray(65536))
             dropped = 0
-            while dropped < _LINGER_BYTES and time.monotonic() < deadline:
+            while dropped < LINGER_BYTES and time.monotonic() < deadline:
                 dropped += channel.receive_some(scratch)

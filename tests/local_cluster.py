@@ -16,9 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fs import tokens
 from fs.client import Client
 from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
 from fs.errors import DeviceBusy
+from fs.proto.speedwell_pb2 import Admission, Attributes
+from fs.tokens import READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
@@ -226,6 +229,16 @@ class LocalCluster:
     def data_directory(self, name: str) -> Path:
         """Where a dataserver keeps its chunks."""
         return self.directory / name
+
+    def as_server(self, attributes: Attributes) -> Attributes:
+        """The same with the token that dataservers show to each other."""
+        admission = Admission.FromString((self.data_directory(self.dataservers[0].name) / "admission").read_bytes())
+        key = admission.keys[0]
+        changed = Attributes()
+        changed.CopyFrom(attributes)
+        changed.token = tokens.sign(key.number, key.secret, attributes.file_id, READ | WRITE | SERVE,
+                                    int(time.time() * 1000), 60_000)
+        return changed
 
     def stored(self, name: str, file_id: str) -> Path:
         """The directory that a file has on a dataserver; if it is a small one, the file in place of that."""

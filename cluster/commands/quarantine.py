@@ -80,7 +80,7 @@ def _found(client: Client) -> list[tuple[Replica, FileReport]]:
     from cluster.fsck import inventory_of, live_servers
 
     return [(server, report) for server in live_servers(client.metadata)
-            for report in inventory_of(server, client.metadata.namespace, quarantined=True).values()]
+            for report in inventory_of(server, client.metadata, quarantined=True).values()]
 
 
 def _document(server: Replica, report: FileReport) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _ask(client: Client, server: Replica, operation: Any) -> None:
 
     channel = connect_identified(server, client.metadata.namespace)
     try:
-        channel.send(DataRequest(quarantine=operation))
+        channel.send(DataRequest(quarantine=operation, token=client.metadata.authorize()))
         reply = channel.expect(DataReply)
     finally:
         channel.close()
@@ -108,7 +108,7 @@ def _copy(client: Client, server: Replica, report: FileReport, path: bytes) -> N
     from fs.proto.speedwell_pb2 import REGULAR, Attributes
 
     kept = Attributes(inode=report.inode, type=REGULAR, size=report.size, file_id=report.file_id, replicas=[server],
-                      chunk_size=1 << 28, epoch=1)
+                      chunk_size=1 << 28, epoch=1, token=client.metadata.authorize())
     made = client.create(path, exclusive=True)
     try:
         with client.open_read(path, kept, strong=False) as reader, client.open_append(path, made) as appender:

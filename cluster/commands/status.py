@@ -174,7 +174,7 @@ def _document(reply: StatisticsReply) -> dict[str, Any]:
             "chunk_size": reply.chunk_size, "dataservers": servers, "namespace": reply.namespace.hex(),
             "awaited_inventories": list(reply.awaited_inventories), "fsync": reply.fsync,
             "min_replicas": reply.min_replicas, "unwritable_files": reply.unwritable,
-            "placed_by_controller": dict(reply.placed_by_controller)}
+            "insecure": list(reply.insecure), "placed_by_controller": dict(reply.placed_by_controller)}
 
 
 def _print(state: Status) -> None:
@@ -210,6 +210,9 @@ def _print_statistics(statistics: dict[str, Any]) -> None:
     echo(f"{counted(statistics['replication'], 'replica')}, at least {statistics['min_replicas']} for a change, "
          f"fsync policy {statistics['fsync']}; chunks of {units.size(statistics['chunk_size'])}")
     echo(f"dataservers: {alive} alive, {len(servers) - alive} dead")
+    if statistics["insecure"]:
+        echo(f"without tokens (--insecure): {', '.join(statistics['insecure'])}; whoever reaches the data channel is "
+             "served")
     if statistics["awaited_inventories"]:
         echo(f"nothing is deleted before all is known that lies on {', '.join(statistics['awaited_inventories'])}")
 

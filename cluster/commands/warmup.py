@@ -33,7 +33,7 @@ def warmup(paths: tuple[str, ...], target: Target) -> None:
     with target.connect(for_bytes=True) as client:
         work = jobs(found for path in paths for found in _files(client, path))
         with Meter("reading", sum(job.size_bytes for job in work)) as meter:
-            warmed = warm(work, client.metadata.namespace, meter.advance)
+            warmed = warm(work, client.metadata, meter.advance)
     echo(f"read {counted(warmed.files, 'file')}, {units.size(warmed.size_bytes)} with all replicas, on "
          f"{counted(len(warmed.dataservers), 'dataserver')}")
     if warmed.problems:

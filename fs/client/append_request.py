@@ -26,10 +26,12 @@ from fs.proto.speedwell_pb2 import (
     IO_ERROR,
     NO_SPACE,
     NOT_FOUND,
+    NOT_READY,
     OK,
     OUT_OF_DATE,
     STALE,
     STALE_EPOCH,
+    TOKEN_REFUSED,
     TOO_FEW_REPLICAS,
     AppendOperation,
     AppendRecord,
@@ -38,6 +40,7 @@ from fs.proto.speedwell_pb2 import (
     DataRequest,
     Replica,
 )
+from fs.tokens import WRITE
 
 ANSWER_SECONDS = 30.0
 """Longer than a primary may wait for the appends of others and for a replica that does not answer."""
@@ -172,6 +175,7 @@ class AppendRequests:
     def _send(self, send: Callable[[Channel], None], length: int, writer: Writer, retry: bool) -> Begun:
         primary, relay = self._targets()
         self._context.metadata.fence(self.attributes.inode)
+        token = self._context.tokens.of(self.attributes, WRITE)
         channel: Channel | None = None
         account: Account | None = None
         try:
@@ -182,7 +186,7 @@ class AppendRequests:
                 chunk_size=self.attributes.chunk_size, length=length, relay=relay, epoch=self.attributes.epoch,
                 records=[AppendRecord(writer=writer.id, sequence=writer.sequence)], retry=retry,
                 known_size=max(self.attributes.size, self.end),
-                min_replicas=self.attributes.min_replicas)), more=True)
+                min_replicas=self.attributes.min_replicas), token=token), more=True)
             if self._context.coflows is not None and not channel.is_local:
                 account = self._context.coflows.append(self.attributes.file_id, writer.id, writer.sequence,
                                                        channel.socket, length)
@@ -344,7 +348,7 @@ def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError
         return _Again(error, may_be_done=True, fenced=True)
     if reply.status == TOO_FEW_REPLICAS:
         return _Again(TooFewReplicas(reason), may_be_done=True)
-    if reply.status in (BUSY, STALE_EPOCH):
+    if reply.status in (BUSY, STALE_EPOCH, TOKEN_REFUSED, NOT_READY):
         return _Again(error, may_be_done=reply.status == STALE_EPOCH)
     if reply.status == STALE:
         return _Again(error, sealed=True)

@@ -40,7 +40,7 @@ class ReplicaChoice:
     def damaged(self, replica: Replica) -> None:
         """A replica sent a block that differs from its sum."""
         self._context.metrics.add(damaged_blocks=1)
-        self._context.report_damage(replica, self._attributes.file_id)
+        self._context.report_damage(replica, self._attributes)
 
     def delivered(self) -> None:
         """Bytes have come: whoever failed before may be tried again when the next one fails."""

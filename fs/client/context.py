@@ -13,10 +13,11 @@ from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.client.metadata import MetadataClient
 from fs.client.metrics import Metrics
 from fs.client.steering import Steering
+from fs.client.tokens import Tokens
 from fs.connections import ConnectionPool
 from fs.errors import InvalidArgument, SpeedwellError
 from fs.identification import Identified
-from fs.proto.speedwell_pb2 import CheckOperation, DataReply, DataRequest, Replica
+from fs.proto.speedwell_pb2 import Attributes, CheckOperation, DataReply, DataRequest, Replica
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class ClientContext:
         self.most_parts = most_parts
         self.local_host = local_host
         self.paced = paced
+        self.tokens = Tokens(metadata)
         self.identified = Identified(lambda: metadata.namespace)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
@@ -116,12 +118,13 @@ class ClientContext:
             channel = self.connections.take(replica.host, replica.port)
         return self.identified.require(channel, replica)
 
-    def report_damage(self, replica: Replica, file_id: str) -> None:
+    def report_damage(self, replica: Replica, attributes: Attributes) -> None:
         """Have a dataserver compare a file with its sums, and repair it. Best effort."""
-        log.error("dataserver %s has damaged bytes of %s", replica.dataserver_id, file_id)
+        log.error("dataserver %s has damaged bytes of %s", replica.dataserver_id, attributes.file_id)
         try:
             channel = self.connection_to(replica)
-            channel.send(DataRequest(check=CheckOperation(file_id=file_id)))
+            channel.send(DataRequest(check=CheckOperation(file_id=attributes.file_id),
+                                     token=self.tokens.of(attributes)))
             channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
             log.warning("dataserver %s could not be told: %s", replica.dataserver_id, error)
@@ -150,6 +153,7 @@ class ClientContext:
 
     def close(self) -> None:
         """Close all connections."""
+        self.tokens.close()
         if self.steering is not None:
             self.steering.close()
         self.connections.close()

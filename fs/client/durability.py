@@ -5,7 +5,8 @@ import time
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
-from fs.proto.speedwell_pb2 import OK, Attributes, DataReply, DataRequest, SyncOperation
+from fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, SyncOperation
+from fs.tokens import WRITE
 
 ANSWER_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
@@ -41,6 +42,7 @@ def _ask_primary(context: ClientContext, attributes: Attributes) -> None:
     """Raises StorageFailed, also if it does not answer."""
     primary, *others = attributes.replicas
     where = f"dataserver {primary.dataserver_id} did not force inode {attributes.inode} to the disks"
+    token = context.tokens.of(attributes, WRITE)
     try:
         channel = context.connection_to(primary, 0)
     except ConnectionLost as error:
@@ -48,12 +50,14 @@ def _ask_primary(context: ClientContext, attributes: Attributes) -> None:
     try:
         channel.set_timeout(ANSWER_SECONDS)
         channel.send(DataRequest(sync=SyncOperation(file_id=attributes.file_id, epoch=attributes.epoch,
-                                                    length=attributes.size, others=others)))
+                                                    length=attributes.size, others=others), token=token))
         reply = channel.expect(DataReply)
     except (ConnectionLost, MalformedFrame) as error:
         channel.close()
         context.note_failure(primary)
         raise StorageFailed(f"{where}: {error}") from None
     context.connections.give_back(primary.host, primary.port, channel)
+    if reply.status == TOKEN_REFUSED:
+        context.tokens.refused(attributes)
     if reply.status != OK:
         raise StorageFailed(f"{where}: {reply.message}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.context import ClientContext
 from fs.limits import MAX_HOLES
-from fs.proto.speedwell_pb2 import OK, Attributes, DataReply, DataRequest, HolesOperation
+from fs.proto.speedwell_pb2 import OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, HolesOperation
 
 ANSWER_SECONDS = 5.0
 
@@ -43,7 +43,7 @@ class Holes:
                 channel = self._context.connection_to(replica)
                 try:
                     channel.set_timeout(ANSWER_SECONDS)
-                    channel.send(DataRequest(holes=operation))
+                    channel.send(DataRequest(holes=operation, token=self._context.tokens.of(self._attributes)))
                     reply = channel.expect(DataReply)
                 except BaseException:
                     channel.close()
@@ -52,6 +52,8 @@ class Holes:
                 self._context.note_failure(replica)
                 continue
             self._context.connections.give_back(replica.host, replica.port, channel)
+            if reply.status == TOKEN_REFUSED:
+                self._context.tokens.refused(self._attributes)
             if reply.status == OK:
                 self._holes = [(hole.offset, hole.offset + hole.length) for hole in reply.holes]
                 if len(self._holes) >= MAX_HOLES:

@@ -13,6 +13,11 @@ class OperatorRequests(ABC):
     @abstractmethod
     def _call(self, method: str, request: Any) -> Any: ...
 
+    def authorize(self) -> bytes:
+        """The token with which an operator asks dataservers what lies there."""
+        reply: pb.AuthorizeReply = self._call("Authorize", pb.AuthorizeRequest())
+        return reply.token
+
     def set_draining(self, dataserver_id: str, draining: bool) -> None:
         """Have a dataserver emptied, or used again. Raises InvalidArgument for one that was never seen."""
         self._call("SetDraining", pb.SetDrainingRequest(dataserver_id=dataserver_id, draining=draining))

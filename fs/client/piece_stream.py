@@ -9,7 +9,8 @@ from fs.client.blocks import Blocks
 from fs.client.choice import ReplicaChoice
 from fs.client.context import ClientContext
 from fs.client.plan import Source
-from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, ReadOperation
+from fs.client.tokens import Tokens
+from fs.proto.speedwell_pb2 import NOT_FOUND, OK, TOKEN_REFUSED, Attributes, DataReply, DataRequest, ReadOperation
 
 RUN_BYTES = 256 << 10
 """So much is received and checked at a time: what came of a piece before a connection broke is not lost."""
@@ -31,6 +32,7 @@ class PieceStream:
         self._attributes = attributes
         self._choice = choice
         self._channel: Channel | None = None
+        self._tokens: Tokens | None = None
         self._began: float | None = None
         self._delivered = 0
         self._data = memoryview(b"")    # of the piece under way, and blocks before it
@@ -38,24 +40,28 @@ class PieceStream:
 
     def connect(self, context: ClientContext) -> None:
         """Raises ConnectionLost."""
+        self._tokens = context.tokens
         self._channel = self.source.connect(context, self.replica)
 
     def ask(self, start: int, stop: int) -> None:
         """Have a piece sent, one of `asked`. Raises ConnectionLost."""
-        assert self._channel is not None
+        assert self._channel is not None and self._tokens is not None
         self._began = self._began or time.monotonic()
         self._channel.send(DataRequest(read=ReadOperation(
-            file_id=self._attributes.file_id, offset=start, length=stop - start, sums=True)))
+            file_id=self._attributes.file_id, offset=start, length=stop - start, sums=True),
+            token=self._tokens.of(self._attributes)))
 
     def receive(self) -> memoryview:
         """The bytes of the first piece of `asked`. Raises ConnectionLost, MalformedFrame."""
-        assert self._channel is not None
+        assert self._channel is not None and self._tokens is not None
         start, stop = self.asked[0]
         reply = self._channel.expect(DataReply)
         self._choice.reached_any = True
         self.file_size = max(self.file_size, reply.file_size)
         if reply.status == NOT_FOUND:
             self._choice.missing += 1
+        if reply.status == TOKEN_REFUSED:
+            self._tokens.refused(self._attributes)
         if reply.status != OK:
             raise ConnectionLost(reply.message or f"answered with status {reply.status}")
         if reply.offset > start or reply.offset + reply.length < stop:

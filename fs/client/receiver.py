@@ -14,7 +14,16 @@ from fs.client.plan import Source, plan_range
 from fs.client.steering import SteeredRead
 from fs.errors import FileClosed
 from fs.local import LocalChannel
-from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, ReadOperation, Replica
+from fs.proto.speedwell_pb2 import (
+    NOT_FOUND,
+    OK,
+    TOKEN_REFUSED,
+    Attributes,
+    DataReply,
+    DataRequest,
+    ReadOperation,
+    Replica,
+)
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +253,8 @@ class RangeReceiver(Receiver):
             channel.send(DataRequest(read=ReadOperation(
                 file_id=self._attributes.file_id, offset=start, length=stop - start, sums=True,
                 paced=self._context.paced,
-                descriptors=channel.is_local and stop - start >= HANDED_OVER_BYTES)))
+                descriptors=channel.is_local and stop - start >= HANDED_OVER_BYTES),
+                token=self._context.tokens.of(self._attributes)))
             self._asked += 1
 
     def _receive_answer(self, channel: Channel) -> None:
@@ -268,6 +278,8 @@ class RangeReceiver(Receiver):
         if reply.status == NOT_FOUND and self._short and self._attributes.size == 0:
             self._end_after(0)  # nothing was ever appended
             return
+        if reply.status == TOKEN_REFUSED:
+            self._context.tokens.refused(self._attributes)
         if reply.status != OK:
             raise ConnectionLost(reply.message or f"answered with status {reply.status}")
         self._blocks = Blocks(reply)

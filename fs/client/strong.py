@@ -9,7 +9,16 @@ from fs.channel import ConnectionLost, MalformedFrame
 from fs.client.append_request import PATIENCE_SECONDS, PAUSE_SECONDS
 from fs.client.context import ClientContext
 from fs.errors import NoReplicaAvailable, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
-from fs.proto.speedwell_pb2 import NOT_FOUND, OK, Attributes, DataReply, DataRequest, LengthOperation, Replica
+from fs.proto.speedwell_pb2 import (
+    NOT_FOUND,
+    OK,
+    TOKEN_REFUSED,
+    Attributes,
+    DataReply,
+    DataRequest,
+    LengthOperation,
+    Replica,
+)
 
 ANSWER_SECONDS = 5.0
 
@@ -65,10 +74,11 @@ def _length_of_removed(context: ClientContext, attributes: Attributes) -> int:
 
 
 def _length_at(context: ClientContext, replica: Replica, attributes: Attributes, operation: LengthOperation) -> int:
+    token = context.tokens.of(attributes)
     channel = context.connection_to(replica)
     try:
         channel.set_timeout(ANSWER_SECONDS)
-        channel.send(DataRequest(length=operation))
+        channel.send(DataRequest(length=operation, token=token))
         reply = channel.expect(DataReply)
     except BaseException:
         channel.close()
@@ -76,6 +86,8 @@ def _length_at(context: ClientContext, replica: Replica, attributes: Attributes,
     context.connections.give_back(replica.host, replica.port, channel)
     if reply.status == NOT_FOUND and not attributes.size:
         return 0  # nothing was ever appended
+    if reply.status == TOKEN_REFUSED:
+        context.tokens.refused(attributes)
     if reply.status != OK:
         raise _Refused(reply.message)
     return reply.file_size

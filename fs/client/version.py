@@ -30,6 +30,7 @@ from fs.proto.speedwell_pb2 import (
     NO_SPACE,
     OK,
     QUOTA_EXCEEDED,
+    TOKEN_REFUSED,
     TOO_FEW_REPLICAS,
     Attributes,
     DataReply,
@@ -38,6 +39,7 @@ from fs.proto.speedwell_pb2 import (
     Replica,
     WriteOperation,
 )
+from fs.tokens import WRITE
 
 Interval = tuple[int, int]
 """(offset of the first byte, offset after the last)"""
@@ -136,11 +138,12 @@ class _Attempt:
     def _make(self, primary: Replica, relay: list[Replica]) -> DataReply:
         where = f"dataserver {primary.dataserver_id} ({primary.host}:{primary.port})"
         channel: Channel | None = None
+        token = self._context.tokens.of(self._attributes, WRITE)
         try:
             channel = self._context.connection_to(
                 primary, sum(end - begin for begin, end in self._changes.ranges))
             channel.set_timeout(ANSWER_SECONDS)
-            channel.send(DataRequest(write=self._operation(relay)), more=bool(self._changes.ranges))
+            channel.send(DataRequest(write=self._operation(relay), token=token), more=bool(self._changes.ranges))
             self._changes.send(channel)
             reply = channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
@@ -157,6 +160,8 @@ class _Attempt:
         self._context.connections.give_back(primary.host, primary.port, channel)
         if reply.status == OK:
             return reply
+        if reply.status == TOKEN_REFUSED:
+            self._context.tokens.refused(self._attributes)
         reason = f"{paths.display(self._path)}: dataserver {primary.dataserver_id}: {reply.message}"
         if reply.status == NO_SPACE:
             raise NoSpace(reason)

@@ -7,6 +7,7 @@ from fs.checksums import BLOCK_BYTES, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.door import Door
 from fs.dataserver.exchange import MAX_EPOCH, answer, check_relay, follow, require_epoch
 from fs.dataserver.payload import Payload
 from fs.dataserver.primary import Primary
@@ -61,10 +62,11 @@ def _check_records(operation: AppendOperation) -> None:
 class Appends:
     """Serves the appends of one dataserver."""
 
-    def __init__(self, store: FileStore, connections: ConnectionPool, primary: Primary) -> None:
+    def __init__(self, store: FileStore, connections: ConnectionPool, primary: Primary, door: Door) -> None:
         self._store = store
         self._connections = connections
         self._primary = primary
+        self._door = door
 
     def serve(self, channel: Channel, operation: AppendOperation) -> DataReply:
         """Receive the append's bytes and carry it out; the reply is the last frame of the exchange.
@@ -107,7 +109,7 @@ class Appends:
                 turn(file, operation.epoch, channel, RELAYED_TURN_SECONDS):
             records = [Record.of(record) for record in operation.records]
             writer = self._writer(file, operation, records)
-            relay = Relay(operation, operation.relay, self._connections, writer.segments)
+            relay = Relay(operation, operation.relay, self._connections, self._door, writer.segments)
             follow(channel, file, payload, writer, relay,
                    note=lambda: note(file, records, operation.epoch), call_off=lambda: cut(file))
             return DataReply(status=OK, file_size=file.length, offset=operation.offset,

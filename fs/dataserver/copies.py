@@ -4,6 +4,8 @@ import logging
 import threading
 from collections import deque
 
+from google.protobuf.message import Message
+
 from fs.channel import ConnectionLost, MalformedFrame
 from fs.checksums import BLOCK_BYTES
 from fs.client.context import ClientContext
@@ -12,6 +14,7 @@ from fs.client.receiver import RangeReceiver
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.disk import disk_error
+from fs.dataserver.door import Door
 from fs.dataserver.pace import Pace
 from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile
@@ -54,13 +57,14 @@ class Copies:
     """
 
     def __init__(self, store: FileStore, own: Replica, nameserver: str, *, controller: str | None,
-                 local_host: str, bytes_per_second: float) -> None:
+                 local_host: str, bytes_per_second: float, door: Door) -> None:
         """Raises InvalidArgument for a malformed controller URL."""
         self._store = store
         self._own = own
         self._context = ClientContext(
             MetadataClient(nameserver, 0), controller=controller, local_host=local_host, replica_policy=None,
             path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1, paced=True)
+        self._door = door
         self._pace = Pace(bytes_per_second)
         self._orders: deque[Copy] = deque()
         self._under_way: set[str] = set()
@@ -131,7 +135,7 @@ class Copies:
             return  # the order was on its way while the copy before it joined
         primary = copy.replicas[0]
         self._store.begin_anew(copy.file_id)
-        known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
+        known = self._ask(primary, copy, history=HistoryOperation(file_id=copy.file_id))
         with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size,
                                            known.file_size) as file:
             file.ordering.pinned = True
@@ -141,15 +145,15 @@ class Copies:
                     raise StorageFailed(f"dataserver {primary.dataserver_id}: {known.message}")
                 self._pull(copy, file, known.file_size)
                 self._note(copy, file, known)
-                reply = self._ask(primary, DataRequest(join=JoinOperation(
+                reply = self._ask(primary, copy, join=JoinOperation(
                     copy=copy, candidate=self._own, length=file.length,
-                    digest=file.digest(0, file.length // BLOCK_BYTES, file.committed))))
+                    digest=file.digest(0, file.length // BLOCK_BYTES, file.committed)))
                 if reply.status == OK:
                     file.ordering.log(file.length).raise_epoch(reply.epoch)
                     return
                 if reply.status != OUT_OF_DATE:
                     raise StorageFailed(f"dataserver {primary.dataserver_id}: {reply.message}")
-                known = self._ask(primary, DataRequest(history=HistoryOperation(file_id=copy.file_id)))
+                known = self._ask(primary, copy, history=HistoryOperation(file_id=copy.file_id))
         raise StorageFailed("the file grows faster than it can be copied")
 
     def _joined_since(self, copy: Copy) -> bool:
@@ -161,7 +165,7 @@ class Copies:
 
     def _pull(self, copy: Copy, file: StoredFile, length: int) -> None:
         attributes = Attributes(inode=copy.inode, file_id=copy.file_id, chunk_size=copy.chunk_size, size=length,
-                                replicas=copy.replicas, epoch=copy.epoch)
+                                replicas=copy.replicas, epoch=copy.epoch, token=self._door.sign(copy.file_id))
         receiver = RangeReceiver(self._context, attributes, file.length, length, steer=True)
         buffer = memoryview(bytearray(min(PIECE_BYTES, max(1, length - file.length))))
         try:
@@ -191,11 +195,11 @@ class Copies:
         except OSError as error:
             raise disk_error(error, f"cannot copy {copy.file_id}") from None
 
-    def _ask(self, primary: Replica, request: DataRequest) -> DataReply:
+    def _ask(self, primary: Replica, copy: Copy, **operation: Message) -> DataReply:
         channel = self._context.connections.take(primary.host, primary.port)
         try:
             channel.set_timeout(ANSWER_SECONDS)
-            channel.send(request)
+            channel.send(DataRequest(**operation, token=self._door.sign(copy.file_id)))  # type: ignore[arg-type]
             reply = channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame):
             channel.close()

@@ -9,6 +9,7 @@ from fs import rpc
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
 from fs.dataserver.disk_rate import DiskRate
+from fs.dataserver.door import Door
 from fs.dataserver.durability import Policy
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
@@ -30,7 +31,8 @@ class Heartbeats:
 
     def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
                  copies: Copies, mirroring: Mirroring, identity: Identity, quarantine: Quarantine,
-                 policy: Policy, disk_rate: DiskRate) -> None:
+                 policy: Policy, disk_rate: DiskRate, door: Door) -> None:
+        self._door = door
         self._identity = identity
         self._quarantine = quarantine
         self._term = 0
@@ -95,7 +97,8 @@ class Heartbeats:
             disk=self._store.disk, disk_left=self._disk_rate.left_bytes(), deleted=deleted,
             reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
-            inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode)
+            inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode,
+            servers_version=self._door.servers_version, insecure=self._door.insecure)
         self._mirroring.report(request)
         self._identity.introduce(request)
         sent_at = self._lease.now()
@@ -105,6 +108,7 @@ class Heartbeats:
             self._store.put_back(lengths)
             raise
         self._identity.check(reply)
+        self._door.hear(reply.admission)
         self._contents.reported()
         self._policy.value = reply.fsync or self._policy.value
         if reply.adopt:

@@ -18,6 +18,7 @@ from fs.command_line import Number
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.disk_rate import DiskRate
+from fs.dataserver.door import Door
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
@@ -74,6 +75,8 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--quarantine", type=Number(0, MAX_KEEP_SECONDS), default=DEFAULT_KEEP_SECONDS, metavar="SECONDS",
               help="For how long contents that no file has are kept aside.  "
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
+@click.option("--insecure", is_flag=True, help="Serve everybody who reaches the data channel, without the "
+              "nameserver's tokens.")
 @metrics.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
@@ -104,6 +107,7 @@ def run(flags: SimpleNamespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
     store = FileStore(flags.directory, flags.id, flags.reserve)
+    door = Door(store, insecure=flags.insecure)
     quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
     port = listener.getsockname()[1]
@@ -111,7 +115,7 @@ def run(flags: SimpleNamespace) -> int:
     link = NameserverLink(flags.nameserver, flags.id)
     lease = Lease()
     connections = ConnectionPool()
-    scrubber = Scrubber(store, flags.id, link.look_up, connections, rate_bytes=flags.scrub_rate * (1 << 20))
+    scrubber = Scrubber(store, flags.id, link.look_up, connections, door, rate_bytes=flags.scrub_rate * (1 << 20))
     authority = Authority(flags.id, lease, link)
     mirror = Mirror(flags.directory / "mirror")
     identity = Identity(flags.directory,
@@ -119,15 +123,15 @@ def run(flags: SimpleNamespace) -> int:
                         mirror.holders.namespace)
     server = MeasuredDataServer(store, listener, authority, scrubber=scrubber,
                                 local_listener=local.listen(advertised, port), quarantine=quarantine,
-                                identity=identity, pace=Pace(flags.recovery_rate))
+                                identity=identity, pace=Pace(flags.recovery_rate), door=door)
     if flags.metrics:
         metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease)])
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
-                    bytes_per_second=flags.recovery_rate)
+                    bytes_per_second=flags.recovery_rate, door=door)
     mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
-                            DiskRate(flags.disk_rate))
+                            DiskRate(flags.disk_rate), door)
     host_beats = host_heartbeats(advertised)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()

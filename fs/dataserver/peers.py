@@ -9,6 +9,7 @@ from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.checksums import BLOCK_BYTES, blocks_of, digest
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
+from fs.dataserver.door import Door
 from fs.dataserver.payload import Payload
 from fs.dataserver.relay import Relay
 from fs.dataserver.stored_file import StoredFile
@@ -53,15 +54,16 @@ class Peer:
 class Peers:
     """Conversations with other dataservers. Thread-safe."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, connections: ConnectionPool, door: Door) -> None:
         self._connections = connections
+        self._door = door
 
     def ask(self, replica: Replica, file: StoredFile, epoch: int, timeout_seconds: float = ANSWER_SECONDS) -> Peer:
         """How much of `file` a replica holds. Raises StaleEpoch if it knows a newer epoch."""
         try:
             reply = self._ask(replica, DataRequest(history=HistoryOperation(file_id=file.file_id,
-                                                                            offset=file.length)),
-                              timeout_seconds)
+                                                                            offset=file.length),
+                                             token=self._door.sign(file.file_id)), timeout_seconds)
         except (ConnectionLost, MalformedFrame) as error:
             log.warning("%s: dataserver %s: %s", file.file_id, replica.dataserver_id, error)
             return Peer(replica, reached=False)
@@ -88,7 +90,7 @@ class Peers:
             relay = Relay(
                 AppendOperation(file_id=file.file_id, inode=file.inode, path=file.path, chunk_size=file.chunk_size,
                                 offset=offset, length=length, epoch=epoch, records=records),
-                [peer.replica], self._connections,
+                [peer.replica], self._connections, self._door,
                 lambda offset=offset, length=length: file.segments(offset, length))  # type: ignore[misc]
             try:
                 relay.send_segments()
@@ -110,7 +112,8 @@ class Peers:
         Raises StaleEpoch, and what `own` raises."""
         asked: list[tuple[Replica, Channel]] = []
         failed = []
-        request = DataRequest(sync=SyncOperation(file_id=file.file_id, epoch=epoch, length=file.length, relayed=True))
+        request = DataRequest(sync=SyncOperation(file_id=file.file_id, epoch=epoch, length=file.length, relayed=True),
+                              token=self._door.sign(file.file_id))
         try:
             for replica in replicas:
                 try:
@@ -155,7 +158,7 @@ class Peers:
             channel = self._connections.take(replica.host, replica.port)
             channel.set_timeout(ANSWER_SECONDS)
             channel.send(DataRequest(read=ReadOperation(file_id=file.file_id, offset=file.length, length=length,
-                                                        sums=True)))
+                                                        sums=True), token=self._door.sign(file.file_id)))
             reply = channel.expect(DataReply)
         except (ConnectionLost, MalformedFrame) as error:
             raise Refused(BUSY, f"dataserver {peer.id}: {error}", file.length) from None

@@ -14,6 +14,7 @@ from fs.checksums import BLOCK_BYTES
 from fs.connections import ConnectionPool
 from fs.dataserver.append_log import Record
 from fs.dataserver.append_writer import AppendWriter
+from fs.dataserver.door import Door
 from fs.dataserver.durability import sync
 from fs.dataserver.exchange import Writer, require_epoch
 from fs.dataserver.office import Authority, Office
@@ -52,10 +53,11 @@ PUSHED_BYTES = 32 << 20
 class Primary:
     """Orders the appends of the files whose primary this dataserver is. Thread-safe."""
 
-    def __init__(self, store: FileStore, connections: ConnectionPool, authority: Authority) -> None:
+    def __init__(self, store: FileStore, connections: ConnectionPool, authority: Authority, door: Door) -> None:
         self._store = store
         self._connections = connections
-        self._peers = Peers(connections)
+        self._door = door
+        self._peers = Peers(connections, door)
         self.office = Office(authority, self._peers)
 
     def order(self, channel: Channel, operation: AppendOperation, payload: Payload) -> DataReply:
@@ -231,7 +233,7 @@ class Primary:
             file_id=operation.file_id, inode=operation.inode, path=operation.path, chunk_size=operation.chunk_size,
             offset=writer.offset, length=operation.length, epoch=replicas.epoch,
             records=[record.message() for record in records])
-        relay = Relay(relayed, targets, self._connections, writer.segments)
+        relay = Relay(relayed, targets, self._connections, self._door, writer.segments)
         replicas, failed = self.replicate(
             file, replicas, payload, writer, relay, known=known,
             note=lambda epoch: note(file, records, epoch), call_off=lambda: cut(file))

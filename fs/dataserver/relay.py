@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.coflows import Account, configured
 from fs.connections import ConnectionPool
+from fs.dataserver.door import Door
 from fs.errors import NoSpace, StaleEpoch
 from fs.proto.speedwell_pb2 import (
     NO_SPACE,
@@ -44,11 +45,12 @@ class Relay:
     that do not hold it, and `behind` those of them whose file has another length than it is made for."""
 
     def __init__(self, operation: AppendOperation | WriteOperation, targets: Sequence[Replica],
-                 connections: ConnectionPool, segments: Segments) -> None:
+                 connections: ConnectionPool, door: Door, segments: Segments) -> None:
         self.failed: list[str] = []
         self.behind: list[str] = []
         self._operation = operation
         self._connections = connections
+        self._door = door
         self._segments = segments
         self._chain: list[Replica] = []       # the replica we send to, then those it sends to
         self._waiting: list[Replica] = list(targets)
@@ -131,7 +133,7 @@ class Relay:
         while self._waiting:
             self._chain, self._waiting = self._waiting, []
             head = self._chain[0]
-            request = _request(self._operation, self._chain[1:])
+            request = _request(self._operation, self._chain[1:], self._door)
             channel = None
             try:
                 channel = self._connections.take(head.host, head.port)
@@ -215,8 +217,8 @@ class Relay:
             self._channel = None
 
 
-def _request(change: AppendOperation | WriteOperation, relay: Sequence[Replica]) -> DataRequest:
-    request = DataRequest()
+def _request(change: AppendOperation | WriteOperation, relay: Sequence[Replica], door: Door) -> DataRequest:
+    request = DataRequest(token=door.sign(change.file_id if isinstance(change, AppendOperation) else change.base))
     operation = request.append if isinstance(change, AppendOperation) else request.write
     operation.MergeFrom(change)  # type: ignore[arg-type]
     del operation.relay[:]

@@ -15,6 +15,7 @@ from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unpack
 from fs.connections import ConnectionPool
 from fs.dataserver.disk import write_at
+from fs.dataserver.door import Door
 from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile, head
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
@@ -40,14 +41,15 @@ class Scrubber:
     `rate_bytes` are read per second at most; 0: only what was reported is checked.
     """
 
-    def __init__(self, store: FileStore, dataserver_id: str, look_up: LookUp, connections: ConnectionPool, *,
-                 rate_bytes: float) -> None:
+    def __init__(self, store: FileStore, dataserver_id: str, look_up: LookUp, connections: ConnectionPool,
+                 door: Door, *, rate_bytes: float) -> None:
         self.repaired = 0       # blocks, since the start
         self.damaged: dict[str, str] = {}   # what is wrong with files that could not be repaired
         self._store = store
         self._dataserver_id = dataserver_id
         self._look_up = look_up
         self._connections = connections
+        self._door = door
         self._rate_bytes = rate_bytes
         self._reported: OrderedDict[str, None] = OrderedDict()
         self._checked_at: dict[str, float] = {}
@@ -232,7 +234,8 @@ class Scrubber:
         """A block of another replica and its sum, which agree. Raises SpeedwellError."""
         channel: Channel = self._connections.take(replica.host, replica.port)
         try:
-            channel.send(DataRequest(read=ReadOperation(file_id=file_id, offset=start, length=length, sums=True)))
+            channel.send(DataRequest(read=ReadOperation(file_id=file_id, offset=start, length=length, sums=True),
+                                     token=self._door.sign(file_id)))
             reply = channel.expect(DataReply)
             if reply.status != OK:
                 raise NoSuchFile(reply.message)

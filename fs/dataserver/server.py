@@ -12,6 +12,7 @@ from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
 from fs.dataserver.contents import MAX_INVENTORY, holes, inventory, verify
+from fs.dataserver.door import Door
 from fs.dataserver.identity import Identity
 from fs.dataserver.office import Authority
 from fs.dataserver.pace import SLICE_BYTES, Pace
@@ -21,15 +22,17 @@ from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
-from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
-from fs.frame_server import IDLE_SECONDS, SEND_STALL_SECONDS, FrameServer
+from fs.errors import InvalidArgument, NoSuchFile, NotReady, StorageFailed, TokenRefused
+from fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
 from fs.limits import MAX_HOLES
 from fs.local import MAX_DESCRIPTORS, send_descriptors
 from fs.proto.speedwell_pb2 import (
     INVALID,
     IO_ERROR,
     NOT_FOUND,
+    NOT_READY,
     OK,
+    TOKEN_REFUSED,
     CheckOperation,
     DataReply,
     DataRequest,
@@ -55,20 +58,21 @@ class DataServer(FrameServer):
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
                  max_connections: int = 0, scrubber: Scrubber | None = None,
                  quarantine: Quarantine | None = None, identity: Identity | None = None,
-                 pace: Pace | None = None) -> None:
-        """`pace` is that of what is sent for replicas that others make."""
+                 pace: Pace | None = None, door: Door) -> None:
+        """`door` says who is served. `pace` is that of what is sent for replicas that others make."""
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
                          max_connections=max_connections)
         self._store = store
         self._relays = ConnectionPool()
-        primary = Primary(store, self._relays, authority)
-        self._appends = Appends(store, self._relays, primary)
+        self._door = door
+        primary = Primary(store, self._relays, authority, door)
+        self._appends = Appends(store, self._relays, primary, door)
         self._scrubber = scrubber
         self._quarantine = quarantine
         self._dataserver_id = authority.dataserver_id
         self._identity = identity
         self._pace = pace
-        self._versions = Versions(store, self._relays, primary)
+        self._versions = Versions(store, self._relays, primary, door)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """As FrameServer.stop; connections to other dataservers are closed too."""
@@ -81,6 +85,11 @@ class DataServer(FrameServer):
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, DataRequest)
         channel.set_timeout(PAYLOAD_STALL_SECONDS, SEND_STALL_SECONDS)
+        try:
+            self._door.check(request)
+        except (TokenRefused, NotReady) as error:
+            self._turn_away(channel, request, error)
+            return
         operation = request.WhichOneof("operation")
         if operation == "read":
             self._read(channel, request.read)
@@ -115,6 +124,17 @@ class DataServer(FrameServer):
 
     def refusal(self, message: str) -> DataReply:
         return DataReply(status=INVALID, message=message)
+
+    def _turn_away(self, channel: Channel, request: DataRequest, error: TokenRefused | NotReady) -> None:
+        """Answer, and keep the connection unless too many bytes follow that nobody wants."""
+        log.info("%s: %s refused: %s", channel.peer, request.WhichOneof("operation"), error)
+        reply = DataReply(status=TOKEN_REFUSED if isinstance(error, TokenRefused) else NOT_READY, message=str(error))
+        following = request.append.length + sum(each.length for each in request.write.ranges)
+        if following > LINGER_BYTES:
+            self.refuse(channel, reply)
+            raise ConnectionLost(f"{channel.peer} was refused")
+        channel.discard(following)
+        channel.send(reply)
 
     def note_sent(self, count_bytes: int) -> None:
         """Before a read is answered with so many bytes. Nothing to do but for a server that counts."""

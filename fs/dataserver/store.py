@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
 from fs.dataserver.durability import recover
+from fs.dataserver.lease import boot_seconds
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
@@ -63,10 +64,12 @@ class FileStore:
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._grown: dict[str, FileLength] = {}
         self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, float] = OrderedDict()
+        self.remembers_since = boot_seconds()   # what was deleted before may be forgotten
         self._lock = threading.Lock()
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o700)
             self._owner = os.open(directory / "dataserver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StorageFailed(f"cannot use the directory {directory}: {error.strerror}") from None
@@ -119,6 +122,15 @@ class FileStore:
         finally:
             self._release(file)
 
+    def inode_of(self, file_id: str) -> int | None:
+        """Of the file that a content here belongs to; None for one that is not here. Raises StorageFailed."""
+        with self._lock:
+            file = self._files.get(file_id) or self._load(file_id)
+            if file is None:
+                return None
+            self._files[file_id] = file
+            return file.inode
+
     def making(self, file_id: str) -> str:
         """Where a version is made before it has its place."""
         return f"{self._root}/making/{file_id}"
@@ -128,6 +140,8 @@ class FileStore:
         check_file_id(file_id)
         if file_id in self._deleted:
             raise NoSuchFile(f"the file {file_id} was deleted")
+        if self.inode_of(file_id) is not None:
+            raise InvalidArgument(f"file_id: {file_id} is a content that is here already")
         return StoredFile(file_id, self._place(file_id), inode, path, chunk_size, generation)
 
     def adopt(self, file: StoredFile, made_in: str) -> None:
@@ -144,9 +158,9 @@ class FileStore:
         """Remove a file; a read that goes on may finish the chunk it is in. Unknown files are fine."""
         check_file_id(file_id)
         with self._lock:
-            self._deleted[file_id] = None
+            self._deleted[file_id] = boot_seconds()
             while len(self._deleted) > _TOMBSTONES:
-                self._deleted.popitem(last=False)
+                self.remembers_since = self._deleted.popitem(last=False)[1]
             self._files.pop(file_id, None)
             self._grown.pop(file_id, None)
             self._reported.pop(file_id, None)

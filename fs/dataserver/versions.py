@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fs.channel import Channel
 from fs.connections import ConnectionPool
+from fs.dataserver.door import Door
 from fs.dataserver.exchange import answer, check_relay, follow, require_epoch
 from fs.dataserver.payload import Payload
 from fs.dataserver.primary import Primary
@@ -56,10 +57,11 @@ def check_write(operation: WriteOperation) -> None:
 class Versions:
     """Makes the new versions of one dataserver's files."""
 
-    def __init__(self, store: FileStore, connections: ConnectionPool, primary: Primary) -> None:
+    def __init__(self, store: FileStore, connections: ConnectionPool, primary: Primary, door: Door) -> None:
         self._store = store
         self._connections = connections
         self._primary = primary
+        self._door = door
 
     def serve(self, channel: Channel, operation: WriteOperation) -> DataReply:
         """Receive the bytes and make the version; the reply is the last frame of the exchange.
@@ -83,7 +85,7 @@ class Versions:
             replicas = primary.require_length(base, replicas, operation.base_size)
             ordered = _ordered(operation, base.length, replicas.epoch)
             writer = self._writer(ordered, base)
-            relay = Relay(ordered, replicas.others, self._connections, writer.segments)
+            relay = Relay(ordered, replicas.others, self._connections, self._door, writer.segments)
             base_size = base.length
             replicas, failed = primary.replicate(base, replicas, payload, writer, relay)
             if primary.office.authority.policy.value == "always":
@@ -106,7 +108,7 @@ class Versions:
                 raise Refused(OUT_OF_DATE, f"the version is made from {operation.base_size} bytes, this replica has "
                               f"{base.length}", base.length)
             writer = self._writer(operation, base)
-            relay = Relay(operation, operation.relay, self._connections, writer.segments)
+            relay = Relay(operation, operation.relay, self._connections, self._door, writer.segments)
             follow(channel, base, payload, writer, relay)
             return DataReply(status=OK, file_size=operation.size, failed_replicas=relay.failed,
                              behind_replicas=relay.behind)

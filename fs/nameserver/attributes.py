@@ -1,16 +1,36 @@
 """Attributes of inodes as the wire has them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from fs.nameserver import requests
 from fs.nameserver.records import Inode
 from fs.nameserver.registry import Dataserver, Registry
 from fs.proto import speedwell_pb2 as pb
+from fs.tokens import READ, WRITE
 
 MAX_KNOWN = 32768
+TOKEN_KEPT = 0.25
+"""Such a part of its time a token for a listing is given out again."""
+
 _ENTRY = pb.ListReply.DESCRIPTOR.fields_by_name["entries"].number
 _NAME, _ATTRIBUTES = (pb.DirectoryEntry.DESCRIPTOR.fields_by_name[name].number for name in ("name", "attributes"))
 _LENGTH_DELIMITED = 2   # protobuf.dev, Encoding: the wire type of strings and messages
+
+
+Sign = Callable[[str, int, int], bytes]
+"""The token for a content, the inode of its file, and rights."""
+
+
+@dataclass(slots=True)
+class _Known:
+    record: bytes
+    own: bytes
+    replicas: tuple[int, ...]
+    quota: int
+    file_id: str
+    token: bytes = b""
+    token_until: float = float("-inf")
 
 
 class WireAttributes:
@@ -18,33 +38,41 @@ class WireAttributes:
     fewest replicas that may take a change."""
 
     def __init__(self, registry: Registry, room: Callable[[int], int | None], least: Callable[[int], int],
-                 clock_seconds: Callable[[], float]) -> None:
+                 clock_seconds: Callable[[], float], sign: Sign, token_seconds: float) -> None:
         self._registry = registry
         self._room = room
         self._least = least
         self._clock_seconds = clock_seconds
         self._replica_messages: dict[tuple[Dataserver, bool], pb.Replica] = {}
-        self._known: dict[int, tuple[bytes, bytes, tuple[int, ...], int]] = {}
+        self._known: dict[int, _Known] = {}
+        self._sign = sign
+        self._token_kept_seconds = TOKEN_KEPT * token_seconds
 
     def of(self, inode: Inode) -> pb.Attributes:
         attributes = self._of_record(inode)
         if inode.content is not None:
             attributes.MergeFrom(self._of_servers(inode.content.replicas, inode.quota))
+            attributes.token = self._sign(attributes.file_id, inode.number, READ | WRITE)
         return attributes
 
     def entries(self, entries: Iterable[tuple[bytes, int, bytes]]) -> Iterator[bytes]:
         """Entries of a ListReply, serialised, from names, numbers of inodes and their records. What was made of a
-        record before is not made again."""
+        record before is not made again. Their tokens are for reading."""
+        now = self._clock_seconds()
         servers: dict[tuple[tuple[int, ...], int], bytes] = {}
         for name, number, record in entries:
             known = self._known.get(number)
-            if known is None or known[0] != record:
+            if known is None or known.record != record:
                 known = self._learn(number, record)
-            _, own, replicas, quota = known
-            rest = servers.get((replicas, quota))
+            rest = servers.get((known.replicas, known.quota))
             if rest is None:
-                rest = servers[replicas, quota] = self._of_servers(replicas, quota).SerializeToString()
-            yield _entry(name, own + rest)
+                rest = self._of_servers(known.replicas, known.quota).SerializeToString()
+                servers[known.replicas, known.quota] = rest
+            if known.file_id and now >= known.token_until:
+                token = self._sign(known.file_id, number, READ)
+                known.token = pb.Attributes(token=token).SerializeToString()
+                known.token_until = now + (self._token_kept_seconds if token else 0)
+            yield _entry(name, known.own + rest + known.token)
 
     def brief_entries(self, entries: Iterable[tuple[bytes, int, int]]) -> Iterator[bytes]:
         """The same with inode and type only, from names, kinds and numbers."""
@@ -88,12 +116,14 @@ class WireAttributes:
         """What else there is to a file."""
         return pb.Attributes(replicas=self.replicas(replicas), room=self._room(quota) if quota else None)
 
-    def _learn(self, number: int, record: bytes) -> tuple[bytes, bytes, tuple[int, ...], int]:
+    def _learn(self, number: int, record: bytes) -> _Known:
         inode = Inode.decode(number, record)
         replicas, quota = ((), 0) if inode.content is None else (inode.content.replicas, inode.quota)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        known = self._known[number] = (record, self._of_record(inode).SerializeToString(), replicas, quota)
+        attributes = self._of_record(inode)
+        known = self._known[number] = _Known(record, attributes.SerializeToString(), replicas, quota,
+                                             attributes.file_id)
         return known
 
 

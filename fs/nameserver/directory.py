@@ -63,6 +63,7 @@ class NameserverDirectory:
         self._sync = sync
         try:
             path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)
         except OSError as error:
             raise StorageFailed(f"cannot make the directory {path}: {error.strerror}") from error
         if not os.access(path, os.W_OK | os.X_OK):

@@ -22,7 +22,7 @@ CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link",
 """Requests that have a `ChangeId`. All others may be carried out twice: it makes no difference."""
 
 READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSession", "Lock", "Statistics",
-             "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Dump", "UploadMirror")
+             "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Authorize", "Dump", "UploadMirror")
 """Requests that are answered from an old copy of the namespace too."""
 
 
@@ -118,6 +118,7 @@ def _methods(service: NameserverService) -> Methods:
         "Contents": (pb.ContentsRequest, service.administration.contents),
         "Repair": (pb.RepairRequest, service.administration.repair),
         "Adopt": (pb.AdoptRequest, service.administration.adopt),
+        "Authorize": (pb.AuthorizeRequest, service.authorize),
         "Dump": (pb.DumpRequest, service.copies.dump),
         "Load": (pb.LoadRequest, service.copies.load),
         "Mirror": (pb.MirrorRequest, service.mirror),

@@ -96,6 +96,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
 def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address: str, *,
                       sync: bool) -> ReplicatedStore:
     client = EtcdClient(etcd)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         try:
             mirror = LevelDBStore(directory / "mirror", sync=sync)
@@ -147,18 +148,22 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               help="Where in etcd, one for each installation.")
 @click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
               "large new files should go (default: by racks).")
+@click.option("--token-lifetime", type=float, default=defaults.DEFAULT_TOKEN_SECONDS, show_default=True,
+              metavar="SECONDS", help="How long a client may use what a look-up allowed it on dataservers before it "
+              "asks again, by itself.")
+@click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
             mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
-            metrics: str | None, log_level: str) -> None:
+            token_lifetime: float, insecure: bool, metrics: str | None, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
-                        min_replicas, fsync)
+                        min_replicas, fsync, token_lifetime, insecure)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
         new=new, force=force, controller=controller, metrics_address=metrics)
 

@@ -35,6 +35,7 @@ TRASH_POLICY_PREFIX = b"p"
 OUTCOME_PREFIX = b"r"
 AGE_KEY = b"a"
 ACLS_KEY = b"c"
+TOKEN_KEYS_KEY = b"k"
 
 _SUPERBLOCK = struct.Struct(">HQQQ")
 _AGE = struct.Struct(">Q")

@@ -45,6 +45,7 @@ class Status:
     disk: str = ""
     disk_left_bytes: int = 0
     """A second that its disk could write besides; 0: not known."""
+    insecure: bool = False
 
 
 class Registry:
@@ -56,6 +57,7 @@ class Registry:
         self._lease_seconds = lease_seconds
         self._servers: dict[int, Dataserver] = {}
         self._numbers: dict[str, int] = {}
+        self.changes = 0    # of the records, since the start
         self._status: dict[int, Status] = {}
         for key, value in store.iterate(DATASERVER_PREFIX, end_of_prefix(DATASERVER_PREFIX)):
             try:
@@ -66,7 +68,7 @@ class Registry:
 
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
                   capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "",
-                  disk_left_bytes: int = 0) -> Dataserver:
+                  disk_left_bytes: int = 0, insecure: bool = False) -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -83,7 +85,7 @@ class Registry:
         if server != known:
             self._write(server)
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk,
-                                      disk_left_bytes))
+                                      disk_left_bytes, insecure))
         return server
 
     def introduce(self, batch: Batch, servers: Iterable[NumberedDataserver]) -> dict[str, int]:
@@ -105,6 +107,7 @@ class Registry:
         """The dataservers that `introduce` has put into `batch` are written."""
         for key, value in batch.changes.items():
             if key.startswith(DATASERVER_PREFIX) and value is not None:
+                self.changes += 1
                 self._remember(Dataserver(**json.loads(value)), Status(now_seconds))
 
     def was_heard(self, number: int) -> bool:
@@ -131,6 +134,7 @@ class Registry:
         batch = Batch()
         batch.put(dataserver_key(server.number), _encoded(server))
         self._store.write(batch)
+        self.changes += 1
 
     def _heard(self, server: Dataserver, now_seconds: float) -> bool:
         """Alive, and not only by the benefit of the doubt after a restart."""

@@ -35,9 +35,11 @@ from fs.nameserver.recovery import Recovery
 from fs.nameserver.registry import Dataserver, Registry
 from fs.nameserver.sessions import Sessions
 from fs.nameserver.settings import NEVER, Settings
+from fs.nameserver.token_keys import TokenKeys
 from fs.nameserver.trash_requests import TrashRequests
 from fs.proto import speedwell_pb2 as pb
 from fs.store import JournaledStore, Store
+from fs.tokens import OPERATE, WRITE
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
+        self._token_keys = TokenKeys(store, settings.token_seconds, insecure=settings.insecure)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
@@ -74,7 +77,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                   self._namespace.holders() | set(self._locks.sessions()), clock_seconds(),
                                   self._locks.sessions())
         self._wire = WireAttributes(self._registry, self._namespace.quotas.room, settings.least,
-                                    clock_seconds)
+                                    clock_seconds, self._token, settings.token_seconds)
         self._recovery = Recovery(self._namespace, self._registry, self._wire.replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
                                   orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
@@ -245,8 +248,12 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
-                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds())
+                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure)
             self.provenance.heard(dataserver, request)
+            now_ms = self._now_ms()
+            if not self.provenance.is_rolled_back:
+                self._token_keys.renew(now_ms)
+            identity.admission.CopyFrom(self._token_keys.admission(self._registry, request.servers_version, now_ms))
             if self.provenance.is_rolled_back:
                 return identity   # without a lease nobody orders appends
             self._expire_sessions()
@@ -268,6 +275,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         if reply.delete or reply.drop:
             self._force()   # what says that nobody needs them is to survive what they do not
         return reply
+
+    def authorize(self, request: pb.AuthorizeRequest) -> pb.AuthorizeReply:
+        with self.guard:
+            return pb.AuthorizeReply(token=self._token("", 0, OPERATE))
 
     def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
         """Without the lock: a copy is fed while the namespace changes."""
@@ -339,10 +350,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
                 min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
+                insecure=["nameserver"] if self._settings.insecure else (),
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():
                 alive = self._registry.is_alive(server.number, now)
+                if status.insecure:
+                    reply.insecure.append(server.dataserver_id)
                 reply.dataservers.add(server=self._wire.replica(server, alive), disk=status.disk,
                                       capacity_bytes=status.capacity_bytes or 0,
                                       available_bytes=status.available_bytes or 0,
@@ -372,3 +386,11 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def _attributes(self, inode: Inode) -> pb.Attributes:
         return self._wire.of(inode)
+
+    def _token(self, file_id: str, inode: int, rights: int) -> bytes:
+        """On an old copy of the namespace files are only read."""
+        rights = rights & ~WRITE if self.provenance.is_rolled_back else rights
+        return self._token_keys.sign(file_id, inode, rights, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return max(0, self._clock_ns() // 1_000_000)

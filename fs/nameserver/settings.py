@@ -16,6 +16,7 @@ DEFAULT_SESSION_LEASE_SECONDS = 15.0
 DEFAULT_LEASE_SECONDS = LEASE_SECONDS
 DEFAULT_RECOVERY_GRACE_SECONDS = 60.0
 DEFAULT_MIRRORS = 3
+DEFAULT_TOKEN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Settings:
     mirrors: int = DEFAULT_MIRRORS
     min_replicas: int = DEFAULT_MIN_REPLICAS
     fsync: str = DEFAULT_FSYNC
+    token_seconds: float = DEFAULT_TOKEN_SECONDS
+    insecure: bool = False
 
     def least(self, replication: int) -> int:
         """So many replicas hold a change before it is acknowledged, of a file that is to have `replication`."""
@@ -44,6 +47,8 @@ class Settings:
         if self.fsync not in FSYNC_POLICIES:
             raise InvalidArgument(f"fsync: {self.fsync!r} is not one of {', '.join(FSYNC_POLICIES)}")
         requests.number(self.mirrors, "mirrors", requests.MAX_REPLICATION)
+        if not 1 <= self.token_seconds <= 86400:
+            raise InvalidArgument(f"token-lifetime: {self.token_seconds:g} s is not between a second and a day")
         if not 0 <= self.deletion_grace_seconds <= 366 * 86400:
             raise InvalidArgument(f"deletion-grace: {self.deletion_grace_seconds:g} s is not between 0 and "
                                   "a year")

@@ -56,7 +56,7 @@ def ask(attributes: Attributes, data: bytes, *, sequence: int, retry: bool = Fal
     channel.send(DataRequest(append=AppendOperation(
         file_id=attributes.file_id, inode=attributes.inode, path=b"/by-hand", chunk_size=attributes.chunk_size,
         length=len(data), relay=relay, epoch=epoch or attributes.epoch, retry=retry,
-        records=[AppendRecord(writer=77, sequence=sequence)])))
+        records=[AppendRecord(writer=77, sequence=sequence)]), token=attributes.token))
     channel.send_bytes([data])
     reply = channel.expect(DataReply)
     channel.close()
@@ -98,7 +98,7 @@ class TestAppendsSentTwice:
     def test_an_append_that_only_the_last_replica_has_is_carried_out_once(self, cluster: LocalCluster,
                                                                           client: Client, path: str) -> None:
         attributes = make_file(client, path, b"data")
-        assert commit_on(attributes.replicas[2], attributes, b"once", 4, sequence=1).status == OK
+        assert commit_on(attributes.replicas[2], cluster.as_server(attributes), b"once", 4, sequence=1).status == OK
         again = ask(attributes, b"once", sequence=1, retry=True)
         assert (again.status, again.offset) == (OK, 4)
         assert contents(cluster, attributes) == [b"dataonce"] * 3
@@ -115,7 +115,7 @@ class TestUnevenReplicas:
     def test_what_one_replica_committed_before_its_primary_died_stays(self, cluster: LocalCluster, client: Client,
                                                                       path: str, position: int) -> None:
         attributes = make_file(client, path, b"data")
-        assert commit_on(attributes.replicas[position], attributes, b"seen", 4).status == OK
+        assert commit_on(attributes.replicas[position], cluster.as_server(attributes), b"seen", 4).status == OK
         assert client.append(path, b"more") == 8
         assert contents(cluster, attributes) == [b"dataseenmore"] * 3
         assert client.lookup(path, fresh=True).epoch == attributes.epoch
@@ -123,9 +123,9 @@ class TestUnevenReplicas:
     def test_replicas_that_went_different_ways_far_end_up_the_same(self, cluster: LocalCluster, client: Client,
                                                                    path: str) -> None:
         attributes = make_file(client, path, b"data")
-        assert commit_on(attributes.replicas[1], attributes, b"ab", 4).status == OK
+        assert commit_on(attributes.replicas[1], cluster.as_server(attributes), b"ab", 4).status == OK
         for offset, data in ((4, b"ab"), (6, b"cde")):
-            assert commit_on(attributes.replicas[2], attributes, data, offset).status == OK
+            assert commit_on(attributes.replicas[2], cluster.as_server(attributes), data, offset).status == OK
         assert client.append(path, b"more") == 9
         assert contents(cluster, attributes) == [b"dataabcdemore"] * 3
 
@@ -161,7 +161,8 @@ class TestFencing:
         assert client.append(path, b"more") == 4
         assert client.lookup(path, fresh=True).epoch == 2
         assert client.append(path, b"more") == 8
-        assert commit_on(attributes.replicas[2], attributes, b"late", 12, epoch=1).status == STALE_EPOCH
+        late = commit_on(attributes.replicas[2], cluster.as_server(attributes), b"late", 12, epoch=1)
+        assert late.status == STALE_EPOCH
 
     def test_a_deposed_primary_acknowledges_nothing(self, cluster: LocalCluster, client: Client,
                                                     path: str) -> None:

@@ -55,7 +55,7 @@ def launder(cluster: LocalCluster, replica: Replica, file_id: str, offset: int) 
 def require_no_damage_with_a_good_sum(cluster: LocalCluster, attributes: Attributes, content: bytes) -> None:
     for replica in attributes.replicas:
         stored = cluster.stored_bytes(replica.dataserver_id, attributes.file_id)
-        damaged = fsck.verified(replica, VerifyOperation(file_ids=[attributes.file_id]), b"")
+        damaged = fsck.verified(replica, VerifyOperation(file_ids=[attributes.file_id]), cluster.client().metadata)
         assert damaged or content.startswith(stored), replica.dataserver_id
 
 
@@ -64,7 +64,7 @@ def test_a_replica_is_not_caught_up_with_damaged_bytes(tmp_path: Path, ahead: in
     with cluster_of(tmp_path, 2) as cluster:
         client = cluster.client(metadata_cache_seconds=0)
         attributes = put(client, "/f", CONTENT)
-        assert commit_on(attributes.replicas[ahead], attributes, MORE, len(CONTENT)).status == OK
+        assert commit_on(attributes.replicas[ahead], cluster.as_server(attributes), MORE, len(CONTENT)).status == OK
         flip(cluster, attributes.replicas[ahead], attributes.file_id, len(CONTENT) + 70_000)
         with pytest.raises(AppendFailed, match=r"damaged|differ"):
             client.append("/f", b"last")
@@ -82,10 +82,10 @@ def test_a_replica_whose_earlier_bytes_differ_takes_no_append(tmp_path: Path) ->
             replica.dataserver_id for replica in client.lookup("/f", fresh=True).replicas]
 
 
-def check(replica: Replica, file_id: str) -> None:
+def check(replica: Replica, attributes: Attributes) -> None:
     """Have the dataserver look for damage, as a reader does that found some."""
     channel = connect(replica.host, replica.port)
-    channel.send(DataRequest(check=CheckOperation(file_id=file_id)))
+    channel.send(DataRequest(check=CheckOperation(file_id=attributes.file_id), token=attributes.token))
     assert channel.expect(DataReply).status == OK
     channel.close()
 
@@ -98,7 +98,7 @@ def test_a_block_is_not_repaired_with_one_whose_sum_nobody_else_knows(tmp_path: 
         launder(cluster, wrong, attributes.file_id, 140_000)
         flip(cluster, good, attributes.file_id, 141_000)
         damaged = cluster.stored_bytes(good.dataserver_id, attributes.file_id)
-        check(good, attributes.file_id)
+        check(good, attributes)
         log = cluster.dataserver(good.dataserver_id).log
         wait_until(lambda: "stays damaged" in log.read_text(), 15, "the damage is not found")
         assert cluster.stored_bytes(good.dataserver_id, attributes.file_id) == damaged
@@ -111,7 +111,7 @@ def test_a_third_replica_decides_which_block_is_right(tmp_path: Path) -> None:
         first, wrong = attributes.replicas[:2]
         launder(cluster, wrong, attributes.file_id, 140_000)
         flip(cluster, first, attributes.file_id, 141_000)
-        check(first, attributes.file_id)
+        check(first, attributes)
         wait_until(lambda: cluster.stored_bytes(first.dataserver_id, attributes.file_id) == CONTENT, 15,
                    "the block is not repaired")
 

@@ -72,7 +72,7 @@ def begin_append(replica: Replica, attributes: Attributes, length: int, **fields
         fields["records"] = [AppendRecord(writer=99, sequence=1)]
     channel.send(DataRequest(append=AppendOperation(
         file_id=attributes.file_id, inode=attributes.inode, path=b"/by-hand", chunk_size=attributes.chunk_size,
-        length=length, epoch=attributes.epoch, **fields)))  # type: ignore[arg-type]
+        length=length, epoch=attributes.epoch, **fields), token=attributes.token))  # type: ignore[arg-type]
     return channel
 
 
@@ -169,7 +169,7 @@ class TestAppends:
                                                                         client: Client, path: str) -> None:
         data, attributes = make_file(client, path, 1000)
         secondary = attributes.replicas[1]
-        channel = begin_append(secondary, attributes, 500, offset=1000)
+        channel = begin_append(secondary, cluster.as_server(attributes), 500, offset=1000)
         channel.send_bytes([b"x" * 500])
         assert channel.expect(DataReply).status == OK
         assert len(cluster.stored_bytes(secondary.dataserver_id, attributes.file_id)) == 1000

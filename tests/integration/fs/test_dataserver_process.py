@@ -40,8 +40,9 @@ FILE_ID = "0123abcd-0000-4000-8000-00000000000a"
 
 def daemon(directory: Path, *options: str) -> Daemon:
     directory.mkdir(exist_ok=True)
-    return Daemon("d0", [str(SCRIPTS / "speedwell-dataserver"), "--id", "d0", "--nameserver", "127.0.0.1:1",
-                         "--directory", str(directory / "data"), *options], directory / "log")
+    return Daemon("d0", [str(SCRIPTS / "speedwell-dataserver"), "--id", "d0", "--insecure",
+                         "--nameserver", "127.0.0.1:1", "--directory", str(directory / "data"), *options],
+                  directory / "log")
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def ask(channel: Channel, method: str, request: bytes) -> pb.CallReply:
 
 def test_a_frame_is_answered_as_the_same_request_over_grpc(cluster: LocalCluster, client: MetadataClient,
                                                            channel: Channel) -> None:
-    client.create("/same", mode=0o640)
+    client.mkdir("/same", mode=0o640)
     request = pb.LookupRequest(path=b"/same").SerializeToString()
     with grpc.insecure_channel(cluster.nameserver.address) as grpc_channel:
         over_grpc = grpc_channel.unary_unary(f"/{rpc.SERVICE}/Lookup")(request, timeout=10)

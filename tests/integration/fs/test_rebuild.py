@@ -23,6 +23,7 @@ def tree(client: Client, path: str = "/") -> dict[str, Any]:
         attributes = client.metadata.lookup(child, fresh=True)
         for replica in attributes.replicas:
             replica.alive = True
+        attributes.ClearField("token")
         found[child] = (attributes.SerializeToString(deterministic=True),
                         client.metadata.list_extended_attributes(child))
         if attributes.type == 2:

@@ -78,7 +78,8 @@ def strong_length(attributes: Attributes) -> DataReply:
     primary, *others = attributes.replicas
     channel = connect(primary.host, primary.port)
     channel.send(DataRequest(length=LengthOperation(file_id=attributes.file_id, strong=True, epoch=attributes.epoch,
-                                                    others=others)))
+                                                    others=others),
+                             token=attributes.token))
     reply = channel.expect(DataReply)
     channel.close()
     return reply

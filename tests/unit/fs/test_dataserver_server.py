@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fs.channel import Channel, connect
+from fs.dataserver.door import Door
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.office import Authority
@@ -40,7 +41,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(**limits: object) -> tuple[DataServer, tuple[str, int]]:
         listener = socket.create_server(("127.0.0.1", 0))
-        server = DataServer(store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")), **limits)  # type: ignore[arg-type]
+        server = DataServer(store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")),
+                            door=Door(store, insecure=True), **limits)  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve)
         thread.start()
         running.append((server, thread))

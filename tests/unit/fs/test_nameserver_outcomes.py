@@ -40,8 +40,9 @@ class MortalStore(MemoryStore):
             raise Killed
 
     def pairs(self) -> list[tuple[bytes, bytes]]:
-        """All but the outcomes."""
-        return [pair for pair in self.iterate(HIDDEN_END) if not pair[0].startswith(records.OUTCOME_PREFIX)]
+        """All but the outcomes, and keys that are drawn at random."""
+        return [pair for pair in self.iterate(HIDDEN_END)
+                if not pair[0].startswith((records.OUTCOME_PREFIX, records.TOKEN_KEYS_KEY))]
 
     def outcomes(self) -> int:
         return len(list(self.iterate(records.OUTCOME_PREFIX, end_of_prefix(records.OUTCOME_PREFIX))))

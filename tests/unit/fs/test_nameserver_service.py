@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fs import tokens
 from fs.channel import MAX_FRAME_BYTES
 from fs.errors import (
     InvalidArgument,
@@ -25,6 +26,7 @@ from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
 from fs.store import MemoryStore
+from fs.tokens import READ, WRITE
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
@@ -403,13 +405,20 @@ def test_statistics_count_files_and_live_capacity(bench: Bench) -> None:
     assert (reply.replication, reply.chunk_size) == (3, 256 << 20)
 
 
+def but_token(attributes: pb.Attributes) -> pb.Attributes:
+    attributes.ClearField("token")
+    return attributes
+
+
 def test_listings_have_attributes_and_pages(bench: Bench) -> None:
     for number in range(5):
         bench.create(b"/f%d" % number)
     reply = bench.list(pb.ListRequest(path=b"/", after=b"f1", limit=2))
     assert [entry.name for entry in reply.entries] == [b"f2", b"f3"]
     assert reply.more
-    assert reply.entries[0].attributes == bench.lookup(b"/f2")
+    listed, found = reply.entries[0].attributes, bench.lookup(b"/f2")
+    assert (tokens.read(listed.token).rights, tokens.read(found.token).rights) == (READ, READ | WRITE)
+    assert but_token(listed) == but_token(found)
     assert reply.directory.inode == 1
     assert len(bench.list(pb.ListRequest(path=b"/", limit=2**32 - 1)).entries) == 5
 
@@ -419,7 +428,7 @@ def test_a_listing_says_what_a_look_up_says_after_each_kind_of_change(bench: Ben
         return {b"/" + entry.name: entry.attributes for entry in bench.list(pb.ListRequest(path=b"/")).entries}
 
     def agrees() -> bool:
-        return all(attributes == bench.lookup(path) for path, attributes in listed().items())
+        return all(but_token(attributes) == but_token(bench.lookup(path)) for path, attributes in listed().items())
 
     made = bench.create(b"/f")
     bench.service.make_directory(pb.MakeDirectoryRequest(path=b"/d", mode=0o755))

@@ -67,6 +67,7 @@ class Installation(NamespaceCopies):
                 there = path if not name else path.rstrip(b"/") + b"/" + name
                 names = [replica.dataserver_id for replica in attributes.replicas]     # addresses are the servers'
                 attributes.ClearField("replicas")
+                attributes.ClearField("token")
                 xattrs = self.service.list_extended_attributes(pb.ListExtendedAttributesRequest(path=there))
                 is_directory = attributes.type == pb.DIRECTORY
                 quotas = self.service.quotas(pb.QuotasRequest(path=there)) if is_directory else None

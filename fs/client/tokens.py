@@ -1,0 +1,95 @@
+"""The tokens that a client shows to dataservers, renewed well before they end."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fs import tokens
+from fs.client.metadata import MetadataClient
+from fs.errors import SpeedwellError, TokenRefused
+from fs.proto.speedwell_pb2 import Attributes
+from fs.tokens import OPERATE, READ, WRITE, Claims
+
+KEPT = 65536
+PAUSE_SECONDS = 5.0
+"""Between two attempts to renew a token that is still good."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    token: bytes
+    claims: Claims
+    renew_at: float     # by the monotonic clock: half its time after it was first seen
+    refused: bool = False
+
+
+class Tokens:
+    """Those of one client. Thread-safe. No clock is compared with another machine's."""
+
+    def __init__(self, metadata: MetadataClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+        self._worker: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def of(self, attributes: Attributes, right: int = READ) -> bytes:
+        """The token to show for the content in `attributes`; empty if the nameserver gives none. In the second half
+        of its time it is renewed in the background; one that lacks the right, or was refused, at once, if the
+        nameserver answers."""
+        kept = self._newest(attributes)
+        if kept is None:
+            return attributes.token
+        if kept.refused or not kept.claims.rights & (right | OPERATE):
+            kept.refused = False
+            self._renew(attributes, right)
+            kept = self._newest(attributes) or kept
+        elif self._clock() >= kept.renew_at:
+            with self._lock:
+                kept.renew_at = self._clock() + PAUSE_SECONDS
+                self._worker = self._worker or ThreadPoolExecutor(1, "tokens")
+                if not self._closed:
+                    self._worker.submit(self._renew, attributes, kept.claims.rights)
+        return kept.token
+
+    def close(self) -> None:
+        """Renew none any more."""
+        with self._lock:
+            self._closed = True
+            if self._worker is not None:
+                self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def refused(self, attributes: Attributes) -> None:
+        """A dataserver refused the token of a content: the next one is to be a new one."""
+        with self._lock:
+            kept = self._kept.get(attributes.file_id)
+            if kept is not None:
+                kept.refused = True
+
+    def _renew(self, attributes: Attributes, right: int) -> None:
+        with suppress(SpeedwellError):
+            newest = self._metadata.lookup_inode(attributes.inode, to_append=bool(right & WRITE))
+            if newest.file_id == attributes.file_id:
+                self._newest(newest)
+
+    def _newest(self, attributes: Attributes) -> _Kept | None:
+        """The token seen last of the content, in `attributes` or before."""
+        with self._lock:
+            kept = self._kept.get(attributes.file_id)
+            if kept is not None and kept.token == attributes.token:
+                return kept
+            try:
+                claims = tokens.read(attributes.token)
+            except TokenRefused:
+                return kept
+            if kept is None or claims.signed_ms > kept.claims.signed_ms or claims.rights & ~kept.claims.rights:
+                kept = self._kept[attributes.file_id] = _Kept(
+                    attributes.token, claims, self._clock() + claims.valid_ms / 2000)
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            return kept

@@ -1,0 +1,210 @@
+"""Real dataservers and who is not served by them: each attack is refused, changes nothing and tells nothing."""
+
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fs import local, tokens
+from fs.channel import connect
+from fs.client import Client
+from fs.proto.speedwell_pb2 import (
+    INVALID,
+    NOT_FOUND,
+    OK,
+    TOKEN_REFUSED,
+    Admission,
+    AppendOperation,
+    AppendRecord,
+    Attributes,
+    DataReply,
+    DataRequest,
+    HistoryOperation,
+    InventoryOperation,
+    QuarantineOperation,
+    Range,
+    ReadOperation,
+    Replica,
+    WriteOperation,
+)
+from fs.tokens import READ, WRITE
+from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
+DATA = b"kept from strangers"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=2, deletion_grace_seconds=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Client:
+    return cluster.client(metadata_cache_seconds=0)
+
+
+@pytest.fixture
+def file(client: Client, request: pytest.FixtureRequest) -> Attributes:
+    client.create(f"/{request.node.name}")
+    client.append(f"/{request.node.name}", DATA)
+    return client.lookup(f"/{request.node.name}", fresh=True)
+
+
+def ask(server: Replica, request: DataRequest, payload: bytes = b"", *, over: object = None) -> DataReply:
+    channel = over or connect(server.host, server.port, stall_timeout_seconds=15)
+    try:
+        channel.send(request, more=bool(payload))
+        if payload:
+            channel.send_bytes([payload])
+        return channel.expect(DataReply)
+    finally:
+        channel.close()
+
+
+def read(file: Attributes, token: bytes, file_id: str = "") -> DataRequest:
+    return DataRequest(token=token, read=ReadOperation(file_id=file_id or file.file_id, length=100))
+
+
+def append(file: Attributes, token: bytes, **fields: object) -> DataRequest:
+    fields.setdefault("relay", file.replicas[1:])
+    return DataRequest(token=token, append=AppendOperation(
+        file_id=file.file_id, inode=file.inode, path=b"/by-hand", chunk_size=file.chunk_size, length=4,
+        epoch=file.epoch, records=[AppendRecord(writer=77, sequence=1)], **fields))  # type: ignore[arg-type]
+
+
+def signed(cluster: LocalCluster, file: Attributes, rights: int, now_seconds: float | None = None) -> bytes:
+    """With the cluster's own key, which no client has."""
+    admission = Admission.FromString((cluster.data_directory("d0") / "admission").read_bytes())
+    now_ms = int(1000 * (time.time() if now_seconds is None else now_seconds))
+    return tokens.sign(admission.keys[0].number, admission.keys[0].secret, file.file_id, rights, now_ms, 3_600_000,
+                       file.inode)
+
+
+def test_without_a_token_nothing_is_served_and_nobody_learns_what_there_is(file: Attributes) -> None:
+    server = file.replicas[0]
+    there, missing = (ask(server, read(file, b"", each)) for each in (file.file_id, str(uuid.uuid4())))
+    assert there == missing
+    assert (there.status, there.length, there.file_size) == (TOKEN_REFUSED, 0, 0)
+    for operation in ({"history": HistoryOperation(file_id=file.file_id)}, {"inventory": InventoryOperation()},
+                      {"quarantine": QuarantineOperation(empty=True)}):
+        assert ask(server, DataRequest(**operation)).status == TOKEN_REFUSED  # type: ignore[arg-type]
+
+
+def test_a_local_socket_is_no_way_around(file: Attributes) -> None:
+    server = file.replicas[0]
+    channel = local.connect(server.host, server.port, 15)
+    assert channel is not None
+    assert ask(server, read(file, b""), over=channel).status == TOKEN_REFUSED
+
+
+def test_tokens_that_are_not_for_this_are_refused_and_change_nothing(cluster: LocalCluster, client: Client,
+                                                                     file: Attributes) -> None:
+    client.create("/another")
+    client.append("/another", DATA)
+    another = client.lookup("/another", fresh=True)
+    primary = file.replicas[0]
+    altered = file.token[:-1] + bytes([file.token[-1] ^ 1])
+    expired = signed(cluster, file, READ | WRITE, time.time() - 3600 - 61)
+    for token in (b"", another.token, altered, expired, signed(cluster, file, READ)):
+        refused = ask(primary, append(file, token), b"more")
+        assert (refused.status, refused.file_size) == (TOKEN_REFUSED, 0), token
+    for token in (b"", another.token, altered, expired):
+        assert ask(primary, read(file, token)).status == TOKEN_REFUSED
+    ordered = append(file, file.token, offset=len(DATA), relay=())
+    assert ask(primary, ordered, b"more").status == TOKEN_REFUSED
+    for replica in file.replicas:
+        assert cluster.stored_bytes(replica.dataserver_id, file.file_id) == DATA
+    assert ask(primary, append(file, file.token), b"more").status == OK
+
+
+def test_a_listing_gives_no_right_to_write(client: Client, file: Attributes, request: pytest.FixtureRequest) -> None:
+    listed = next(entry.attributes for entry in client.metadata.list("/") if entry.attributes.inode == file.inode)
+    assert ask(file.replicas[0], append(file, listed.token), b"more").status == TOKEN_REFUSED
+    with client.open_append(f"/{request.node.name}", listed) as appender:     # the library asks for one that does
+        appender.write(b"more")
+
+
+def test_a_relay_leads_to_registered_servers_alone(file: Attributes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.setblocking(False)
+        there = Replica(dataserver_id="d1", host="127.0.0.1", port=stranger.getsockname()[1], alive=True)
+        refused = ask(file.replicas[0], append(file, file.token, relay=[there]), b"more")
+        assert refused.status == INVALID
+        assert "no dataserver of this installation" in refused.message
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+def test_a_version_does_not_take_the_content_of_another_file(cluster: LocalCluster, client: Client,
+                                                             file: Attributes) -> None:
+    client.create("/mine")
+    client.append("/mine", b"mine")
+    mine = client.lookup("/mine", fresh=True)
+    steal = DataRequest(token=mine.token, write=WriteOperation(
+        file_id=file.file_id, base=mine.file_id, inode=mine.inode, path=b"/mine", chunk_size=mine.chunk_size,
+        base_size=4, ranges=[Range(offset=0, length=4)], relay=mine.replicas[1:], epoch=mine.epoch))
+    assert ask(mine.replicas[0], steal, b"evil").status == INVALID
+    assert cluster.stored_bytes(file.replicas[0].dataserver_id, file.file_id) == DATA
+
+
+def test_what_was_removed_is_not_begun_again(cluster: LocalCluster, client: Client, file: Attributes,
+                                             request: pytest.FixtureRequest) -> None:
+    client.remove(f"/{request.node.name}")
+    primary = file.replicas[0]
+    wait_until(lambda: ask(primary, read(file, file.token)).status == NOT_FOUND, 30, "the content stays")
+    assert ask(primary, append(file, file.token), b"more").status == NOT_FOUND
+    cluster.dataserver(primary.dataserver_id).kill()
+    cluster.revive()
+    assert ask(primary, append(file, file.token), b"more").status == TOKEN_REFUSED
+    assert not cluster.stored(primary.dataserver_id, file.file_id).exists()
+
+
+def test_servers_that_start_while_the_nameserver_is_away_serve_who_has_a_token(cluster: LocalCluster,
+                                                                               file: Attributes) -> None:
+    cluster.nameserver.kill()
+    server = cluster.dataserver(file.replicas[0].dataserver_id)
+    server.kill()
+    server.start()
+    assert ask(file.replicas[0], read(file, file.token)).status == OK
+    cluster.revive()
+    assert ask(file.replicas[0], read(file, file.token)).status == OK
+
+
+def test_handles_outlive_tokens_and_keys_and_the_nameserver(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=2, nameserver_arguments=("--token-lifetime", "1")) as cluster:
+        client, idle = cluster.client(), cluster.client()
+        client.create("/f")
+        client.append("/f", DATA)
+        with client.open_append("/f") as appender, client.open_read("/f") as reader, idle.open_read("/f") as rare:
+            appended, keys = 0, set[int]()
+            while len(keys) < 4:    # of the first two none is left
+                appender.write(DATA)
+                appender.flush()
+                appended += 1
+                assert reader.read(0, len(DATA)) == DATA
+                known = Admission.FromString((cluster.data_directory("d0") / "admission").read_bytes())
+                keys.update(key.number for key in known.keys)
+                if keys == {1, 2}:
+                    cluster.nameserver.kill()
+                    cluster.nameserver.start()
+                time.sleep(0.05)
+            assert rare.read(0, len(DATA)) == DATA
+        with client.open_read("/f") as reader:
+            assert reader.read(0, reader.size) == DATA * (1 + appended)
+
+
+def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=1, nameserver_arguments=("--insecure",),
+                      dataserver_arguments=("--insecure",)) as cluster:
+        client = cluster.client()
+        client.create("/f")
+        client.append("/f", DATA)
+        file = client.lookup("/f", fresh=True)
+        assert file.token == b""
+        assert ask(file.replicas[0], read(file, b"")).status == OK
+        assert list(client.statistics().insecure) == ["nameserver", "d0"]

@@ -1,0 +1,455 @@
+"""Tokens: what they bind, who takes them, and how keys and tokens are renewed. Clocks are in the tests' hands."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fs import tokens
+from fs.channel import HEADER, MAGIC, Channel, ConnectionLost, connect, encode
+from fs.client.tokens import Tokens
+from fs.dataserver.door import TOLERANCE_MS, Door
+from fs.dataserver.lease import Lease, boot_seconds
+from fs.dataserver.nameserver_link import NameserverLink
+from fs.dataserver.office import Authority
+from fs.dataserver.server import DataServer
+from fs.dataserver.store import FileStore
+from fs.errors import InvalidArgument, NameserverUnavailable, NotReady, TokenRefused
+from fs.nameserver.registry import Registry
+from fs.nameserver.token_keys import TOLD_MS, TokenKeys
+from fs.proto.speedwell_pb2 import (
+    INVALID,
+    OK,
+    TOKEN_REFUSED,
+    Admission,
+    AppendOperation,
+    Attributes,
+    CheckOperation,
+    Copy,
+    DataReply,
+    DataRequest,
+    HistoryOperation,
+    HolesOperation,
+    InventoryOperation,
+    JoinOperation,
+    LengthOperation,
+    QuarantineOperation,
+    ReadOperation,
+    Replica,
+    SyncOperation,
+    TokenKey,
+    VerifyOperation,
+    WriteOperation,
+)
+from fs.store import MemoryStore
+from fs.tokens import OPERATE, READ, SERVE, WRITE
+from tests.waiting import wait_until
+
+FILE = "0123abcd-0000-4000-8000-00000000000a"
+OTHER = "0123abcd-0000-4000-8000-00000000000b"
+KEY = TokenKey(number=7, secret=b"k" * 32)
+NEXT_KEY = TokenKey(number=8, secret=b"n" * 32)
+NOW_MS = 10**12
+HOUR_MS = 3_600_000
+SERVER = Replica(dataserver_id="d1", host="10.0.0.1", port=7001)
+INODE = 5
+
+
+def token(rights: int = READ, *, file_id: str = FILE, inode: int = INODE, key: TokenKey = KEY, now_ms: int = NOW_MS,
+          valid_ms: int = HOUR_MS) -> bytes:
+    return tokens.sign(key.number, key.secret, file_id, rights, now_ms, valid_ms, inode)
+
+
+class Site:
+    """A door of a dataserver that holds FILE, which the nameserver has told its keys."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = FileStore(directory, "d0")
+        self.seconds = boot_seconds() + 1
+        self.door = self.new_door()
+        self.hear()
+
+    def new_door(self) -> Door:
+        return Door(self.store, clock=lambda: self.seconds, news_seconds=0.02)
+
+    def hear(self, *keys: TokenKey, now_ms: int = NOW_MS, version: int = 3) -> None:
+        self.door.hear(Admission(keys=keys or [KEY], now_ms=now_ms, servers_version=version, servers=[SERVER]))
+
+    def make_file(self) -> None:
+        with self.store.opened_for_append(FILE, INODE, b"/f", 1 << 20) as file:
+            file.ordering.pinned = True
+
+    def check(self, shown: bytes, **operation: object) -> None:
+        operation = operation or {"read": ReadOperation(file_id=FILE)}
+        self.door.check(DataRequest(token=shown, **operation))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "data")
+    yield site
+    site.store.close()
+
+
+APPEND = AppendOperation(file_id=FILE, inode=INODE)
+OPERATIONS = {
+    "read": (ReadOperation(file_id=FILE), READ),
+    "append": (APPEND, WRITE),
+    "length": (LengthOperation(file_id=FILE), READ),
+    "write": (WriteOperation(file_id=OTHER, base=FILE, inode=INODE), WRITE),
+    "check": (CheckOperation(file_id=FILE), READ),
+    "holes": (HolesOperation(file_id=FILE), READ),
+    "history": (HistoryOperation(file_id=FILE), SERVE),
+    "join": (JoinOperation(copy=Copy(file_id=FILE), candidate=SERVER), SERVE),
+    "sync": (SyncOperation(file_id=FILE), WRITE),
+    "inventory": (InventoryOperation(), OPERATE),
+    "verify": (VerifyOperation(), OPERATE),
+    "quarantine": (QuarantineOperation(), OPERATE),
+}
+
+
+class TestTheDoor:
+    def test_every_operation_but_the_question_who_somebody_is_needs_a_token(self) -> None:
+        every = {field.name for field in DataRequest.DESCRIPTOR.oneofs_by_name["operation"].fields}
+        assert every == {*OPERATIONS, "identity"}
+
+    @pytest.mark.parametrize("name", OPERATIONS)
+    @pytest.mark.parametrize("rights", [READ, WRITE, READ | WRITE, READ | WRITE | SERVE, OPERATE])
+    def test_an_operation_needs_its_right(self, site: Site, name: str, rights: int) -> None:
+        operation, needed = OPERATIONS[name]
+        allowed = rights & needed or (needed == READ and rights == OPERATE)
+        if allowed:
+            site.check(token(rights), **{name: operation})
+            return
+        with pytest.raises(TokenRefused, match=r"no right to|not one that"):
+            site.check(token(rights), **{name: operation})
+
+    @pytest.mark.parametrize("operation", [
+        {"append": AppendOperation(file_id=FILE, offset=0)}, {"write": WriteOperation(base=FILE, ordered=True)},
+        {"sync": SyncOperation(file_id=FILE, relayed=True)}])
+    def test_what_a_primary_orders_needs_the_right_of_servers(self, site: Site, operation: dict) -> None:
+        with pytest.raises(TokenRefused, match="act as a dataserver"):
+            site.check(token(READ | WRITE), **operation)
+        site.check(site.door.sign(FILE), **operation)
+
+    @pytest.mark.parametrize("position", range(tokens.TOKEN_BYTES))
+    def test_a_token_with_another_byte_is_refused(self, site: Site, position: int) -> None:
+        altered = bytearray(token())
+        for bit in range(8):
+            altered[position] ^= 1 << bit
+            with pytest.raises(TokenRefused, match="not one that"):
+                site.check(bytes(altered))
+            altered[position] ^= 1 << bit
+        site.check(bytes(altered))
+
+    @pytest.mark.parametrize("wrong", [
+        token(file_id=OTHER), token(key=TokenKey(number=7, secret=b"x" * 32)), token(key=NEXT_KEY), token()[:-1],
+        token() + b"\0", b"nonsense"])
+    def test_a_foreign_or_forged_one_is_refused_in_the_same_words(self, site: Site, wrong: bytes) -> None:
+        with pytest.raises(TokenRefused) as refusal:
+            site.check(wrong)
+        assert str(refusal.value) == tokens.NOT_OURS
+        assert site.door.refused == 1
+
+    def test_none_is_refused_with_what_helps(self, site: Site) -> None:
+        with pytest.raises(TokenRefused, match="clients of this version send it"):
+            site.check(b"")
+
+    def test_one_that_has_ended_is_refused_after_the_tolerance(self, site: Site) -> None:
+        site.seconds += (HOUR_MS + TOLERANCE_MS) / 1000 - 1
+        site.check(token())
+        site.seconds += 2
+        with pytest.raises(TokenRefused, match="it has ended"):
+            site.check(token())
+
+    def test_what_counts_is_the_nameservers_clock(self, site: Site) -> None:
+        site.hear(now_ms=NOW_MS + HOUR_MS + TOLERANCE_MS + 1)
+        with pytest.raises(TokenRefused, match="it has ended"):
+            site.check(token())
+
+    def test_one_of_another_file_that_claims_the_content_is_refused(self, site: Site) -> None:
+        site.make_file()
+        site.check(token())
+        with pytest.raises(TokenRefused, match="not one that"):
+            site.check(token(inode=6))
+
+    def test_a_content_is_not_made_with_the_inode_of_another_file(self, site: Site) -> None:
+        with pytest.raises(TokenRefused, match="not one that"):
+            site.check(token(WRITE), append=AppendOperation(file_id=FILE, inode=6))
+
+    def test_a_content_that_may_have_been_deleted_is_not_made_again(self, site: Site) -> None:
+        site.seconds = site.store.remembers_since + 10
+        site.hear()
+        site.check(token(WRITE, now_ms=NOW_MS - 9_000), append=APPEND)
+        with pytest.raises(TokenRefused, match="too old"):
+            site.check(token(WRITE, now_ms=NOW_MS - 11_000), append=APPEND)
+        site.make_file()
+        site.check(token(WRITE, now_ms=NOW_MS - 11_000), append=APPEND)
+
+    @pytest.mark.parametrize("named", [
+        Replica(dataserver_id="d1", host="10.0.0.1", port=22),
+        Replica(dataserver_id="d1", host="127.0.0.1", port=7001),
+        Replica(dataserver_id="d2", host="10.0.0.1", port=7001)])
+    @pytest.mark.parametrize("name", ["append", "write", "length", "sync", "join"])
+    def test_an_address_of_no_registered_server_is_refused(self, site: Site, name: str, named: Replica) -> None:
+        operation = {"append": AppendOperation(file_id=FILE, inode=INODE, relay=[SERVER, named]),
+                     "write": WriteOperation(base=FILE, inode=INODE, relay=[named]),
+                     "length": LengthOperation(file_id=FILE, others=[named]),
+                     "sync": SyncOperation(file_id=FILE, others=[named]),
+                     "join": JoinOperation(copy=Copy(file_id=FILE), candidate=named)}[name]
+        with pytest.raises(InvalidArgument, match="no dataserver of this installation"):
+            site.check(token(READ | WRITE | SERVE), **{name: operation})
+
+    def test_a_key_that_comes_with_the_next_heartbeat_is_waited_for(self, tmp_path: Path) -> None:
+        site = Site(tmp_path / "data")
+        site.door = Door(site.store, clock=lambda: site.seconds, news_seconds=30)
+        timer = threading.Timer(0.05, lambda: site.hear(NEXT_KEY, KEY))
+        timer.start()
+        site.check(token(key=NEXT_KEY))
+        timer.join()
+
+    def test_a_server_that_has_heard_nothing_is_not_ready(self, tmp_path: Path) -> None:
+        door = Door(FileStore(tmp_path / "data", "d0"), news_seconds=0.02)
+        with pytest.raises(NotReady):
+            door.check(DataRequest(read=ReadOperation(file_id=FILE), token=token()))
+        assert door.sign(FILE) == b""
+
+    def test_keys_and_servers_are_there_after_a_restart_and_nobody_else_can_read_them(self, site: Site) -> None:
+        kept = site.store.directory / "admission"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert site.store.directory.stat().st_mode & 0o777 == 0o700
+        site.door = site.new_door()
+        site.check(token(READ | WRITE | SERVE), length=LengthOperation(file_id=FILE, others=[SERVER]))
+
+    def test_what_is_damaged_on_the_disk_is_asked_for_again(self, site: Site) -> None:
+        (site.store.directory / "admission").write_bytes(b"\xff" * 40)
+        site.door = site.new_door()
+        with pytest.raises(NotReady):
+            site.check(token())
+        site.hear()
+        site.check(token())
+
+    def test_an_insecure_one_is_open(self, site: Site) -> None:
+        Door(site.store, insecure=True).check(DataRequest(quarantine=QuarantineOperation(empty=True)))
+
+
+# ---------------------------------------------------------------- keys of the nameserver
+
+
+class TestKeys:
+    def registry(self) -> Registry:
+        registry = Registry(MemoryStore(), now_seconds=0)
+        registry.heartbeat("d1", "10.0.0.1", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0)
+        return registry
+
+    def numbers(self, keys: TokenKeys, now_ms: int) -> list[int]:
+        return [key.number for key in keys.admission(self.registry(), 0, now_ms).keys]
+
+    def test_two_are_alive_and_a_new_one_signs_once_it_is_known(self) -> None:
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False)
+        assert keys.sign(FILE, 1, READ, 0) == b""
+        seen: dict[int, tuple[int, int]] = {}    # by key: from when until when it is told
+        last_signed: dict[int, int] = {}
+        for now_ms in range(0, 8 * HOUR_MS, 5000):
+            keys.renew(now_ms)
+            numbers = self.numbers(keys, now_ms)
+            assert len(numbers) <= 2
+            for number in numbers:
+                seen[number] = seen.get(number, (now_ms, 0))[0], now_ms
+            claims = tokens.read(keys.sign(FILE, 1, READ, now_ms))
+            assert claims.key == numbers[0]
+            assert claims.key == 1 or now_ms - seen[claims.key][0] >= TOLD_MS
+            last_signed[claims.key] = claims.ends_ms
+        for number, end in last_signed.items():
+            assert seen[number][1] >= min(end, 8 * HOUR_MS - 5000), number
+        assert len(last_signed) == 4
+
+    def test_the_next_leader_signs_with_a_key_that_dataservers_know(self) -> None:
+        store = MemoryStore()
+        before = TokenKeys(store, 3600, insecure=False)
+        before.renew(NOW_MS)
+        after = TokenKeys(store, 3600, insecure=False)
+        after.renew(NOW_MS + 1000)
+        assert after.sign(FILE, 1, READ, NOW_MS) == before.sign(FILE, 1, READ, NOW_MS) != b""
+
+    def test_servers_are_listed_once_for_each_change(self) -> None:
+        registry, keys = self.registry(), TokenKeys(MemoryStore(), 3600, insecure=False)
+        keys.renew(NOW_MS)
+        first = keys.admission(registry, 0, NOW_MS)
+        assert [server.dataserver_id for server in first.servers] == ["d1"]
+        assert not keys.admission(registry, first.servers_version, NOW_MS).servers
+        registry.heartbeat("d2", "10.0.0.2", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0)
+        assert len(keys.admission(registry, first.servers_version, NOW_MS).servers) == 2
+
+    def test_an_insecure_nameserver_gives_none(self) -> None:
+        keys = TokenKeys(MemoryStore(), 3600, insecure=True)
+        keys.renew(NOW_MS)
+        assert keys.sign(FILE, 1, READ, NOW_MS) == b""
+        assert keys.admission(self.registry(), 0, NOW_MS) == Admission()
+
+    @pytest.mark.parametrize("jump_ms", [-5 * HOUR_MS, 5 * HOUR_MS])
+    def test_a_jump_of_the_clock_leaves_a_key_that_signs(self, jump_ms: int) -> None:
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False)
+        for now_ms in (NOW_MS, NOW_MS + jump_ms, NOW_MS + jump_ms + 1000, NOW_MS):
+            keys.renew(now_ms)
+            assert tokens.read(keys.sign(FILE, 1, READ, now_ms)).key in self.numbers(keys, now_ms)
+
+
+# ---------------------------------------------------------------- the client's side
+
+
+class Metadata:
+    """A nameserver that gives a new token with each look-up."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.looked_up = 0
+        self.is_away = False
+
+    def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
+        if self.is_away:
+            raise NameserverUnavailable("away")
+        self.looked_up += 1
+        return self.attributes(READ | WRITE)
+
+    def attributes(self, rights: int) -> Attributes:
+        return Attributes(inode=INODE, file_id=FILE, token=token(rights, now_ms=self.now_ms))
+
+
+class TestRenewal:
+    def kept(self, metadata: Metadata) -> tuple[Tokens, Callable[[float], None]]:
+        now = [0.0]
+
+        def advance(seconds: float) -> None:
+            now[0] += seconds
+            metadata.now_ms += int(seconds * 1000)
+
+        return Tokens(metadata, lambda: now[0]), advance  # type: ignore[arg-type]
+
+    def test_a_handle_of_days_always_shows_a_token_that_has_not_ended(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        opened = metadata.attributes(READ)
+        for _ in range(3 * 24 * 6):
+            looked_up = metadata.looked_up
+            shown = kept.of(opened)
+            assert tokens.read(shown).ends_ms >= metadata.now_ms + 10 * 60_000
+            due = tokens.read(shown).ends_ms - metadata.now_ms <= HOUR_MS // 2
+            if due:
+                wait_until(lambda before=looked_up: metadata.looked_up > before, 15, "it is not renewed")
+                wait_until(lambda old=shown: kept.of(opened) != old, 15, "the new one is not shown")
+            advance(600)
+        assert 72 <= metadata.looked_up <= 144 + 10
+        kept.close()
+
+    def test_while_no_nameserver_answers_the_old_one_is_shown_at_once(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        opened = metadata.attributes(READ)
+        assert kept.of(opened) == opened.token
+        metadata.is_away = True
+        advance(3000)
+        assert kept.of(opened) == opened.token
+        kept.close()
+
+    def test_a_right_that_lacks_is_asked_for(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        listed = metadata.attributes(READ)
+        assert kept.of(listed) == listed.token
+        advance(1)
+        assert tokens.read(kept.of(listed, WRITE)).rights == READ | WRITE
+        assert tokens.read(kept.of(listed, WRITE)).rights == READ | WRITE
+        assert metadata.looked_up == 1
+
+    def test_a_refused_one_is_renewed_at_once(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        opened = metadata.attributes(READ)
+        kept.of(opened)
+        advance(1)
+        kept.refused(opened)
+        assert kept.of(opened) != opened.token
+        assert metadata.looked_up == 1
+
+    def test_without_tokens_nothing_is_asked(self) -> None:
+        metadata = Metadata()
+        kept, _ = self.kept(metadata)
+        assert kept.of(Attributes(inode=INODE, file_id=FILE), WRITE) == b""
+        assert metadata.looked_up == 0
+
+
+# ---------------------------------------------------------------- what a stranger can send
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, tuple[str, int]]]:
+    site = Site(tmp_path_factory.mktemp("served") / "data")
+    site.make_file()
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = DataServer(site.store, listener, Authority("d0", Lease(), NameserverLink("127.0.0.1:1", "d0")),
+                        door=site.door)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield site, listener.getsockname()
+    server.stop(0.1)
+    thread.join(15)
+    site.store.close()
+
+
+def names(site: Site) -> set[Path]:
+    return {path for path in site.store.directory.rglob("*") if path.is_file()}
+
+
+def answer_to(address: tuple[str, int], data: bytes) -> DataReply | None:
+    channel = connect(*address, stall_timeout_seconds=5)
+    try:
+        channel.send_bytes([data])
+        channel.socket.shutdown(socket.SHUT_WR)
+        return channel.receive(DataReply)
+    except ConnectionLost:
+        return None
+    finally:
+        channel.close()
+
+
+requests = st.builds(
+    lambda name, size, shown, relay: DataRequest(token=shown, **{name: {
+        "append": AppendOperation(file_id=FILE, inode=INODE, length=size, chunk_size=1 << 20, epoch=1, relay=relay),
+        "write": WriteOperation(file_id=OTHER, base=FILE, relay=relay, size=size),
+        "length": LengthOperation(file_id=FILE, strong=True, others=relay, epoch=1),
+    }.get(name, OPERATIONS[name][0])}),
+    st.sampled_from(sorted(OPERATIONS)), st.integers(0, 2**62), st.binary(max_size=60),
+    st.lists(st.builds(Replica, dataserver_id=st.text(max_size=3), host=st.just("127.0.0.1"),
+                       port=st.integers(0, 2**32 - 1)), max_size=20))
+
+
+@given(data=st.one_of(
+    st.binary(max_size=300),
+    st.binary(max_size=300).map(lambda body: HEADER.pack(MAGIC, len(body)) + body),
+    st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=40)).map(
+        lambda pair: HEADER.pack(MAGIC, pair[0]) + pair[1]),
+    requests.map(encode)))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_that_a_stranger_sends_is_carried_out(served: tuple[Site, tuple[str, int]], data: bytes) -> None:
+    """`--hypothesis-profile` and `FUZZ_SECONDS` (scripts/fuzz-data-channel) make it last longer."""
+    site, address = served
+    before = names(site)
+    reply = answer_to(address, data)
+    assert reply is None or reply.status in (INVALID, TOKEN_REFUSED) or (reply.status == OK and reply.dataserver_id)
+    assert reply is None or (not reply.file_size and not reply.length and not reply.contents and not reply.records)
+    assert names(site) == before
+
+
+def test_the_server_goes_on_after_all_that(served: tuple[Site, tuple[str, int]]) -> None:
+    _, address = served
+    channel = Channel(socket.create_connection(address))
+    with suppress(ConnectionLost):
+        channel.send(DataRequest(length=LengthOperation(file_id=FILE), token=token()))
+    assert channel.expect(DataReply).status == OK
+    channel.close()
