@@ -29,6 +29,9 @@ CONNECT_TIMEOUT_SECONDS = 3.5
 STALL_TIMEOUT_SECONDS = 10.0
 
 _TIMEVAL = struct.Struct("ll")
+MAX_PARTS = 2
+"""Of a frame: the kernel hands out a part, and not the whole, when the time is over."""
+
 _DISCARD_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
 _SEND_STEP_BYTES = 1 << 20
@@ -94,6 +97,8 @@ class Channel:
         self._timeouts: dict[int, float] = {}
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
         self.peer = _peer(connection)
+        self.source = self.peer.rpartition(":")[0]
+        """The address without the port; of a local socket, what a server says."""
         self.set_timeout(stall_timeout_seconds)
 
     def set_timeout(self, receive_seconds: float, send_seconds: float | None = None) -> None:
@@ -139,8 +144,9 @@ class Channel:
             data += self._receive_exactly(missing)
         return decode(data[HEADER.size:], kind)
 
-    def receive(self, kind: type[M]) -> M | None:
-        """The next frame as a message of type `kind`; None if the peer closed before its first byte.
+    def receive(self, kind: type[M], timeouts: tuple[float, float] | None = None) -> M | None:
+        """The next frame as a message of type `kind`; None if the peer closed before its first byte. Once it has
+        begun, `timeouts` are set.
 
         Raises MalformedFrame, after which the connection is of no more use.
         """
@@ -148,6 +154,8 @@ class Channel:
         if not header:
             return None
         length = body_length(header)
+        if timeouts is not None:
+            self.set_timeout(*timeouts)
         return decode(self._receive_exactly(length) if length else b"", kind)
 
     def expect(self, kind: type[M]) -> M:
@@ -295,6 +303,8 @@ class Channel:
                 raise ConnectionLost(f"{self.peer} closed the connection in the middle of a frame")
             parts.append(part)
             missing -= len(part)
+            if missing and len(parts) == MAX_PARTS:
+                raise ConnectionLost(f"{self.peer} sends a frame too slowly")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _lost(self, error: OSError) -> ConnectionLost:

@@ -8,11 +8,13 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 
 from google.protobuf.message import Message
 
 from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.errors import InvalidArgument
+from fs.local import user_of
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,9 @@ MEMORY_PART = 8
 LEAST_CONNECTIONS = 512
 OTHER_FILES = 512
 """Descriptors that are for other things than connections."""
+
+LEAST_OF_A_SOURCE = 256
+"""So many connections one address, or one local user, may have in any case; half of all otherwise."""
 
 RESTED_SECONDS = 1.0
 """A connection without a request for so long is closed when another one needs its place."""
@@ -65,6 +70,7 @@ class FrameServer(ABC):
         self._max_connections = max_connections or most_connections()
         self._open: dict[Channel, bool] = {}  # whether a request is being served
         self._rests_since: dict[Channel, float] = {}
+        self._of_source: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._stopping = False
 
@@ -121,14 +127,32 @@ class FrameServer(ABC):
     def _accept(self, connection: socket.socket) -> None:
         try:
             channel = Channel(connection)
+            if channel.is_local:
+                channel.source = f"the user {user_of(connection)}"
         except OSError:
             connection.close()
             return
         with self._changed:
+            if not self._admit(channel.source):
+                log.warning("%s has too many connections: another one is closed", channel.source)
+                channel.close()
+                return
             self._make_room()
             self._open[channel] = False
+            self._of_source[channel.source] += 1
             self._rests_since[channel] = time.monotonic()
         threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+
+    def _admit(self, source: str) -> bool:
+        """Whether a source may have another connection, in place of one of its own that rests if it has its share."""
+        if self._of_source[source] < max(LEAST_OF_A_SOURCE, self._max_connections // 2):
+            return True
+        resting = [channel for channel, busy in self._open.items() if not busy and channel.source == source]
+        oldest = min(resting, key=self._rests_since.__getitem__, default=None)
+        if oldest is None or time.monotonic() - self._rests_since[oldest] < RESTED_SECONDS:
+            return False
+        oldest.interrupt()
+        return True
 
     def _make_room(self) -> None:
         """Wait until there is a place for another connection; the lock is held."""
@@ -158,6 +182,9 @@ class FrameServer(ABC):
         finally:
             with self._changed:
                 del self._open[channel], self._rests_since[channel]
+                self._of_source[channel.source] -= 1
+                if not self._of_source[channel.source]:
+                    del self._of_source[channel.source]
                 self._changed.notify_all()
             channel.close()
 

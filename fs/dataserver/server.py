@@ -80,7 +80,7 @@ class DataServer(FrameServer):
         self._relays.close()
 
     def receive_request(self, channel: Channel) -> DataRequest | None:
-        return channel.receive(DataRequest)
+        return channel.receive(DataRequest, (PAYLOAD_STALL_SECONDS, SEND_STALL_SECONDS))
 
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, DataRequest)

@@ -4,12 +4,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from fs.channel import Channel, connect
+from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, connect
 from fs.dataserver.door import Door
 from fs.dataserver.lease import Lease
 from fs.dataserver.nameserver_link import NameserverLink
@@ -154,3 +154,36 @@ def test_what_is_sent_for_new_replicas_keeps_to_a_rate_and_reads_of_clients_do_n
         paced, free = read_seconds(paced=True), read_seconds(paced=False)
     assert paced >= 1.4
     assert free < paced
+
+
+def test_one_source_has_half_of_the_places_and_takes_its_own_first(start: Start, monkeypatch: pytest.MonkeyPatch
+                                                                   ) -> None:
+    monkeypatch.setattr("fs.frame_server.LEAST_OF_A_SOURCE", 2)
+    _, address = start(max_connections=4)
+    greedy = [Channel(socket.create_connection(address), 5) for _ in range(5)]
+    served = []
+    for channel in greedy:
+        with suppress(ConnectionLost):
+            if ask(channel).status == NOT_FOUND:
+                served.append(channel)
+    assert len(served) == 2
+    with closing(Channel(socket.create_connection(address, source_address=("127.0.0.9", 0)), 5)) as other:
+        assert ask(other).status == NOT_FOUND
+    for channel in greedy:
+        channel.close()
+
+
+def test_a_frame_that_trickles_in_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fs.dataserver.server.PAYLOAD_STALL_SECONDS", 0.2)
+    _, address = start()
+    with closing(socket.create_connection(address)) as slow:
+        slow.sendall(HEADER.pack(MAGIC, MAX_FRAME_BYTES))
+        slow.settimeout(0.05)
+        began = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() < began + 30:
+                slow.sendall(b"x")
+                with suppress(TimeoutError):
+                    if not slow.recv(1):
+                        break
+        assert time.monotonic() < began + 30
