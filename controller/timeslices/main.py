@@ -19,6 +19,7 @@ from controller.policy_options import PolicyOption, policy_path_option
 from controller.timeslices.service import NetworkWatch, TurnService
 from controller.timeslices.turns import TurnKeeper
 from fs import command_line
+from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
@@ -36,17 +37,24 @@ from fs.errors import InvalidArgument
               help="A slice: at least as long as ten frames take on a host's link. All slices of those who share a "
               "link together should stay below 200 ms, TCP's least timeout.")
 @policy_path_option
+@prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-def command(controller_url: str, listen: str, key_file: Path, policy: str, slice_ms: float, log_level: str) -> int:
+def command(controller_url: str, listen: str, key_file: Path, policy: str, slice_ms: float,
+            metrics: str | None, log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     address = parse_address(listen, "--listen", lowest_port=0)
+    prometheus.check(metrics)
     POLICIES.get(Kind.TIMESLICES, policy)
     keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file)
     try:
         service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller_url))
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
+    if metrics:
+        from controller.timeslices.metrics import SchedulerMetrics
+
+        prometheus.serve(metrics, [SchedulerMetrics(service)])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     print("ready {}:{}".format(*service.address), flush=True)

@@ -53,6 +53,11 @@ class NetworkWatch(threading.Thread):
         self.network = Network()
         """Another object whenever it has changed."""
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the controller said it when it was asked last."""
+        return bool(self._links) and not self._problem
+
     def run(self) -> None:
         while True:
             try:
@@ -101,7 +106,7 @@ class TurnService:
                  watch: NetworkWatch) -> None:
         """Raises OSError for an address that cannot be had."""
         self.keeper = keeper
-        self._watch = watch
+        self.watch = watch
         self._network = watch.network
         self._end = SchedulerEnd(master_key, round(slice_seconds * 1e6))
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -128,7 +133,7 @@ class TurnService:
 
     def run(self) -> None:
         """Returns once it is stopped: then leases run out, and everything flows."""
-        self._watch.start()
+        self.watch.start()
         due = 0.0
         while not self._is_stopped:
             wait = max(0.0, due - time.monotonic())
@@ -160,8 +165,8 @@ class TurnService:
 
     def _pass_time(self) -> None:
         now = time.monotonic()
-        if self._watch.network is not self._network:
-            self._network = self._watch.network
+        if self.watch.network is not self._network:
+            self._network = self.watch.network
             self._tell(self.keeper.network_changed(self._network, now))
         self._tell(self.keeper.pass_time(now))
         for agent in self._places.keys() - set(self.keeper.agents):

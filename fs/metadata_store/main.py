@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from fs import command_line
+from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
@@ -37,15 +38,17 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")
+@prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | None,
-            host: str | None, fsync: bool, log_level: str) -> int:
+            host: str | None, fsync: bool, metrics: str | None, log_level: str) -> int:
     """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
     it owns for this host's (as root)."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if controller is not None and (blocks or host is None):
         raise InvalidArgument("--controller: give --host too, and no --block" if host is None
                               else "--block: does not go with --controller, which says what to own")
+    prometheus.check(metrics)
     bound, port = parse_address(listen, "--listen", lowest_port=0)
     owned = {parse_block(text, "--block") for text in blocks}
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
@@ -57,6 +60,12 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
         server = MetadataServer((bound, port), engine, ownership)
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
+    if metrics:
+        from fs.metadata_store.metrics import StoreMetrics  # takes 10 MiB
+
+        told = StoreMetrics(ownership)
+        server.measure = told.note
+        prometheus.serve(metrics, [told])
     routes = OwnerRoutes()
     routes.set(owned)
     threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()

@@ -7,6 +7,7 @@ import logging
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
 from ipaddress import IPv4Network
 from itertools import islice
@@ -31,6 +32,9 @@ class MetadataServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 1024
+
+    measure: Callable[[str, float, bool], None] | None = None
+    """Is told of each request its command, the seconds that it took, and whether it was refused."""
 
     def __init__(self, address: tuple[str, int], engine: Engine, ownership: Ownership) -> None:
         """Raises OSError if the address cannot be had."""
@@ -57,7 +61,7 @@ class _Session(socketserver.StreamRequestHandler):
             return
         try:
             while (parts := read_request(self.rfile)) is not None:
-                self.wfile.write(self._answer(parts))
+                self.wfile.write(self._measured(parts))
         except ProtocolError as error:
             self.wfile.write(encode_error(f"ERR {error}"))
         except (OSError, EOFError):
@@ -68,6 +72,16 @@ class _Session(socketserver.StreamRequestHandler):
     def finish(self) -> None:
         with contextlib.suppress(OSError):
             super().finish()
+
+    def _measured(self, parts: list[bytes]) -> bytes:
+        measure = self.server.measure
+        if measure is None:
+            return self._answer(parts)
+        began, command = time.perf_counter(), (parts or [b""])[0].upper()
+        answer = self._answer(parts)
+        measure(command.decode() if command in COMMANDS else "unknown", time.perf_counter() - began,
+                answer.startswith(b"-"))
+        return answer
 
     def _answer(self, parts: list[bytes]) -> bytes:
         name, *arguments = parts or [b""]

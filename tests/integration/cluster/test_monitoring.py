@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import requests
 import yaml
 
 from cluster.nameservers import free_ports
-from tests.integration.cluster.speedwell import Speedwell, kill
+from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, kill
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +84,36 @@ def test_etcd_is_asked_too(tmp_path: Path) -> None:
         speedwell.ok("down", "--local", tmp_path / "i")
 
 
+@pytest.mark.parametrize(("program", "options", "expected"), [
+    ("speedwell-timeslices", ("--listen", "127.0.0.1:0", "--key-file", "key"),
+     {"speedwell_timeslices_agents", "speedwell_timeslices_controller_up"}),
+    ("speedwell-metadata-store", ("--listen", "127.0.0.1:0", "--store", "leveldb:store"),
+     {"speedwell_metadata_request_seconds", "speedwell_metadata_owned_addresses"})])
+def test_what_no_installation_starts_here_answers_too(program: str, options: tuple[str, ...], expected: set[str],
+                                                      tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a master key of 16 bytes or more")
+    [port] = free_ports("127.0.0.1", 1)
+    with subprocess.Popen([SCRIPTS / program, *options, "--metrics", f"127.0.0.1:{port}"], cwd=tmp_path,
+                          stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline().decode()
+            assert ready.startswith("ready 127.0.0.1:")
+            if program == "speedwell-metadata-store":
+                with socket.create_connection(("127.0.0.1", int(ready.rpartition(":")[2]))) as client:
+                    client.sendall(b"*1\r\n$4\r\nPING\r\n*1\r\n$5\r\nWRONG\r\n")
+                    wait_until(lambda: 'seconds_count{command="unknown"} 1.0' in page(port), DEADLINE_SECONDS,
+                               lambda: page(port))
+                assert 'speedwell_metadata_request_seconds_count{command="PING"} 1.0' in page(port)
+                assert 'speedwell_metadata_refused_total{command="unknown"} 1.0' in page(port)
+            assert expected <= told_by(f"127.0.0.1:{port}")
+            checked = subprocess.run(["promtool", "check", "metrics"], input=page(port).encode(),
+                                     capture_output=True, check=False)
+            assert checked.returncode == 0, checked.stderr.decode()
+        finally:
+            process.terminate()
+
+
 def test_metrics_begin_with_a_fresh_start_and_stay_where_they_are(tmp_path: Path) -> None:
     speedwell, targets = Speedwell(tmp_path / "state"), tmp_path / "i" / "metrics-targets.json"
     speedwell.ok("up", "--local", tmp_path / "i", "--dataservers", 1)
@@ -136,9 +167,13 @@ def ask(prometheus: str, what: str, **parameters: str) -> Any:
     return answer.json()["data"] if answer.ok else {"result": [], "alerts": []}
 
 
+def page(port: int) -> str:
+    return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+
+
 def told_by(address: str) -> set[str]:
-    page = requests.get(f"http://{address}/metrics", timeout=30).text
-    return {family(name) for name in re.findall(r"^# TYPE (\w+)", page, re.MULTILINE)}
+    text = requests.get(f"http://{address}/metrics", timeout=30).text
+    return {family(name) for name in re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)}
 
 
 def family(name: str) -> str:

@@ -15,10 +15,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.policy.network.graph import Network
 from controller.timeslices import service as service_module
 from controller.timeslices.main import command
+from controller.timeslices.metrics import SchedulerMetrics
 from controller.timeslices.service import NetworkWatch, TurnService, network_of
 from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
 from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
@@ -297,6 +299,12 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
 
     wait_until(have_all_had_turns, 30, "somebody has had no turn")
     assert not stranger.end.is_registered and service.refused["unauthentic"] >= 1
+    registry = CollectorRegistry()
+    registry.register(SchedulerMetrics(service))
+    told = {name.removeprefix("speedwell_timeslices_"): float(value) for name, _, value in (
+        line.rpartition(" ") for line in generate_latest(registry).decode().splitlines()) if name[0] != "#"}
+    assert (told["agents"], told["hosts"], told["controller_up"], told["failures_total"]) == (2, len(HOSTS), 1, 0)
+    assert told['refused_total{reason="unauthentic"}'] >= 1 and told["directives_total"] > 10
     for remote in remotes:
         remote.channel.close()
     stranger.channel.close()

@@ -1,0 +1,37 @@
+"""What the scheduler tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.timeslices.service import TurnService
+
+_COUNTERS = {"reports": "Of agents.", "directives": "Sent to agents.",
+             "unsent": "Datagrams that could not be sent.", "failures": "Turns that failed."}
+
+
+class SchedulerMetrics(Collector):
+    """Reads the scheduler when it is asked."""
+
+    def __init__(self, service: TurnService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"speedwell_timeslices_{name}", text, value=service.counts[name])
+        refused = CounterMetricFamily("speedwell_timeslices_refused", "Datagrams not believed.", labels=["reason"])
+        for reason, count in list(service.refused.items()):
+            refused.add_metric([reason], count)
+        yield refused
+        yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.",
+                                value=len(tuple(service.keeper.agents)))
+        yield GaugeMetricFamily("speedwell_timeslices_senders", "That have turns now.",
+                                value=len(service.keeper.coordinated))
+        yield GaugeMetricFamily("speedwell_timeslices_hosts", "Of the network as the controller said it last.",
+                                value=len(service.watch.network.hosts))
+        yield GaugeMetricFamily("speedwell_timeslices_controller_up", "Whether it says what the network is.",
+                                value=service.watch.is_answered)
