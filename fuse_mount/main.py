@@ -20,6 +20,7 @@ from fs import command_line
 from fs import metrics as prometheus
 from fs.command_line import Number
 from fs.ending import run_to_the_end
+from fs.option_types import Size
 from fuse_mount import binding, mountpoint
 from fuse_mount.daemon import Report, start_daemon
 from fuse_mount.errors import MountError
@@ -55,6 +56,8 @@ class Settings:
     allow_other: bool
     acls: bool
     staging_directory: Path
+    cache_directory: Path | None
+    cache_bytes: int
     metrics: str | None
     log: Path | None
     kernel_options: tuple[str, ...]
@@ -91,6 +94,10 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               "has them without that.")
 @click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
+@click.option("--cache-directory", type=click.Path(file_okay=False, path_type=Path),
+              help="Keep what was read in this directory, which belongs to one mount alone.  [default: nowhere]")
+@click.option("--cache-size", "cache_bytes", type=Size(64 << 20), default=10 << 30, show_default="10GiB",
+              help="The most that the cache takes there.")
 @click.option("--options", "-o", "kernel_options", metavar="WORDS", multiple=True, callback=_kernel_options,
               help=f"What the kernel is to allow, as mount(8) has it: {', '.join(KERNEL_OPTIONS)}. "
               "Default: rw, nosuid, nodev, exec.")
@@ -103,8 +110,9 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
 def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
             cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-            acl: bool, staging_directory: Path, kernel_options: tuple[str, ...], subdirectory: str,
-            source: str | None, metrics: str | None, log_file: Path | None) -> int:
+            acl: bool, staging_directory: Path, cache_directory: Path | None, cache_bytes: int,
+            kernel_options: tuple[str, ...], subdirectory: str, source: str | None,
+            metrics: str | None, log_file: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -119,8 +127,9 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     mountpoint.require_permission(place, allow_other=allow_other)
     below = "" if subdirectory == "/" else f":{subdirectory}"
     settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other, acl,
-                        mountpoint.require_writable(staging_directory), metrics, log_file, kernel_options,
-                        subdirectory, source or f"speedwell@{nameserver}{below}")
+                        mountpoint.require_writable(staging_directory),
+                        None if cache_directory is None else cache_directory.absolute(), cache_bytes, metrics,
+                        log_file, kernel_options, subdirectory, source or f"speedwell@{nameserver}{below}")
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
@@ -166,7 +175,8 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
     try:
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
-                        strong=settings.strong)
+                        strong=settings.strong, cache_directory=settings.cache_directory,
+                        cache_bytes=settings.cache_bytes)
         acls = client.statistics().acls or settings.acls
         root = _root_of(client, settings.subdirectory)
         if needs_dataserver:

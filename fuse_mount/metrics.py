@@ -29,6 +29,10 @@ _OF_CLIENT = {
     "controller_fallbacks": ("client_controller_fallbacks", "Streams that the controller was to place, and did not."),
     "replica_failures": ("client_replica_failures", "Replicas that did not serve, or stopped in the middle."),
     "replicas_dropped": ("client_replicas_dropped", "Replicas that did not take an append or a change."),
+    "cache_hits": ("client_cache_hits", "Blocks that came from the cache on the local disk."),
+    "cache_misses": ("client_cache_misses", "Blocks that were fetched for the cache."),
+    "cache_damaged": ("client_cache_damaged_blocks", "Cached blocks that differed from their sum."),
+    "cache_failures": ("client_cache_failures", "Blocks that the cache could not read, write or remove."),
     "damaged_blocks": ("client_damaged_blocks", "Received blocks that differed from their sum."),
 }
 

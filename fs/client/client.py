@@ -3,13 +3,16 @@
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from fs import paths
 from fs.channel import ConnectionLost
 from fs.client.appender import Appender
 from fs.client.bulk import bytes_left, receive_file, send_file
+from fs.client.cached_reader import CachedReader
 from fs.client.context import DEFAULT_PARTS, ClientContext
+from fs.client.disk_cache import DEFAULT_CAPACITY_BYTES, DiskCache
 from fs.client.durability import force_to_disk
 from fs.client.links import follow
 from fs.client.metadata import MetadataClient
@@ -47,6 +50,8 @@ class Client:
 
     `strong` makes the reads of all files strong, as `open_read` says.
 
+    Readers keep what they read in `cache_directory`, up to `cache_bytes`, if there is one; strong ones do not.
+
     Paths are absolute, `str` or `bytes`. Methods raise the errors of `fs.errors`.
     """
 
@@ -54,13 +59,17 @@ class Client:
                  replica_policy: str | None = None, path_policy: str | None = None,
                  metadata_cache_seconds: float = 1.0, steer_min_bytes: int = 262144,
                  controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS,
-                 strong: bool = False) -> None:
-        """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL."""
+                 strong: bool = False, cache_directory: Path | None = None,
+                 cache_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+        """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL, and for a cache directory
+        that is in use or open to others."""
         self._metadata = MetadataClient(nameserver, metadata_cache_seconds, local_host=local_host)
         self._context = ClientContext(
             self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,
             controller_timeout_seconds=controller_timeout_seconds, most_parts=most_parts)
+        self._cache = (None if cache_directory is None else
+                       DiskCache(cache_directory, cache_bytes, self._context.metrics))
         self._local_host = local_host or ""
         self.strong = strong
         self._closed = False
@@ -200,7 +209,10 @@ class Client:
         self._require_open()
         if attributes is None:
             attributes = self._file(path, fresh=True)
-        return Reader(self._context, attributes, paths.normalise(path), self.strong if strong is None else strong)
+        path, strong = paths.normalise(path), self.strong if strong is None else strong
+        if self._cache is not None and not strong:
+            return CachedReader(self._cache, self._context, attributes, path)
+        return Reader(self._context, attributes, path, strong)
 
     def open_append(self, path: str | bytes, attributes: Attributes | None = None) -> Appender:
         """Open an existing file for appending.
@@ -286,6 +298,8 @@ class Client:
         self._closed = True
         self._context.close()
         self._metadata.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def __enter__(self) -> "Client":
         return self

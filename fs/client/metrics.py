@@ -21,6 +21,10 @@ class Counters:
     controller_seconds: float = 0.0   # time reads waited for the controller, in all
     small_reads: int = 0              # requests outside a stream
     damaged_blocks: int = 0           # received blocks that differed from their sum
+    cache_hits: int = 0               # blocks that came from the cache on the local disk
+    cache_misses: int = 0             # blocks that had to be fetched for it
+    cache_damaged: int = 0            # blocks in it that differed from their sum
+    cache_failures: int = 0           # blocks that could not be read, written or removed there
     replica_failures: int = 0         # a replica that did not serve or stopped in the middle
     append_requests: int = 0
     versions_written: int = 0         # published changes other than appends
