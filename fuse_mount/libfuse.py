@@ -136,9 +136,10 @@ class Session:
         caller = self.caller()
         return caller.uid == 0 or caller.gid == gid or gid in groups[:max(count, 0)]
 
-    def interrupted(self) -> bool:
-        return bool(self._briefly.fuse_req_interrupted(self._here.thread.request)
-                    or self._briefly.fuse_session_exited(self._session))
+    def stopped_by(self) -> int | None:
+        if self._briefly.fuse_session_exited(self._session):
+            return errno.ENOTCONN
+        return errno.EINTR if self._briefly.fuse_req_interrupted(self._here.thread.request) else None
 
     def drop_attributes(self, inode: int) -> None:
         inode = ROOT_INODE if inode == self._root else inode    # which the kernel need not know

@@ -5,7 +5,6 @@ for long: what is written is published before a lock is given up, and a lock is 
 """
 
 import ctypes
-import errno
 import fcntl
 import os
 from functools import partial
@@ -106,10 +105,11 @@ class LockOperations(NameOperations):
         """The session's generation that has the lock then."""
         request.waits = True
         while not (reply := self._metadata.lock(request)).granted:
-            if self._kernel.interrupted():
+            number = self._kernel.stopped_by()
+            if number is not None:
                 request.action = pb.LockRequest.STOP_WAITING
                 self._metadata.lock(request)
-                raise OSError(errno.EINTR, "interrupted while waiting for a lock")
+                raise OSError(number, "stopped while waiting for a lock")
         return reply.generation
 
     def _granted(self, inode: int, number: int, generation: int) -> None:

@@ -64,8 +64,9 @@ class Kernel(Protocol):
     def is_in_group(self, gid: int) -> bool:
         """Whether that program's user is root or in the group."""
 
-    def interrupted(self) -> bool:
-        """Whether that program got a signal, or the mount is about to end."""
+    def stopped_by(self) -> int | None:
+        """With which errno a request that waits has to end: that program got a signal, or the mount ends. Without a
+        signal, EINTR would become ERESTARTSYS there, of which no program knows."""
 
     def drop_attributes(self, inode: int) -> None:
         """Have the kernel ask again."""
