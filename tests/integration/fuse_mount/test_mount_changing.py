@@ -1,11 +1,16 @@
 """Writes anywhere through a mount: what both mounts see, before and after they are published."""
 
+import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import random
 import shutil
+import struct
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +19,12 @@ import pytest
 from tests.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.root
+
+# linux/fs.h and linux/falloc.h
+FICLONE, FICLONERANGE = 0x40049409, 0x4020940D
+FALLOC_COLLAPSE_RANGE, FALLOC_INSERT_RANGE, FALLOC_UNSHARE_RANGE = 0x08, 0x20, 0x40
+
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -221,3 +232,54 @@ def test_a_full_copy_keeps_holes(here: Path, there: Path, tmp_path: Path) -> Non
     subprocess.run(["cmp", tmp_path / "sparse", there / "again"], check=True)
     shutil.copyfile(here / "again", here / "third")
     subprocess.run(["cmp", tmp_path / "sparse", there / "third"], check=True)
+
+
+def test_a_range_is_copied_from_file_to_file_with_what_is_not_published(here: Path, there: Path) -> None:
+    """copy_file_range(2): the kernel reads and writes."""
+    content = random.Random(5).randbytes(300_000)
+    (here / "source").write_bytes(content)
+    with opened(here / "source") as source, opened(here / "copy", os.O_RDWR | os.O_CREAT) as copy:
+        os.pwrite(source, b"staged", 1000)
+        done = 0
+        while done < 200_000:
+            done += os.copy_file_range(source, copy, 200_000 - done, 500 + done, 10 + done)
+        expected = content[:1000] + b"staged" + content[1006:]
+        assert os.pread(copy, 300_000, 0) == bytes(10) + expected[500:200_500]
+    assert (there / "copy").read_bytes() == bytes(10) + expected[500:200_500]
+
+
+@pytest.mark.parametrize(("call", "expected"), [
+    pytest.param(lambda path, other: fcntl.ioctl(other, FICLONE, path), errno.EOPNOTSUPP, id="reflink"),
+    pytest.param(lambda path, other: fcntl.ioctl(other, FICLONERANGE, struct.pack("qQQQ", path, 0, 4096, 0)),
+                 errno.EOPNOTSUPP, id="reflink of a range"),
+    pytest.param(lambda path, other: _fallocate(path, FALLOC_COLLAPSE_RANGE), errno.EOPNOTSUPP, id="collapse"),
+    pytest.param(lambda path, other: _fallocate(path, FALLOC_INSERT_RANGE), errno.EOPNOTSUPP, id="insert"),
+    pytest.param(lambda path, other: _fallocate(path, FALLOC_UNSHARE_RANGE), errno.EOPNOTSUPP, id="unshare")])
+def test_what_there_is_not_is_refused_and_changes_nothing(here: Path, call: Callable[[int, int], object],
+                                                          expected: int) -> None:
+    for name in ("file", "other"):
+        (here / name).write_bytes(b"x" * 8192)
+    with opened(here / "file") as file, opened(here / "other") as other, pytest.raises(OSError) as caught:
+        call(file, other)
+    assert caught.value.errno == expected
+    assert (here / "file").read_bytes() == (here / "other").read_bytes() == b"x" * 8192
+
+
+def _fallocate(descriptor: int, mode: int) -> None:
+    if libc.fallocate(descriptor, mode, ctypes.c_long(0), ctypes.c_long(4096)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def test_there_are_no_files_without_a_name_and_cp_and_tempfile_do_without(here: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        os.open(here, os.O_TMPFILE | os.O_RDWR, 0o600)
+    assert caught.value.errno == errno.EOPNOTSUPP
+    with tempfile.TemporaryFile(dir=here) as stream:
+        stream.write(b"x")
+    (here / "file").write_bytes(b"x")
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run(["cp", "--reflink=always", here / "file", here / "clone"], stderr=subprocess.DEVNULL,
+                       check=True)
+    subprocess.run(["cp", "--reflink=auto", here / "file", here / "copy"], check=True)
+    assert sorted(path.name for path in here.iterdir() if path.stat().st_size) == ["copy", "file"]

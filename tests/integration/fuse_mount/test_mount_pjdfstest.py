@@ -1,6 +1,7 @@
-"""pjdfstest, the suite that asks a filesystem for everything POSIX says of names and attributes.
+"""pjdfstest, the suite that asks a filesystem for everything POSIX says of names and attributes: the one in Rust, and
+the older and larger one in C.
 
-`scripts/install-suites` installs it. What is left out is in pjdfstest_left_out.txt.
+`scripts/install-suites` installs them. What is left out of the one in Rust is in pjdfstest_left_out.txt.
 """
 
 import fnmatch
@@ -17,12 +18,9 @@ import pytest
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(shutil.which("pjdfstest", path=f"{os.environ['PATH']}:{Path.home()}/.cargo/bin") is None,
-                       reason="pjdfstest is not installed (scripts/install-suites does it)"),
-]
+pytestmark = pytest.mark.root
 
+IN_C = Path("/usr/local/lib/pjdfstest")
 LEFT_OUT = Path(__file__).with_name("pjdfstest_left_out.txt")
 RESULT = re.compile(r"^(\S+::\S+) +(ok|FAILED|skipped)$", re.MULTILINE)
 CONFIGURATION = """
@@ -60,6 +58,8 @@ def directory(cluster: LocalCluster) -> Iterator[Path]:
             mount.clean_up()
 
 
+@pytest.mark.skipif(shutil.which("pjdfstest", path=f"{os.environ['PATH']}:{Path.home()}/.cargo/bin") is None,
+                    reason="pjdfstest is not installed (scripts/install-suites does it)")
 def test_every_case_passes_that_is_not_left_out(directory: Path, tmp_path: Path) -> None:
     config = tmp_path / "pjdfstest.toml"
     config.write_text(CONFIGURATION)
@@ -74,3 +74,15 @@ def test_every_case_passes_that_is_not_left_out(directory: Path, tmp_path: Path)
     assert not failed, f"{failed}\n{done.stdout[-6000:]}"
     assert not passed, f"{passed} pass: they need not be left out any more"
     assert not unused_patterns(list(results)), f"{unused_patterns(list(results))} match no case"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not (IN_C / "pjdfstest").exists() or shutil.which("prove") is None,
+                    reason="pjdfstest in C is not installed (scripts/install-suites does it)")
+def test_every_check_of_the_suite_in_c_passes(directory: Path) -> None:
+    done = subprocess.run(["prove", "--quiet", "--recurse", IN_C / "tests"], cwd=directory, capture_output=True,
+                          text=True, timeout=3500, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    checks = re.search(r"Files=(\d+), Tests=(\d+)", done.stdout)
+    assert checks is not None and int(checks[2]) > 8000, done.stdout[-2000:]

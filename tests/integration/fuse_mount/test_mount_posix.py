@@ -20,6 +20,7 @@ pytestmark = pytest.mark.root
 
 NOBODY = 65534
 RENAME_EXCHANGE = 2
+RENAME_WHITEOUT = 4
 RENAME_NOREPLACE = 1
 AT_FDCWD = -100
 SEEN_SECONDS = 3.0  # attributes that another mount looked up before may be a second old
@@ -143,9 +144,12 @@ def test_rename_exchanges_two_names_and_can_refuse_to_replace(here: Path, there:
     assert (there / "file" / "inner").read_text() == "inner"
     with pytest.raises(FileExistsError):
         renameat2(here / "directory", here / "file", RENAME_NOREPLACE)
-    with pytest.raises(OSError) as caught:
-        (here / "file").rename(here / "file" / "below")
-    assert caught.value.errno == errno.EINVAL
+    for refused in (lambda: (here / "file").rename(here / "file" / "below"),
+                    lambda: renameat2(here / "directory", here / "new", RENAME_WHITEOUT)):
+        with pytest.raises(OSError) as caught:
+            refused()
+        assert caught.value.errno == errno.EINVAL
+    assert (there / "directory").read_text() == "file"
 
 
 def test_fifos_sockets_and_devices_are_what_they_are_and_a_fifo_works(here: Path, there: Path) -> None:
