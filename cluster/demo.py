@@ -25,15 +25,14 @@ import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cluster.commands.sweeping import show
 from cluster.commands.up import MOUNT_ROOT
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
+from cluster.tables import Table
 from fs import command_line, units
 from fs.client import Client
-from sim.experiments.report import Table
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
 from topo.waiting import wait_for
@@ -226,7 +225,7 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
           path_policy: str) -> dict[str, Any]:
     host = cluster["hosts"][reader]
     name = f"{replica_policy} + {path_policy}"
-    argv = [sys.executable, "-m", "cluster.timed_read", "/large", "--nameserver", cluster["nameserver"],
+    argv = [sys.executable, "-m", "evaluation.timed_read", "/large", "--nameserver", cluster["nameserver"],
             "--controller", cluster["controller"], "--local-host", host["ip"],
             "--replica-policy", replica_policy, "--path-policy", path_policy]
     before, begin = switch_cpu_seconds(), time.monotonic()
@@ -246,7 +245,7 @@ def _read(console: Console, cluster: dict[str, Any], reader: str, replica_policy
 
 
 def _show(console: Console, results: list[dict[str, Any]]) -> None:
-    show(_table(results))
+    _table(results).show()
     share = max(row["switch_cpu_share"] for row in results)
     console.print(f"ovs-vswitchd used at most {share:.0%} of the machine's processors during a read.")
 

@@ -10,20 +10,39 @@ import os
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 NONE = "-"
 """What stands in a cell that would be empty, so that the columns of a line can be counted."""
 ALARMING = {"DEAD": "red", "NOT MOUNTED": "red", "away": "red"}
 LEAST_FOLDED = 12
 """Columns of a terminal: where a text would have less, rows are shown as blocks."""
+CAPTION_COLUMNS = 80
 _GAP = 2
 _UNLIMITED = 1 << 20
+
+
+class Table(NamedTuple):
+    """Rows of texts under the names of their columns, of which `numbers` are aligned at the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: tuple[str, ...]
+    caption: str = ""
+
+    def show(self) -> None:
+        """Print it with its title above and its caption below."""
+        click.echo(self.title)
+        echo_table(self.columns, self.rows, self.numbers)
+        for paragraph in self.caption.splitlines():
+            click.echo(textwrap.fill(paragraph, CAPTION_COLUMNS))
+        click.echo()
 
 
 def visible(text: str | bytes) -> str:
@@ -70,11 +89,11 @@ def _folded(heading: str, width: int) -> str:
 
 
 def _table(columns: Sequence[str], headings: Sequence[str], cells: Sequence[Sequence[str]],
-           numbers: Collection[str]) -> Table:
-    from rich.table import Table
+           numbers: Collection[str]) -> RichTable:
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = RichTable(box=None, pad_edge=False)
     for name, heading in zip(columns, headings, strict=True):
         table.add_column(heading, justify="right" if name in numbers else "left", overflow="fold",
                          no_wrap=name in numbers)
@@ -83,10 +102,10 @@ def _table(columns: Sequence[str], headings: Sequence[str], cells: Sequence[Sequ
     return table
 
 
-def _block(columns: Sequence[str], row: Sequence[str]) -> Table:
-    from rich.table import Table
+def _block(columns: Sequence[str], row: Sequence[str]) -> RichTable:
+    from rich.table import Table as RichTable
 
-    block = Table(box=None, pad_edge=False, show_header=False)
+    block = RichTable(box=None, pad_edge=False, show_header=False)
     block.add_column(no_wrap=True)
     block.add_column(overflow="fold")
     for name, cell in zip(columns, row, strict=True):

@@ -2,7 +2,7 @@
 
 The shuffle is the background: its rates are computed beforehand and do not change with what is written, as in the
 paper. A task writes what it puts out once it has its data, in blocks, one after the other. The public trace says
-nothing of outputs and knows racks only; what is taken instead stands in `sim.experiments.sinbad.CHOSEN`.
+nothing of outputs and knows racks only; what is taken instead stands in `evaluation.papers.sinbad.CHOSEN`.
 """
 
 from __future__ import annotations

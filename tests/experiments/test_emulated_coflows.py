@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
+from evaluation.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
+from evaluation.papers.mincof import FIGURES
+from evaluation.results.results_file import ResultsFile
 from sim.coflow_workload import CoflowWorkload
-from sim.experiments.mincof import FIGURES
-from sim.experiments.results_file import ResultsFile
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 

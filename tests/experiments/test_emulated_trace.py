@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.replay import agreement
-from cluster.replay.experiment import emulated_tasks, run_emulated, speedwell
-from cluster.replay.scale import Scale
-from sim.experiments.mayflower import FIGURES
-from sim.experiments.results_file import ResultsFile
+from evaluation.papers.mayflower import FIGURES
+from evaluation.replay import agreement
+from evaluation.replay.experiment import emulated_tasks, run_emulated, speedwell
+from evaluation.replay.scale import Scale
+from evaluation.results.results_file import ResultsFile
 from tests.machine_state import left_on_machine
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]

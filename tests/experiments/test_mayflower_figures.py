@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.commands.experiment import experiment
-from sim.experiments import mayflower
-from sim.experiments.mayflower import Task
+from evaluation.commands.experiment import experiment
+from evaluation.papers import mayflower
+from evaluation.papers.mayflower import Task
 
 
 def invoke(*arguments: str) -> Result:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.experiment import experiment
-from sim.experiments import mincof
+from evaluation.commands.experiment import experiment
+from evaluation.papers import mincof
 
 
 def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from cluster.commands.simulate import simulate
+from evaluation.commands.simulate import simulate
 from topo.fabric import three_tier
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.experiment import experiment
-from sim.experiments import sinbad
-from sim.experiments.sinbad_paper import beside_the_paper
+from evaluation.commands.experiment import experiment
+from evaluation.papers import sinbad
+from evaluation.papers.sinbad_paper import beside_the_paper
 
 RACKS, SECONDS = 8, 1400
 

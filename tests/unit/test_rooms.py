@@ -14,7 +14,7 @@ import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cluster", "sim")
+FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cluster", "evaluation", "sim")
 
 FLOOR = {"errors", "loops", "services", "settings", "validation", "application"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
@@ -45,7 +45,10 @@ MAY_IMPORT = {
     "host_agent": {"coflow", "fs"},
     "topo": {"controller.validation"},
     "sim": {"controller.own_policies", "controller.policy", "topo"},
-    "cluster": {"coflow", "fs", "fuse_mount", "sim", "topo", "controller.own_policies", "controller.policy",
+    "evaluation": {"cluster", "coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
+                   "controller.policy_options", "controller.queues", "controller.settings", "controller.switches",
+                   "controller.validation"},
+    "cluster": {"coflow", "fs", "fuse_mount", "topo", "controller.own_policies", "controller.policy",
                 "controller.policy_options", "controller.settings", "controller.switches", "controller.validation",
                 "controller.queues"},
 }

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coflow_replay.replay import Replayed, ReplaySettings, replay
 from coflow.reporter import REPORT_INTERVAL_SECONDS
 from controller.policy.coflows.coflow import Coflow, CoflowFlow
 from controller.policy.coflows.live_coflows import LATE_SECONDS
+from evaluation.coflow_replay.replay import Replayed, ReplaySettings, replay
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root

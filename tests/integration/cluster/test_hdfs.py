@@ -7,11 +7,11 @@ import requests
 
 from cluster import supervisor
 from cluster.fabric import read_settings
-from cluster.hdfs import libraries
-from cluster.hdfs.system import Hdfs
-from cluster.replay.agents import ReadingFailed
-from cluster.replay.scale import StoredFile
-from sim.experiments.mayflower import HDFS_METHODS, Method
+from evaluation.hdfs import libraries
+from evaluation.hdfs.system import Hdfs
+from evaluation.papers.mayflower import HDFS_METHODS, Method
+from evaluation.replay.agents import ReadingFailed
+from evaluation.replay.scale import StoredFile
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
 from topo.fabric import three_tier

@@ -58,7 +58,8 @@ def start_read(cluster: FabricCluster, *more: str) -> "subprocess.Popen[bytes]":
     wait_until(lambda: all((link["rate_bps"] or 0) < UPLINK_BPS / 100 for link in ask("/v1/links")["links"]), 20,
                "the network does not come to rest")
     return run_on_host(cluster.emulation.host_pid(CLIENT), [
-        sys.executable, "-m", "cluster.timed_read", "/f", "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+        sys.executable, "-m", "evaluation.timed_read", "/f", "--nameserver", NAMESERVER,
+        "--controller", CONTROLLER_URL,
         "--local-host", FABRIC.host(CLIENT).ip, "--replica-policy", "mayflower", "--path-policy", "mayflower", *more],
         stdout=subprocess.PIPE)
 

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
-from cluster.placement_trial import counted
+from evaluation.placement_trial import counted
 from fs.limits import LEAST_ADVISED_BYTES
 from tests.waiting import wait_until
 from topo.fabric import three_tier

@@ -53,7 +53,8 @@ def content(cluster: FabricCluster) -> str:
 def start_read(cluster: FabricCluster, client: str, path: str, copy: Path,
                policy: str = "mayflower-plus") -> "subprocess.Popen[bytes]":
     return run_on_host(cluster.emulation.host_pid(client), [
-        sys.executable, "-m", "cluster.timed_read", path, "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL,
+        sys.executable, "-m", "evaluation.timed_read", path, "--nameserver", NAMESERVER,
+        "--controller", CONTROLLER_URL,
         "--local-host", FABRIC.host(client).ip, "--replica-policy", policy, "--path-policy", "mayflower",
         "--copy-to", str(copy)], stdout=subprocess.PIPE)
 

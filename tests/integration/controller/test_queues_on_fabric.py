@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.queue_shares import measure, steer, two_leaves
 from controller.policy.network.traffic_classes import BEST_EFFORT, MINCOF_QUEUES, SCHEDULED
+from evaluation.queue_shares import measure, steer, two_leaves
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
 from topo.emulation import Emulation

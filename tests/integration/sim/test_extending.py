@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.commands.experiment import experiment
 from cluster.commands.up import up
 from controller.main import command as controller
+from evaluation.commands.experiment import experiment
 from topo.fabric import Fabric
 from topo.fabric_spec import PARAMETERS
 

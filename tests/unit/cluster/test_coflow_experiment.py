@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cluster.coflow_replay import experiment
-from cluster.coflow_replay.experiment import (
+from evaluation.coflow_replay import experiment
+from evaluation.coflow_replay.experiment import (
     EMULATED,
     QUICK_COFLOWS,
     CoflowScale,
@@ -17,10 +17,10 @@ from cluster.coflow_replay.experiment import (
     emulated_tasks,
     simulated_table,
 )
-from cluster.coflow_replay.replay import ReplayFailed
-from cluster.commands.experiment import experiment as experiment_command
-from sim.experiments.mincof import FIGURES, CoflowTask
-from sim.experiments.results_file import ResultsFile
+from evaluation.coflow_replay.replay import ReplayFailed
+from evaluation.commands.experiment import experiment as experiment_command
+from evaluation.papers.mincof import FIGURES, CoflowTask
+from evaluation.results.results_file import ResultsFile
 
 
 def test_each_policy_is_played_once_at_each_point() -> None:

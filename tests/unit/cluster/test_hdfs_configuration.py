@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.experiment import experiment
-from cluster.hdfs import configuration, libraries
+from evaluation.commands.experiment import experiment
+from evaluation.hdfs import configuration, libraries
 from topo.fabric import three_tier
 from topo.fabric.addresses import MANAGEMENT_NETWORK
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from cluster.coflow_replay import pace as pace_module
-from cluster.coflow_replay.pace import LATENESS_SECONDS, Pace
+from evaluation.coflow_replay import pace as pace_module
+from evaluation.coflow_replay.pace import LATENESS_SECONDS, Pace
 from tests.waiting import wait_until
 
 

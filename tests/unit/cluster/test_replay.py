@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, InvalidSetting
-from cluster.replay import experiment
-from cluster.replay.agents import ReaderAgents, ReadingFailed
-from cluster.replay.agreement import agreement_of, wire_factor
-from cluster.replay.experiment import emulated_tasks, parameters, run_emulated, saturated, warm_up
-from cluster.replay.replay import replay
-from cluster.replay.scale import Scale, StoredFile, file_of, files_of
-from cluster.replay.speedwell import content
-from cluster.replay.system import Progress, ReadReport
+from evaluation.papers.mayflower import FIGURES, HOST_BPS, MAYFLOWER, RACK_LOCAL, Method, Task
+from evaluation.replay import experiment
+from evaluation.replay.agents import ReaderAgents, ReadingFailed
+from evaluation.replay.agreement import agreement_of, wire_factor
+from evaluation.replay.experiment import emulated_tasks, parameters, run_emulated, saturated, warm_up
+from evaluation.replay.replay import replay
+from evaluation.replay.scale import Scale, StoredFile, file_of, files_of
+from evaluation.replay.speedwell import content
+from evaluation.replay.system import Progress, ReadReport
+from evaluation.results.results_file import ResultsFile
 from sim.errors import Overloaded
-from sim.experiments.mayflower import FIGURES, HOST_BPS, MAYFLOWER, RACK_LOCAL, Method, Task
-from sim.experiments.results_file import ResultsFile
 from sim.workload import Read, Workload, generate
 
 TASK = Task("", 0.0, MAYFLOWER, 0.07, RACK_LOCAL, 8.0, 50, 1)

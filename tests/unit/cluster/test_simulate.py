@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.commands.simulate import simulate
+from evaluation.commands.simulate import simulate
 from sim.workload import Workload, generate, mayflower_read_bits
 from topo.fabric import spine_leaf, three_tier
 from topo.fabric_spec import parse_fabric

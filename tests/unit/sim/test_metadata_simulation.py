@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from controller.policy.metadata.blocks import walk
+from evaluation.papers import metaflow
 from sim import metadata_simulation as metadata
-from sim.experiments import metaflow
 
 SERVERS = 64
 

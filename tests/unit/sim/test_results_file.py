@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commands.sweeping import Output
+from evaluation.results.output import Output
+from evaluation.results.results_file import ResultsFile
 from sim.errors import InvalidSetting
-from sim.experiments.results_file import ResultsFile
 
 OLD, NEW = {"task": {"seed": 1}, "mean": 1.0}, {"task": {"seed": 2}, "mean": 2.0}
 

@@ -3,9 +3,9 @@ from random import Random
 
 import pytest
 
-from sim.experiments.mayflower import FIGURES, tasks
-from sim.experiments.report import Layout, rows_of
-from sim.experiments.statistics import mean_estimate, ratio_estimate
+from evaluation.papers.mayflower import FIGURES, tasks
+from evaluation.results.report import Layout, rows_of
+from evaluation.results.statistics import mean_estimate, ratio_estimate
 
 
 def test_the_interval_of_a_mean_is_students() -> None:

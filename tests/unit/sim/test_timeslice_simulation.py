@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands import xco_experiment
-from cluster.commands.experiment import experiment
+from evaluation.commands import xco_experiment
+from evaluation.commands.experiment import experiment
+from evaluation.papers import xco
 from sim import shallow_switch as port
-from sim.experiments import xco
 from sim.timeslice_simulation import Conditions, Coordination, Setup, TimesliceSimulation, Traffic
 
 TCP, UDP = Traffic(port.BULK), Traffic(port.UDP)

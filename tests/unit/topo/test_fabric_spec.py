@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.simulate import simulate
+from evaluation.commands.simulate import simulate
 from topo.cli import fabric
 from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
 from topo.fabric_spec import PARAMETERS, parse_fabric

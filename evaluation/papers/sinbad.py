@@ -1,0 +1,262 @@
+"""Sinbad's evaluation (Chowdhury et al., SIGCOMM 2013, section 7): what each experiment compares, and a run.
+
+The Facebook trace on 150 racks; every method meets the same writers, candidates and background.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from controller.own_policies import POLICIES
+from controller.policy.placements.sinbad import MeasuredBy
+from controller.policy.registry import Kind
+from evaluation.results.report import Layout, Measure
+from sim.coflow_trace import CoflowTrace, FairRates, read_coflows
+from sim.errors import InvalidSetting
+from sim.fabric_network import network_of
+from sim.write_simulation import WriteSettings, WriteSimulation, Written
+from sim.write_workload import Writer, Writes, WriteWorkload, writes_of
+from topo.fabric import Fabric, spine_leaf
+
+RACK_BPS = 2e9
+HOSTS_PER_RACK = 10
+DISK_BPS = 8 * 50e6
+TRACE_SECONDS = 3600
+CHOSEN = {
+    "outputs": "10.4 % of what a reducer receives: so 4 blocks of 256 MB come each second of the trace, as section "
+               "7.2 says; the public trace has no outputs",
+    "writers": "ten in a rack for each coflow; each begins at a moment drawn between the coflow's arrival and when "
+               "the rack has all of its data, as the trace has no single tasks",
+    "racks": "150, with 2 Gbit/s towards the core each (20 machines of 1 Gbit/s, 10:1) and 10 machines that write",
+    "shuffle": "fair shares on at most 3/4 of a rack's link, computed beforehand and unaffected, as in section 7.2",
+    "small writes": "blocks below 8 MiB are not placed by the load, and left out",
+    "disks": "50 MB/s a machine (section 7.2)",
+    "candidates": "the writer's machine and two of each rack, drawn anew for each block, the same for all methods",
+    "default policy": "HDFS's: the writer's machine, another rack, that rack again",
+    "runs": "each plays another part of the hour; all blocks that are asked for in it are written to their end",
+    "same": "within 5 % of the time with the default policy",
+}
+"""Where the paper, or the half of it that is at hand, is silent: what is taken here."""
+
+
+@dataclass(frozen=True)
+class WriteMethod:
+    """A way to place replicas, under the name that tables give it. See `WriteSettings`."""
+
+    name: str
+    policy: str
+    quantum_seconds: float = 0.0
+    free_sources: bool = False
+    sources: int = 1
+
+
+HDFS = WriteMethod("HDFS", "hdfs")
+SINBAD, PLUS = WriteMethod("Sinbad", "sinbad"), WriteMethod("sinbad-plus", "sinbad-plus")
+QUANTUM = WriteMethod("Sinbad, q = 1 s", "sinbad", quantum_seconds=1.0)
+BOUND = WriteMethod("Sinbad, sources limit nothing", "sinbad", free_sources=True)
+PLUS_SOURCES = WriteMethod("sinbad-plus, one of 8 sources", "sinbad-plus", sources=8)
+RACK_AWARE = WriteMethod("Rack-aware", "rack-aware")
+
+
+def method_of(policy: str) -> WriteMethod:
+    """A placement policy under its own name. Raises UnknownPolicy."""
+    return WriteMethod(policy, POLICIES.get(Kind.PLACEMENT, policy).name)
+
+
+@dataclass(frozen=True)
+class WritePoint:
+    """Where an experiment looks: `x` is the place on its axis. With `files`, so many are placed on 64 hosts, and no
+    trace is played."""
+
+    name: str
+    x: float = 0.0
+    disk_bps: float = DISK_BPS
+    speedup: float = 1.0
+    window_seconds: float = 20.0
+    files: int = 0
+
+
+DISKS = WritePoint("disks of 50 MB/s")
+MEMORY = WritePoint("memory", disk_bps=math.inf)
+BUSIEST = WritePoint("64 hosts", files=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteFigure(Layout):
+    """`quick_points` are indices of `points`. Ratios are to HDFS: an improvement is one over the ratio."""
+
+    base: str = HDFS.name
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    points: tuple[WritePoint, ...] = (DISKS,)
+    quick_points: tuple[int, ...] = (0,)
+    methods: tuple[WriteMethod, ...] = (HDFS, SINBAD, PLUS)
+    runs: int = 8
+
+
+_MEANS = (Measure("mean_seconds", "block, mean s"), Measure("p95_seconds", "block, 95th percentile, s"),
+          Measure("writer_seconds", "writer, mean s"))
+FIGURES = {
+    "sinbad-write": WriteFigure(
+        title="Times of block writes (sections 7.2 and 7.3)", x_label="", measures=_MEANS,
+        methods=(HDFS, RACK_AWARE, SINBAD, QUANTUM, PLUS, BOUND, PLUS_SOURCES),
+        claims=("blocks 1.58 times as fast as by HDFS's rule, writers 1.39", "1.89 where sources limit nothing",
+                "q = 1 s costs 20 %")),
+    "sinbad-imbalance": WriteFigure(
+        title="Imbalance of the racks' links (figure 8)", x_label="",
+        measures=(Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack")),
+        claims=("medians of the coefficient of variation lower by 0.35 and 0.33",)),
+    "sinbad-storage": WriteFigure(
+        title="What racks store in the end (figure 10)", x_label="",
+        measures=(Measure("rack_bytes_cv", "std / mean of bytes"), Measure("rack_blocks_cv", "std / mean of blocks")),
+        points=(replace(DISKS, window_seconds=60.0),),
+        claims=("EC2: 15.8 GB on machines of 92 GB, by HDFS's rule 6.7 GB: 0.17 and 0.07 of the mean",)),
+    "sinbad-load": WriteFigure(
+        title="Times of block writes by the jobs' arrival rate (figure 11)", x_label="arrival rate",
+        measures=_MEANS[:1],
+        points=tuple(WritePoint(f"{speedup:g} x", speedup, speedup=speedup) for speedup in (0.5, 1.0, 2.0)),
+        quick_points=(1,), lines=True, claims=("improvements shrink as the network becomes more congested",)),
+    "sinbad-memory": WriteFigure(
+        title="Times of block writes without disks (section 7.6)", x_label="", measures=_MEANS, points=(MEMORY,),
+        methods=(HDFS, SINBAD, PLUS, BOUND, PLUS_SOURCES),
+        claims=("blocks 1.79 times as fast as by HDFS's rule, writers 1.4",)),
+    "sinbad-busiest": WriteFigure(
+        title="10,000 files of 1 to 256 MB on 64 hosts", x_label="", base=RACK_AWARE.name,
+        methods=(RACK_AWARE, HDFS, SINBAD, PLUS), runs=2,
+        points=(BUSIEST,), claims=(),
+        measures=(Measure("busiest_over_mean", "busiest link into a rack / mean"),
+                  Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack"),
+                  Measure("mean_seconds", "file, mean s"))),
+}
+QUICK_RUNS, QUICK_WINDOW_SECONDS, QUICK_FILES = 2, 10.0, 400
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """One run. Equal tasks give equal results. `trace` is where the trace is; None where none is played."""
+
+    point: WritePoint
+    method: WriteMethod
+    seed: int
+    trace: Path | None
+
+    def parameters(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        point = asdict(self.point) | {"disk_bps": self.point.disk_bps if math.isfinite(self.point.disk_bps) else None}
+        return {"point": self.point.name, "x": self.point.x, "workload": point, "method": asdict(self.method),
+                "seed": self.seed, "trace": self.trace.name if self.trace else None}
+
+
+def tasks(figure: WriteFigure, quick: bool, seed: int, trace: Path | None) -> list[WriteTask]:
+    """The runs of an experiment: the same seeds, so the same writers, for every method. Raises InvalidSetting."""
+    points = [figure.points[index] for index in figure.quick_points] if quick else list(figure.points)
+    if quick:
+        points = [replace(point, window_seconds=QUICK_WINDOW_SECONDS, files=min(point.files, QUICK_FILES))
+                  for point in points]
+    if trace is None and not all(point.files for point in points):
+        raise InvalidSetting("trace: name the file of a coflow-benchmark trace, such as FB2010-1Hr-150-0.txt")
+    return [WriteTask(point, method, seed + run, None if point.files else trace) for point in points
+            for run in range(QUICK_RUNS if quick else figure.runs) for method in figure.methods]
+
+
+def run_task(task: WriteTask) -> dict[str, Any]:
+    """One run as a JSON object: see `summary`."""
+    settings = WriteSettings(disk_bps=task.point.disk_bps, quantum_seconds=task.method.quantum_seconds,
+                             free_sources=task.method.free_sources, sources=task.method.sources)
+    if task.trace is None:
+        fabric, writes, settings = fabric_of(16, 4), _files(task.point.files, task.seed), replace(settings, offered=4)
+    else:
+        trace = _trace(task.trace)
+        fabric, writes = fabric_of(trace.racks, HOSTS_PER_RACK), _writes(task.trace, task.point, task.seed)
+    network = network_of(fabric)
+    policy = POLICIES.make(Kind.PLACEMENT, task.method.policy, network,
+                           Random(f"{task.method.name} {task.seed}"), MeasuredBy.SWITCHES)
+    simulation = WriteSimulation(fabric, network, policy, settings, task.seed)
+    written = simulation.run(writes)
+    return {"task": task.parameters(), "reserved_after_a_minute": policy.reserved(simulation.fluid.now + 60.0),
+            **summary(written, writes)}
+
+
+def summary(written: Written, writes: Writes) -> dict[str, Any]:
+    """What is kept of a run: times in seconds, of every block in the order of writers, and how even the load was."""
+    blocks = sorted(written.blocks, key=lambda block: (block.writer, block.asked))
+    if not blocks:
+        raise InvalidSetting("trace: nothing is written in this part of it")
+    seconds = [block.seconds for block in blocks]
+    begin: dict[int, float] = {}
+    end: dict[int, float] = {}
+    for block in blocks:
+        begin.setdefault(block.writer, block.asked)
+        end[block.writer] = block.asked + block.seconds
+    stored_bits: Counter[str] = Counter()
+    stored_blocks: Counter[str] = Counter()
+    for block in blocks:
+        for host in block.hosts:
+            rack = host.partition("h")[0]
+            stored_bits[rack] += block.size_bits        # type: ignore[assignment]
+            stored_blocks[rack] += 1
+    racks = writes.shuffle.rates_bps.shape[1] // 2
+    return {"mean_seconds": float(np.mean(seconds)), "p95_seconds": float(np.percentile(seconds, 95)),
+            "writer_seconds": float(np.mean([end[writer] - begin[writer] for writer in end])),
+            "cv_up": float(np.median(written.cv_up or [0.0])), "cv_down": float(np.median(written.cv_down or [0.0])),
+            "busiest_over_mean": float(np.mean(written.busiest_over_mean or [1.0])),
+            "rack_bytes_cv": _variation(stored_bits.values(), racks),
+            "rack_blocks_cv": _variation(stored_blocks.values(), racks),
+            "blocks": len(blocks), "seconds": [round(each, 4) for each in seconds],
+            "job_megabytes": [round(writes.job_bits.get(writes.writers[block.writer].job, 0.0) / 8e6, 1)
+                              for block in blocks]}
+
+
+def _variation(values: Any, number: int) -> float:
+    every = np.array([*values, *[0.0] * (number - len(values))], float)
+    return float(every.std() / every.mean())
+
+
+def fabric_of(racks: int, hosts_per_rack: int) -> Fabric:
+    """Racks of machines of 1 Gbit/s below one core."""
+    return spine_leaf(leaves=racks, spines=1, hosts_per_leaf=hosts_per_rack, host_bps=1e9,
+                      oversubscription=hosts_per_rack * 1e9 / RACK_BPS)
+
+
+@cache
+def _trace(path: Path) -> CoflowTrace:
+    return read_coflows(path)
+
+
+@cache
+def _writes(path: Path, point: WritePoint, seed: int) -> Writes:
+    """Each seed plays another eighth of the hour, from a second on that it draws."""
+    hour = TRACE_SECONDS / point.speedup
+    part = max(hour / 8 - point.window_seconds, 0.0)
+    draw = Random(f"writes {seed}")
+    begin = min((seed % 8) * hour / 8 + draw.uniform(0.0, part), hour - point.window_seconds)
+    return writes_of(_trace(path), WriteWorkload(float(int(begin)), point.window_seconds, point.speedup,
+                                                 writers_per_rack=HOSTS_PER_RACK), draw)
+
+
+def _files(number: int, seed: int) -> Writes:
+    """So many files of 1 to 256 MB, log-uniform, 20 a second, by any machine; nothing runs beside them."""
+    draw = Random(f"files {seed}")
+    now, writers = 0.0, []
+    for name in range(number):
+        now += draw.expovariate(20.0)
+        size_bits = 8e6 * 256 ** draw.random()
+        writers.append(Writer(name, now, draw.randrange(16), draw.randrange(4), (size_bits,)))
+    return Writes(tuple(writers), FairRates(np.zeros((1, 32)), {}), {})
+
+
+def manifest(name: str, quick: bool, seed: int, runs: Sequence[WriteTask]) -> dict[str, object]:
+    """What was run, and what was taken where the paper is silent."""
+    return {"experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": len(runs),
+            "rack_bps": RACK_BPS, "workload": asdict(WriteWorkload(writers_per_rack=HOSTS_PER_RACK)),
+            "methods": list(dict.fromkeys(task.method.name for task in runs)),
+            "points": list({task.point.name: task.parameters()["workload"] for task in runs}.values()),
+            "chosen_where_the_paper_is_silent": CHOSEN}

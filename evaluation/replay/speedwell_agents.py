@@ -1,0 +1,96 @@
+"""The reading processes of the hosts for Speedwell itself: `python -m evaluation.replay.speedwell_agents`.
+
+See `evaluation.replay.agents` for what it is told and answers. One process imports everything, then forks one child
+for each host, which enters the host's network: 64 take a tenth of a second, and share their memory. Reads say
+`replica_policy`, `path_policy` and `parts`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from fs.client import Client
+from fs.errors import SpeedwellError
+from topo.emulation import namespace
+
+PIECE_BYTES = 256 << 10
+CONTROLLER_TIMEOUT_SECONDS = 2.0
+
+
+def main() -> None:
+    """Fork a reader for each host and hand each request on."""
+    settings = json.loads(sys.stdin.buffer.readline())
+    inlets: dict[str, int] = {}
+    for name, host in settings["hosts"].items():
+        outlet, inlet = os.pipe()
+        if os.fork() == 0:
+            for other in (inlet, *inlets.values()):
+                os.close(other)
+            _leave_after(_serve, outlet, host, settings)
+        os.close(outlet)
+        inlets[name] = inlet
+    for line in sys.stdin.buffer:
+        os.write(inlets[json.loads(line)["host"]], line)
+
+
+def _leave_after(work: Any, *arguments: Any) -> None:
+    """Run a child's work and end it without what the parent meant to do later."""
+    code = 1
+    try:
+        work(*arguments)
+        code = 0
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
+    namespace.enter(host["pid"])
+    clients: dict[tuple[str, str, int], Client] = {}
+    with open(outlet, "rb") as requests:
+        for line in requests:
+            request = json.loads(line)
+            policies = (request["replica_policy"], request["path_policy"], request["parts"])
+            if policies not in clients:
+                clients[policies] = Client(
+                    settings["nameserver"], controller=settings["controller"], local_host=host["ip"],
+                    replica_policy=policies[0], path_policy=policies[1],
+                    most_parts=policies[2], controller_timeout_seconds=CONTROLLER_TIMEOUT_SECONDS)
+            threading.Thread(target=_answer, args=(clients[policies], request), daemon=True).start()
+
+
+def _answer(client: Client, request: dict[str, Any]) -> None:
+    try:
+        answer = _read(client, request["path"], request["size_bytes"])
+    except (SpeedwellError, OSError) as error:
+        answer = {"error": f"{request['host']} cannot read {request['path']}: {error}"[:2000]}
+    # one write of less than PIPE_BUF bytes: lines of several hosts do not mix
+    os.write(1, json.dumps({"id": request["id"], **answer}).encode() + b"\n")
+
+
+def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
+    started = time.monotonic()
+    piece = bytearray(PIECE_BYTES)
+    with client.open_read(path) as reader:
+        position = 0
+        while count := reader.readinto(position, piece):
+            position += count
+        finished = time.monotonic()
+        sources = reader.last_sources
+    if position != size_bytes:
+        return {"error": f"{path} has {position} bytes, not {size_bytes}"}
+    return {"started": started, "finished": finished, "bytes": position,
+            "sources": [source.replica_id for source in sources],
+            "steered": all(source.chosen_by == "controller" for source in sources),
+            "paths": [source.path for source in sources],
+            "estimated_bps": sum(source.estimated_bps or 0.0 for source in sources)}
+
+
+if __name__ == "__main__":
+    main()

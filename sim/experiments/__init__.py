@@ -1,1 +1,0 @@
-"""The evaluations of the papers as commands: what to run, running it, and what to show."""
