@@ -54,6 +54,7 @@ COMMANDS = {
               "Run COMMAND, or a shell, on a HOST or switch of the emulated fabric."),
     "experiment": ("evaluation.commands.experiment", "experiment", "Re-run an evaluation of the papers."),
     "simulate": ("evaluation.commands.simulate", "simulate", "Simulate reads on a fabric of any size."),
+    "report": ("evaluation.commands.report", "report", "Make one HTML page of results."),
     "completion": ("cluster.commands.version", "completion", "Print what makes a shell complete commands."),
     "man": ("cluster.commands.man", "man", "Write a man page for every command into DIRECTORY/man1."),
     "version": ("cluster.commands.version", "version", "Print the version."),

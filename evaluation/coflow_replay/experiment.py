@@ -25,7 +25,8 @@ from evaluation.coflow_replay.replay import (
     ReplaySettings,
     replay,
 )
-from evaluation.papers.mincof import LINK_BPS, METHODS, CoflowFigure, CoflowTask, fabric_of, run_task, tasks
+from evaluation.experiment import Choices, Experiment
+from evaluation.papers.mincof import LINK_BPS, METHODS, CoflowTask, fabric_of, run_task
 from evaluation.results.results_file import ResultsFile
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_workload import generate
@@ -55,11 +56,11 @@ class CoflowScale:
         return self.host_bps / LINK_BPS * self.slowdown
 
 
-def emulated_tasks(figure: CoflowFigure, quick: bool, seed: int, runs: int) -> list[CoflowTask]:
+def emulated_tasks(figure: Experiment, choices: Choices, runs: int) -> list[CoflowTask]:
     """The runs of a figure for the methods that are played. Hosts have no queues there."""
     methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
-    chosen = tasks(replace(figure, methods=methods, runs=runs), quick, seed)
-    return [_quicker(task) if quick else task for task in chosen if task.seed < seed + runs]
+    chosen = replace(figure, methods=methods, runs=runs).tasks(choices)
+    return [_quicker(task) if choices.quick else task for task in chosen if task.seed < choices.seed + runs]
 
 
 def _quicker(task: CoflowTask) -> CoflowTask:

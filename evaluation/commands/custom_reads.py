@@ -5,11 +5,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from controller.own_policies import POLICIES
-from controller.policy.registry import Kind
-from evaluation.papers.mayflower import Method
-from evaluation.papers.reads import simulate
-from sim.errors import InvalidSetting
+from evaluation.papers.reads import Method, simulate
 from sim.simulation import Delays
 from sim.workload import Workload, generate
 from topo.fabric import Fabric
@@ -39,18 +35,6 @@ def run_custom(task: CustomTask) -> dict[str, Any]:
     fabric = Fabric.from_json(task.fabric)
     return {"task": task.parameters()} | simulate(fabric, task.workload, task.method, task.reads, task.seed,
                                                  Delays(poll_interval=task.poll_seconds))
-
-
-def method_of(text: str, parts: int) -> Method:
-    """From `REPLICA-POLICY+PATH-POLICY`. Raises InvalidSetting."""
-    replica, _, path = text.partition("+")
-    replicas, paths = POLICIES.names(Kind.REPLICA), POLICIES.names(Kind.PATH)
-    if replica not in replicas or path not in paths:
-        raise InvalidSetting(f"method: {text!r} is not one of {', '.join(replicas)}, then +, then one of "
-                             f"{', '.join(paths)}")
-    if parts < 1:
-        raise InvalidSetting(f"parts: must be at least 1, not {parts}")
-    return Method(text, replica, path, parts)
 
 
 def custom_tasks(fabric: Fabric, workloads: list[Workload], methods: list[Method], reads: int, runs: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,7 +54,8 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
     and the table says so.
     """
     from controller.policy.errors import PolicyError
-    from evaluation.commands.custom_reads import custom_tasks, method_of
+    from evaluation.commands.custom_reads import custom_tasks
+    from evaluation.papers.reads import method_of
     from sim.errors import SimulationError
     from sim.workload import Workload, mayflower_read_bits
     from topo.fabric import InvalidFabric
@@ -71,7 +72,7 @@ def simulate(spec: str | None, methods: tuple[str, ...], parts: int, rates: tupl
 
 
 def _fabric(spec: str | None) -> Fabric:
-    from evaluation.papers.mayflower import fabric_of
+    from evaluation.papers.reads import fabric_of
     from topo.fabric_spec import parse_fabric
 
     return fabric_of(8.0) if spec is None else parse_fabric(spec)
@@ -88,11 +89,13 @@ def _run(tasks: list[CustomTask], fabric: Fabric, output: Output, scheduler: str
     from sim.simulation import Delays
 
     rates = {task.workload.reads_per_server_second for task in tasks}
-    layout = Layout(title=f"Completion times, {fabric.name}, {len(fabric.hosts)} hosts", claims=(),
-                    x_label="reads per server and second", base=tasks[0].method.name, lines=len(rates) > 1)
-    results_file = output.open({"fabric": "fabric.json", "runs": [task.parameters() for task in tasks],
+    shown: dict[str, Any] = {"title": f"Completion times, {fabric.name}, {len(fabric.hosts)} hosts", "claims": (),
+                             "x_label": "reads per server and second", "base": tasks[0].method.name,
+                             "lines": len(rates) > 1}
+    results_file = output.open({"layout": shown, "fabric": "fabric.json",
+                                "runs": [task.parameters() for task in tasks],
                                 "delays_seconds": asdict(Delays(poll_interval=tasks[0].poll_seconds)),
                                 "warm_up": WARM_UP}, {"fabric.json": fabric.to_json()})
     with progress_bar("simulate", len(tasks), output.directory) as (finished, _):
         results = run_all(tasks, run_custom, results_file, finished, scheduler)
-    finish(layout, results, output.directory)
+    finish(Layout(**shown), results, output.directory)

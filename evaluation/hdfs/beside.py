@@ -12,7 +12,8 @@ from cluster import supervisor
 from cluster.fabric import read_settings
 from evaluation.hdfs.libraries import Libraries
 from evaluation.hdfs.system import Hdfs
-from evaluation.papers.mayflower import HDFS_METHODS, Method
+from evaluation.papers.mayflower import HDFS_METHODS
+from evaluation.papers.reads import Method
 from evaluation.replay.scale import Scale, StoredFile
 from evaluation.replay.speedwell import Speedwell
 from evaluation.replay.system import Progress, ReadReport, SystemUnderTest

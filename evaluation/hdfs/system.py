@@ -21,7 +21,7 @@ from cluster.errors import ClusterError
 from evaluation.hdfs import configuration
 from evaluation.hdfs.daemons import Daemons
 from evaluation.hdfs.libraries import HADOOP_VERSION, Libraries
-from evaluation.papers.mayflower import Method
+from evaluation.papers.reads import Method
 from evaluation.replay.agents import ReaderAgents
 from evaluation.replay.scale import StoredFile
 from evaluation.replay.system import Progress, ReadReport

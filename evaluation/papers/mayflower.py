@@ -5,16 +5,17 @@ The text leaves some of it open: see `CHOSEN`. Section 6.4 has the upper tier th
 docs/experiments.md has what other readings give (`speedwell experiment mayflower-readings`).
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
-from controller.policy.reads.mayflower_plus import PATIENCE
-from evaluation.results.report import Layout
-from sim.errors import InvalidSetting
-from topo.fabric import Fabric, three_tier
+from controller.policy.reads import mayflower_plus
+from evaluation.experiment import Choices, Experiment
+from evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, WARM_UP, Method, Task, method_of, run_task
+from sim.simulation import Delays
+from sim.workload import Workload
 
 RACK_LOCAL, POD_LOCAL, REMOTE, EVEN = (0.5, 0.3, 0.2), (0.3, 0.5, 0.2), (0.2, 0.3, 0.5), (0.33, 0.33, 0.33)
-AGGREGATION_RATIO = 4.0
-HOST_BPS = 1e9
 RATE = 0.07
 CHOSEN = {
     "reads_per_server_second of figures 4, 5 and 7": "0.07, the only one that the text names",
@@ -24,24 +25,6 @@ CHOSEN = {
     "poll_interval": "1 s",
 }
 """Where the paper is silent: what is taken here, because the whole set of its claims fits best so."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to place reads, under the name that the paper gives it."""
-
-    name: str
-    replica_policy: str
-    path_policy: str
-    parts: int = 1
-    patience: float = PATIENCE
-    revises: bool = True
-    """Whether mayflower-plus may divide running reads anew. Like its `patience`, only the simulator can change it."""
-
-    @property
-    def is_offered(self) -> bool:
-        """Whether the controller has it."""
-        return self.revises and self.patience == PATIENCE
 
 
 MAYFLOWER = Method("Mayflower", "mayflower", "mayflower")
@@ -71,37 +54,6 @@ PLUS_METHODS = (
 METHODS = (*PAPER_METHODS, *OTHER_METHODS)
 
 
-def fabric_of(oversubscription: float, aggregation_ratio: float = AGGREGATION_RATIO,
-              host_bps: float = HOST_BPS) -> Fabric:
-    """The paper's 64 hosts (figure 3) with this core-to-rack ratio, of which `aggregation_ratio` is above the racks.
-
-    Raises InvalidFabric.
-    """
-    ratios = {"edge": oversubscription / aggregation_ratio, "aggregation": aggregation_ratio}
-    return three_tier(pods=4, racks_per_pod=4, hosts_per_rack=4, aggregations_per_pod=2, cores=2, host_bps=host_bps,
-                      oversubscription=ratios)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run: a point of a figure, a method and a seed. Equal tasks give equal results."""
-
-    point: str
-    x: float
-    method: Method
-    rate: float
-    locality: tuple[float, float, float]
-    oversubscription: float
-    reads: int
-    seed: int
-    panel: str = ""
-    aggregation_ratio: float = AGGREGATION_RATIO
-
-    def parameters(self) -> dict[str, object]:
-        """As plain JSON values."""
-        return {**asdict(self), "locality": list(self.locality)}
-
-
 @dataclass(frozen=True)
 class Point:
     """Where a figure looks: `x` is the place on the axis, `rate` in reads per server and second."""
@@ -115,17 +67,26 @@ class Point:
     aggregation_ratio: float = AGGREGATION_RATIO
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure(Layout):
-    """What a figure varies; `quick_points` are indices of `points`."""
-
-    methods: tuple[Method, ...]
-    points: tuple[Point, ...]
-    quick_points: tuple[int, ...]
-    runs: int = 10
+READS, QUICK_READS = 1000, 500
 
 
-READS, QUICK_RUNS, QUICK_READS = 1000, 3, 500
+def _task(point: Point, method: Method, seed: int, choices: Choices) -> Task:
+    return Task(point.name, point.x, method, point.rate, point.locality, point.oversubscription,
+                QUICK_READS if choices.quick else READS, seed, point.panel, point.aggregation_ratio)
+
+
+def _facts(tasks: Sequence[Task]) -> Mapping[str, object]:
+    return {"fabric": "three-tier, 4 pods of 4 racks of 4 hosts, 2 aggregation switches in a pod, 2 core switches",
+            "host_bps": HOST_BPS, "workload": asdict(Workload()), "delays_seconds": asdict(Delays()),
+            "warm_up": WARM_UP, "mayflower_plus": {
+                "free": mayflower_plus.FREE, "patience": mayflower_plus.PATIENCE,
+                "worth_seconds": mayflower_plus.WORTH_SECONDS}}
+
+
+_figure = partial(Experiment, runs=10, quick_runs=3, task=_task, run=run_task, method_of=partial(method_of, parts=1),
+                  facts=_facts, chosen=CHOSEN, emulation="evaluation.replay.emulation:figure",
+                  palette=tuple(method.name for method in (*PAPER_METHODS, TWO_REPLICAS, PLUS, *HDFS_METHODS,
+                                                           *OTHER_METHODS, *PLUS_METHODS)))
 
 
 def _rates(locality: tuple[float, float, float], letter: str) -> list[Point]:
@@ -143,57 +104,51 @@ def _readings() -> list[Point]:
             for edge, above in splits]
 
 
-FIGURES = {
-    "mayflower-fig4": Figure(
+EXPERIMENTS = {
+    "mayflower-fig4": _figure(
         title="Completion times by method, locality (0.5, 0.3, 0.2)", x_label="", normalised=True,
         methods=(*METHODS, TWO_REPLICAS, PLUS), points=(Point("", 0.0),), quick_points=(0,), runs=20,
         claims=("others' average: 1.4 to 3.4 times Mayflower's", "others' 95th percentile: up to 12.4 times",
                 "more than 25 % below Sinbad-R Mayflower: a ratio above 1.33",
                 "two replicas at once: up to 10 % off the average (section 4.3)")),
-    "mayflower-fig5": Figure(
+    "mayflower-fig5": _figure(
         title="Completion times by locality of the clients", x_label="(R, P, O)", normalised=True, methods=METHODS,
         points=tuple(Point(str(locality), number, locality=locality)
                      for number, locality in enumerate((RACK_LOCAL, POD_LOCAL, REMOTE, EVEN))),
         quick_points=(0, 1, 2, 3), claims=("Mayflower consistently ahead (the values are only drawn)",)),
-    "mayflower-fig6": Figure(
+    "mayflower-fig6": _figure(
         title="Completion times by arrival rate", x_label="reads per server and second", lines=True, methods=METHODS,
         points=(*_rates(RACK_LOCAL, "a"), *_rates(REMOTE, "b")), quick_points=(1, 3, 5, 8, 10),
         claims=("Nearest fails at high rates, Mayflower grows little",
                 "at (0.2, 0.3, 0.5) Sinbad-R ECMP is about Nearest ECMP",
                 "more than 80 % below HDFS ECMP (abstract): a ratio above 5")),
-    "mayflower-fig7": Figure(
+    "mayflower-fig7": _figure(
         title="Completion times by over-subscription", x_label="core-to-rack ratio",
         methods=(MAYFLOWER, SINBAD_MAYFLOWER), base_points={"16:1": "8:1"},
         points=tuple(Point(f"{ratio:g}:1", ratio, oversubscription=ratio) for ratio in (4.0, 8.0, 12.0, 16.0)),
         quick_points=(1, 3), runs=20, claims=("completion times almost double from 8:1 to 16:1",)),
-    "mayflower-readings": Figure(
+    "mayflower-readings": _figure(
         title="8:1 and 16:1 as the text may be read: ratio at the edge x ratio above it", x_label="split",
         methods=(MAYFLOWER, SINBAD_MAYFLOWER), points=tuple(_readings()), quick_points=(10, 11, 14, 15, 16),
         base_points={"1:1 x 16:1": "1:1 x 8:1", "2:1 x 8:1": "2:1 x 4:1", "4:1 x 4:1": "2:1 x 4:1",
                      "8:1 x 2:1": "4:1 x 2:1", "16:1 x 1:1": "8:1 x 1:1"},
         claims=("completion times almost double from 8:1 to 16:1",)),
-    "mayflower-plus": Figure(
+    "mayflower-plus": _figure(
         title="mayflower-plus on Figure 4's reads, by arrival rate", x_label="reads per server and second",
         normalised=True, methods=PLUS_METHODS, runs=5, quick_points=(0, 2),
         # the rate that the paper's text names, the highest of figure 6, the highest at which Mayflower keeps up
         points=tuple(Point(f"{rate:g}", rate, rate) for rate in (0.07, 0.10, 0.12)),
         claims_of="Goal at the highest rate",
         claims=("mean / Mayflower at most 0.85, 95th percentile at most 0.75",)),
-    "mayflower-fig8": Figure(
+    "mayflower-fig8": _figure(
         title="The prototype and HDFS, by arrival rate, locality (0.5, 0.3, 0.2)",
         x_label="reads per server and second", lines=True, methods=(MAYFLOWER, *HDFS_METHODS),
         points=tuple(Point(f"{rate:g}", rate, rate) for rate in (0.03, 0.05, 0.07)), quick_points=(2,),
         claims=("Mayflower more than 80 % below HDFS ECMP (abstract)", "HDFS's times grow quickly with the rate",
                 "HDFS Mayflower is better than HDFS ECMP (section 6.7)")),
 }
-
-
-def tasks(figure: Figure, quick: bool, seed: int) -> list[Task]:
-    """The runs of a figure: the same seeds, so the same reads, for every method. Raises InvalidSetting."""
-    if seed < 0:
-        raise InvalidSetting(f"seed: must be a number from 0 up, not {seed}")
-    runs, reads = (QUICK_RUNS, QUICK_READS) if quick else (figure.runs, READS)
-    points = [figure.points[index] for index in figure.quick_points] if quick else list(figure.points)
-    return [Task(point.name, point.x, method, point.rate, point.locality, point.oversubscription, reads, seed + run,
-                 point.panel, point.aggregation_ratio)
-            for point in points for method in figure.methods for run in range(runs)]
+EXPERIMENTS["mayflower-agreement"] = replace(
+    EXPERIMENTS["mayflower-fig4"], title="Figure 4's reads, emulated and simulated", run=None,
+    emulation="evaluation.replay.emulation:agreement")
+EXPERIMENTS["mayflower-fig8"] = replace(EXPERIMENTS["mayflower-fig8"],
+                                        emulation="evaluation.replay.emulation:beside_hdfs")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from controller.policy.metadata.btree import Tree
 from controller.policy.metadata.layout import Layout as Placed
-from evaluation.results.report import Layout, Measure
+from evaluation.experiment import Choices, Experiment, Result
+from evaluation.results.report import Measure
 from sim import metadata_simulation as metadata
 
 LOAD = 0.1
@@ -46,19 +48,12 @@ class Point:
     changes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetadataFigure(Layout):
-    base: str = "Hash mapping"
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    lines: bool = True
-    x_label: str = "servers"
-    methods: tuple[str, ...] = metadata.METHODS
-    points: tuple[Point, ...]
-    run: Callable[[str, Point, int], dict[str, float]]
-    runs: int = 3
+Measured = Callable[[str, Point, int], dict[str, Any]]
+"""Measures a method at a point with a seed."""
+QUICK_SERVERS = 200
 
 
-def _throughput(method: str, point: Point, seed: int) -> dict[str, float]:
+def throughput(method: str, point: Point, seed: int) -> dict[str, float]:
     each = 400 if method in ("MetaFlow", "Speedwell") else 40      # whose servers have unequal parts
     chains = metadata.visits(method, point.servers, point.ratio, each * point.servers, seed)
     ideal = point.servers / point.ratio
@@ -66,7 +61,7 @@ def _throughput(method: str, point: Point, seed: int) -> dict[str, float]:
             "sustained": min(metadata.sustained(chains, point.servers) / ideal, 1.0)}
 
 
-def _latency(method: str, point: Point, seed: int) -> dict[str, Any]:
+def latency(method: str, point: Point, seed: int) -> dict[str, Any]:
     storage = 1 / point.ratio
     chains = metadata.visits(method, point.servers, storage, 50 * point.servers, seed)
     if metadata.sustained(chains, point.servers) < LOAD * point.servers / storage:
@@ -76,13 +71,13 @@ def _latency(method: str, point: Point, seed: int) -> dict[str, Any]:
     return {"mean_ms": 1e3 * float(seconds.mean()), "p99_ms": 1e3 * float(np.percentile(seconds, 99))}
 
 
-def _cpu(method: str, point: Point, seed: int) -> dict[str, float]:
+def cpu(method: str, point: Point, seed: int) -> dict[str, float]:
     _, costs = metadata.visits(method, point.servers, point.ratio, 20 * point.servers, seed)
     return {"not_storage": 100 * (1 - point.ratio * len(costs) / float(costs.sum())),
             "look_ups": float(costs.sum()) / len(costs)}
 
 
-def _tables(method: str, point: Point, seed: int) -> dict[str, float]:
+def tables(method: str, point: Point, seed: int) -> dict[str, float]:
     system: Tree | Placed = metadata.layout(point.servers) if method == "Speedwell" \
         else metadata.tree(point.servers, seed)
     moved = 0.0
@@ -105,42 +100,11 @@ def _tables(method: str, point: Point, seed: int) -> dict[str, float]:
         "busiest_over_mean": max(loads.values()) * len(loads) / (1 << 32), "moved": moved}
 
 
-_SERVERS = (200, 1000, 2000)
-FIGURES = {
-    "metaflow-throughput": MetadataFigure(
-        title="Throughput over the ideal (figure 13)", run=_throughput,
-        measures=(Measure("answered", "answered / ideal"), Measure("sustained", "sustained / ideal")),
-        points=tuple(Point(servers, ratio) for ratio in (1.0, 1.5, 2.0, 100.0) for servers in _SERVERS),
-        claims=("ratio 1: MetaFlow 0.80 to 0.88, One-Hop 0.50 to 0.55, Chord 0.15 to 0.20",
-                "ratio 2: 0.83 to 0.88, 0.64 to 0.70, 0.20 to 0.25")),
-    "metaflow-latency": MetadataFigure(
-        title="Latency (figure 15)", run=_latency,
-        measures=(Measure("mean_ms", "mean, ms"), Measure("p99_ms", "99th percentile, ms")),
-        points=tuple(Point(servers, ratio) for ratio in (1.0, 0.7, 0.5, 0.001) for servers in _SERVERS),
-        claims=("over hash mapping at ratio 1: MetaFlow 1.4, One-Hop 2.0, Chord 7.0",
-                "at 0.7 and 0.5: at most 1.05, at least 1.2, at least 1.5")),
-    "metaflow-tables": MetadataFigure(
-        title="Flow entries of a switch (figure 17)", run=_tables, base="MetaFlow",
-        methods=("MetaFlow", SMALLEST, "Speedwell"),
-        measures=(*(Measure(f"{tier}_{kind}", f"{tier}, {kind}") for tier in ("edge", "aggregation", "core")
-                    for kind in ("mean", "worst")), Measure("busiest_over_mean", "busiest server / mean")),
-        points=(*(Point(servers) for servers in _SERVERS), Point(2000, changes=500)),
-        claims=("2,000 servers, means: edge 360, aggregation 395, core 278; a switch holds 2,048",)),
-    "metaflow-cpu": MetadataFigure(
-        title="Processor time that is not the storage's (figure 18)", run=_cpu, base="One-Hop",
-        measures=(Measure("not_storage", "not storage, %"), Measure("look_ups", "a request, in look-ups")),
-        points=tuple(Point(2000, ratio) for ratio in (1.0, 1.5, 2.0, 100.0)),
-        claims=("Redis: MetaFlow up to 15 %, One-Hop 40 %, Chord 80 %", "LevelDB: MetaFlow below 10 %, One-Hop 30 "
-                "(SSD) and 20 % (HDD)")),
-}
-QUICK_RUNS = 2
-
-
 @dataclass(frozen=True)
 class MetadataTask:
     """One run. Equal tasks give equal results."""
 
-    figure: str
+    measured: Measured
     point: Point
     method: Method
     seed: int
@@ -149,36 +113,60 @@ class MetadataTask:
         """As plain JSON values."""
         point = self.point
         name = f"{point.servers} servers" + (f", {point.changes} changes" if point.changes else "")
-        return {"panel": "" if self.figure == "metaflow-tables" else f"ratio {point.ratio:g}", "point": name,
+        return {"panel": "" if self.measured is tables else f"ratio {point.ratio:g}", "point": name,
                 "x": point.servers, "workload": asdict(point), "method": asdict(self.method), "seed": self.seed}
 
 
-def tasks(name: str, quick: bool, seed: int) -> list[MetadataTask]:
-    """The runs of an experiment: the same seeds, so the same keys, for every method."""
-    figure = FIGURES[name]
-    points = [replace(point, servers=200, changes=min(point.changes, 20)) for point in figure.points[::3]] if quick \
-        else figure.points
-    return [MetadataTask(name, point, Method(method), seed + run) for point in dict.fromkeys(points)
-            for run in range(QUICK_RUNS if quick else figure.runs) for method in figure.methods]
+def _run_task(task: MetadataTask) -> Result:
+    """One run as a JSON object: its parameters, and what is measured."""
+    return {"task": task.parameters(), **task.measured(task.method.name, task.point, task.seed)}
 
 
-def run_task(task: MetadataTask) -> dict[str, Any]:
-    """One run as a JSON object: its parameters, and the measures of its figure."""
-    return {"task": task.parameters(), **FIGURES[task.figure].run(task.method.name, task.point, task.seed)}
+def _task(measured: Measured, point: Point, method: Method, seed: int, choices: Choices) -> MetadataTask:
+    if choices.quick:
+        point = replace(point, servers=QUICK_SERVERS, changes=min(point.changes, 20))
+    return MetadataTask(measured, point, method, seed)
 
 
-def manifest(name: str, quick: bool, seed: int, runs: Sequence[MetadataTask]) -> dict[str, object]:
-    """What was run, and what was taken where the paper is silent."""
-    return {"experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": len(runs),
-            "methods": list(FIGURES[name].methods), "points": [asdict(point) for point in dict.fromkeys(
-                task.point for task in runs)], "chosen_where_the_paper_is_silent": CHOSEN}
-
-
-def moved_keys(results: Sequence[Mapping[str, Any]]) -> str:
-    """One line on what changes moved, in parts of what a server has in the mean; empty if nothing changed."""
+def moved_keys(name: str, results: Sequence[Result]) -> Iterable[str]:
+    """One line on what changes moved, in parts of what a server has in the mean; none if nothing changed."""
     moved: dict[str, list[float]] = {}
     for result in results:
         if result["task"]["workload"]["changes"]:
             moved.setdefault(result["task"]["method"]["name"], []).append(result["moved"])
-    return "Keys that one change moves, of a server's mean: " + ", ".join(
-        f"{name} {sum(each) / len(each):.2f}" for name, each in moved.items()) if moved else ""
+    return ["Keys that one change moves, of a server's mean: " + ", ".join(
+        f"{name} {sum(each) / len(each):.2f}" for name, each in moved.items())] if moved else []
+
+
+_SERVERS = (200, 1000, 2000)
+_figure = partial(Experiment, base="Hash mapping", bounds={}, lines=True, x_label="servers",
+                  quick_points=(0, 3, 6, 9), methods=tuple(map(Method, metadata.METHODS)), runs=3, run=_run_task,
+                  chosen=CHOSEN, beside=moved_keys,
+                  palette=(*metadata.METHODS, SMALLEST))
+EXPERIMENTS = {
+    "metaflow-throughput": _figure(
+        title="Throughput over the ideal (figure 13)", task=partial(_task, throughput),
+        measures=(Measure("answered", "answered / ideal"), Measure("sustained", "sustained / ideal")),
+        points=tuple(Point(servers, ratio) for ratio in (1.0, 1.5, 2.0, 100.0) for servers in _SERVERS),
+        claims=("ratio 1: MetaFlow 0.80 to 0.88, One-Hop 0.50 to 0.55, Chord 0.15 to 0.20",
+                "ratio 2: 0.83 to 0.88, 0.64 to 0.70, 0.20 to 0.25")),
+    "metaflow-latency": _figure(
+        title="Latency (figure 15)", task=partial(_task, latency),
+        measures=(Measure("mean_ms", "mean, ms"), Measure("p99_ms", "99th percentile, ms")),
+        points=tuple(Point(servers, ratio) for ratio in (1.0, 0.7, 0.5, 0.001) for servers in _SERVERS),
+        claims=("over hash mapping at ratio 1: MetaFlow 1.4, One-Hop 2.0, Chord 7.0",
+                "at 0.7 and 0.5: at most 1.05, at least 1.2, at least 1.5")),
+    "metaflow-tables": _figure(
+        title="Flow entries of a switch (figure 17)", task=partial(_task, tables), base="MetaFlow",
+        methods=tuple(map(Method, ("MetaFlow", SMALLEST, "Speedwell"))), quick_points=(0, 3),
+        measures=(*(Measure(f"{tier}_{kind}", f"{tier}, {kind}") for tier in ("edge", "aggregation", "core")
+                    for kind in ("mean", "worst")), Measure("busiest_over_mean", "busiest server / mean")),
+        points=(*(Point(servers) for servers in _SERVERS), Point(2000, changes=500)),
+        claims=("2,000 servers, means: edge 360, aggregation 395, core 278; a switch holds 2,048",)),
+    "metaflow-cpu": _figure(
+        title="Processor time that is not the storage's (figure 18)", task=partial(_task, cpu), base="One-Hop",
+        measures=(Measure("not_storage", "not storage, %"), Measure("look_ups", "a request, in look-ups")),
+        points=tuple(Point(2000, ratio) for ratio in (1.0, 1.5, 2.0, 100.0)), quick_points=(0, 3),
+        claims=("Redis: MetaFlow up to 15 %, One-Hop 40 %, Chord 80 %", "LevelDB: MetaFlow below 10 %, One-Hop 30 "
+                "(SSD) and 20 % (HDD)")),
+}

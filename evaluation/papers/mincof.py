@@ -4,8 +4,9 @@
 Varys with ECMP, but what it claims is how far MinCOF is below Tailor.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,11 +17,10 @@ from controller.policy.coflows.coflow import CoflowScheduler
 from controller.policy.coflows.mincof import THRESHOLD_BYTES
 from controller.policy.network.graph import Network
 from controller.policy.registry import Kind
-from evaluation.results.report import Layout
+from evaluation.experiment import Choices, Experiment
 from sim.coflow_bound import least_mean_seconds
 from sim.coflow_simulation import CoflowSimulation, Enforcement
 from sim.coflow_workload import CoflowWorkload, generate
-from sim.errors import InvalidSetting
 from sim.fabric_network import network_of
 from topo.fabric import Fabric, spine_leaf
 
@@ -90,17 +90,6 @@ class CoflowPoint:
     background: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoflowFigure(Layout):
-    """`quick_points` are indices of `points`."""
-
-    points: tuple[CoflowPoint, ...]
-    quick_points: tuple[int, ...]
-    methods: tuple[CoflowMethod, ...] = METHODS
-    runs: int = 10
-    bounds: Mapping[str, str] = field(default_factory=lambda: {"mean_seconds": "bound_seconds"})
-
-
 @dataclass(frozen=True)
 class CoflowTask:
     """One run. Equal tasks give equal results."""
@@ -126,46 +115,13 @@ def _sizes(megabytes: float) -> CoflowWorkload:
     return CoflowWorkload(transfers=(4, 4), flows=(1, 1), file_bytes=(2.5e6, megabytes * 1e6))
 
 
-FIGURES = {
-    "mincof-width": CoflowFigure(
-        title="Completion times by the coflows' width (figure 6)", x_label="flows in a coflow", base=BASE,
-        normalised=True, quick_points=(0, 1),
-        claims=("MinCOF up to 9.81 % below Tailor, at 8 flows; both below Varys",),
-        points=tuple(CoflowPoint(str(width), width, CoflowWorkload(transfers=(width, width), flows=(1, 1)))
-                     for width in (4, 8, 12, 16))),
-    "mincof-size": CoflowFigure(
-        title="Completion times by the coflows' size (figure 7)", x_label="size of a coflow", base=BASE,
-        normalised=True, quick_points=(0, 2), claims=("MinCOF up to 12.94 % below Tailor, at < 200 MB",),
-        points=tuple(CoflowPoint(f"< {4 * megabytes} MB", 4.0 * megabytes, _sizes(megabytes))
-                     for megabytes in (10, 40, 50))),
-    "mincof-blocking": CoflowFigure(
-        title="Completion times by blocking ratio (figure 8)", x_label="links to hosts : links to spines", base=BASE,
-        normalised=True, runs=5, quick_points=(0, 2),
-        claims=("MinCOF up to 11.33 % below Tailor, at the lowest ratio",),
-        points=tuple(CoflowPoint(f"{4 // spines}:1", 4 / spines, spines=spines) for spines in (4, 2, 1))),
-    "mincof-background": CoflowFigure(
-        title="Completion times by background traffic (figure 9)", x_label="part of the coflows that is background",
-        base=BASE, normalised=True, runs=5, quick_points=(0, 4),
-        claims=("MinCOF up to 15.21 % below Tailor, at 50 %; Tailor saturates at 40 %",),
-        points=tuple(CoflowPoint(f"{part} %", part, background=part / 100) for part in (10, 20, 30, 40, 50))),
-}
-QUICK_RUNS, QUICK_COFLOWS = 2, 24
+QUICK_COFLOWS = 24
 
 
-def tasks(figure: CoflowFigure, quick: bool, seed: int) -> list[CoflowTask]:
-    """The runs of a figure: the same seeds, so the same coflows, for every method. Raises InvalidSetting."""
-    if seed < 0:
-        raise InvalidSetting(f"seed: must be a number from 0 up, not {seed}")
-    points = [figure.points[index] for index in figure.quick_points] if quick else list(figure.points)
-    if quick:
-        points = [CoflowPoint(point.name, point.x, _shorter(point.workload), point.spines, point.background)
-                  for point in points]
-    return [CoflowTask(point, method, seed + run) for point in points for method in figure.methods
-            for run in range(QUICK_RUNS if quick else figure.runs)]
-
-
-def _shorter(workload: CoflowWorkload) -> CoflowWorkload:
-    return CoflowWorkload(QUICK_COFLOWS, workload.transfers, workload.flows, workload.file_bytes)
+def _task(point: CoflowPoint, method: CoflowMethod, seed: int, choices: Choices) -> CoflowTask:
+    if choices.quick:
+        point = replace(point, workload=replace(point.workload, coflows=QUICK_COFLOWS))
+    return CoflowTask(point, method, seed)
 
 
 def run_task(task: CoflowTask) -> dict[str, Any]:
@@ -192,12 +148,35 @@ def _scheduler(policy: str, network: Network) -> CoflowScheduler:
     return scheduler
 
 
-def manifest(name: str, quick: bool, seed: int, runs: list[CoflowTask]) -> dict[str, object]:
-    """What was run, and what was taken where the paper is silent."""
-    return {"experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": len(runs),
-            "fabric": "spine-leaf, 4 spines (fewer for other blocking ratios), 4 leaves of 4 hosts",
-            "link_bps": LINK_BPS, "enforcement": asdict(Enforcement()),
-            "methods": list(dict.fromkeys(task.method.name for task in runs)),
-            "points": list({task.point.name: task.parameters() | {"method": None, "seed": None}
-                            for task in runs}.values()),
-            "chosen_where_the_paper_is_silent": CHOSEN}
+def _facts(tasks: Sequence[CoflowTask]) -> Mapping[str, object]:
+    return {"fabric": "spine-leaf, 4 spines (fewer for other blocking ratios), 4 leaves of 4 hosts",
+            "link_bps": LINK_BPS, "enforcement": asdict(Enforcement())}
+
+
+_figure = partial(Experiment, base=BASE, normalised=True, methods=METHODS, task=_task, run=run_task,
+                  method_of=method_of, facts=_facts, chosen=CHOSEN, bounds={"mean_seconds": "bound_seconds"},
+                  emulation="evaluation.coflow_replay.emulation:figure",
+                  palette=tuple(method.name for method in METHODS))
+EXPERIMENTS = {
+    "mincof-width": _figure(
+        title="Completion times by the coflows' width (figure 6)", x_label="flows in a coflow", runs=10,
+        quick_points=(0, 1),
+        claims=("MinCOF up to 9.81 % below Tailor, at 8 flows; both below Varys",),
+        points=tuple(CoflowPoint(str(width), width, CoflowWorkload(transfers=(width, width), flows=(1, 1)))
+                     for width in (4, 8, 12, 16))),
+    "mincof-size": _figure(
+        title="Completion times by the coflows' size (figure 7)", x_label="size of a coflow", runs=10,
+        quick_points=(0, 2), claims=("MinCOF up to 12.94 % below Tailor, at < 200 MB",),
+        points=tuple(CoflowPoint(f"< {4 * megabytes} MB", 4.0 * megabytes, _sizes(megabytes))
+                     for megabytes in (10, 40, 50))),
+    "mincof-blocking": _figure(
+        title="Completion times by blocking ratio (figure 8)", x_label="links to hosts : links to spines", runs=5,
+        quick_points=(0, 2),
+        claims=("MinCOF up to 11.33 % below Tailor, at the lowest ratio",),
+        points=tuple(CoflowPoint(f"{4 // spines}:1", 4 / spines, spines=spines) for spines in (4, 2, 1))),
+    "mincof-background": _figure(
+        title="Completion times by background traffic (figure 9)", x_label="part of the coflows that is background",
+        runs=5, quick_points=(0, 4),
+        claims=("MinCOF up to 15.21 % below Tailor, at 50 %; Tailor saturates at 40 %",),
+        points=tuple(CoflowPoint(f"{part} %", part, background=part / 100) for part in (10, 20, 30, 40, 50))),
+}

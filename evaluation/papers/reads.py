@@ -1,18 +1,85 @@
 """Runs of reads in the simulator: what a task does, and what is kept of it."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Protocol
 
 import numpy as np
 
-from evaluation.papers.mayflower import Method, Task, fabric_of
+from controller.own_policies import POLICIES
+from controller.policy.reads.mayflower_plus import PATIENCE
+from controller.policy.registry import Kind
 from sim.clairvoyant import clairvoyant_mean_seconds
-from sim.errors import Overloaded
+from sim.errors import InvalidSetting, Overloaded
 from sim.on_time import clairvoyant_percentile_seconds
 from sim.simulation import Delays, Simulation
 from sim.workload import Read, Workload, generate
-from topo.fabric import Fabric
+from topo.fabric import Fabric, three_tier
+
+AGGREGATION_RATIO = 4.0
+HOST_BPS = 1e9
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to place reads, under the name that the paper gives it."""
+
+    name: str
+    replica_policy: str
+    path_policy: str
+    parts: int = 1
+    patience: float = PATIENCE
+    revises: bool = True
+    """Whether mayflower-plus may divide running reads anew. Like its `patience`, only the simulator can change it."""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the controller has it."""
+        return self.revises and self.patience == PATIENCE
+
+
+def method_of(text: str, parts: int) -> Method:
+    """From `REPLICA-POLICY+PATH-POLICY`. Raises InvalidSetting."""
+    replica, _, path = text.partition("+")
+    replicas, paths = POLICIES.names(Kind.REPLICA), POLICIES.names(Kind.PATH)
+    if replica not in replicas or path not in paths:
+        raise InvalidSetting(f"method: {text!r} is not one of {', '.join(replicas)}, then +, then one of "
+                             f"{', '.join(paths)}")
+    if parts < 1:
+        raise InvalidSetting(f"parts: must be at least 1, not {parts}")
+    return Method(text, replica, path, parts)
+
+
+def fabric_of(oversubscription: float, aggregation_ratio: float = AGGREGATION_RATIO,
+              host_bps: float = HOST_BPS) -> Fabric:
+    """The paper's 64 hosts (figure 3) with this core-to-rack ratio, of which `aggregation_ratio` is above the racks.
+
+    Raises InvalidFabric.
+    """
+    ratios = {"edge": oversubscription / aggregation_ratio, "aggregation": aggregation_ratio}
+    return three_tier(pods=4, racks_per_pod=4, hosts_per_rack=4, aggregations_per_pod=2, cores=2, host_bps=host_bps,
+                      oversubscription=ratios)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: a point of a figure, a method and a seed. Equal tasks give equal results."""
+
+    point: str
+    x: float
+    method: Method
+    rate: float
+    locality: tuple[float, float, float]
+    oversubscription: float
+    reads: int
+    seed: int
+    panel: str = ""
+    aggregation_ratio: float = AGGREGATION_RATIO
+
+    def parameters(self) -> dict[str, object]:
+        """As plain JSON values."""
+        return {**asdict(self), "locality": list(self.locality)}
 
 
 class Finished(Protocol):

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from controller.own_policies import POLICIES
+from cluster.tables import Table
 from controller.policy.placements.sinbad import MeasuredBy
+from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
-from evaluation.results.report import Layout, Measure
+from evaluation.experiment import Choices, Experiment, Result
+from evaluation.papers.sinbad_paper import beside_the_paper
+from evaluation.results.report import Measure
 from sim.coflow_trace import CoflowTrace, FairRates, read_coflows
 from sim.errors import InvalidSetting
 from sim.fabric_network import network_of
@@ -90,53 +93,7 @@ MEMORY = WritePoint("memory", disk_bps=math.inf)
 BUSIEST = WritePoint("64 hosts", files=10_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteFigure(Layout):
-    """`quick_points` are indices of `points`. Ratios are to HDFS: an improvement is one over the ratio."""
-
-    base: str = HDFS.name
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    points: tuple[WritePoint, ...] = (DISKS,)
-    quick_points: tuple[int, ...] = (0,)
-    methods: tuple[WriteMethod, ...] = (HDFS, SINBAD, PLUS)
-    runs: int = 8
-
-
-_MEANS = (Measure("mean_seconds", "block, mean s"), Measure("p95_seconds", "block, 95th percentile, s"),
-          Measure("writer_seconds", "writer, mean s"))
-FIGURES = {
-    "sinbad-write": WriteFigure(
-        title="Times of block writes (sections 7.2 and 7.3)", x_label="", measures=_MEANS,
-        methods=(HDFS, RACK_AWARE, SINBAD, QUANTUM, PLUS, BOUND, PLUS_SOURCES),
-        claims=("blocks 1.58 times as fast as by HDFS's rule, writers 1.39", "1.89 where sources limit nothing",
-                "q = 1 s costs 20 %")),
-    "sinbad-imbalance": WriteFigure(
-        title="Imbalance of the racks' links (figure 8)", x_label="",
-        measures=(Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack")),
-        claims=("medians of the coefficient of variation lower by 0.35 and 0.33",)),
-    "sinbad-storage": WriteFigure(
-        title="What racks store in the end (figure 10)", x_label="",
-        measures=(Measure("rack_bytes_cv", "std / mean of bytes"), Measure("rack_blocks_cv", "std / mean of blocks")),
-        points=(replace(DISKS, window_seconds=60.0),),
-        claims=("EC2: 15.8 GB on machines of 92 GB, by HDFS's rule 6.7 GB: 0.17 and 0.07 of the mean",)),
-    "sinbad-load": WriteFigure(
-        title="Times of block writes by the jobs' arrival rate (figure 11)", x_label="arrival rate",
-        measures=_MEANS[:1],
-        points=tuple(WritePoint(f"{speedup:g} x", speedup, speedup=speedup) for speedup in (0.5, 1.0, 2.0)),
-        quick_points=(1,), lines=True, claims=("improvements shrink as the network becomes more congested",)),
-    "sinbad-memory": WriteFigure(
-        title="Times of block writes without disks (section 7.6)", x_label="", measures=_MEANS, points=(MEMORY,),
-        methods=(HDFS, SINBAD, PLUS, BOUND, PLUS_SOURCES),
-        claims=("blocks 1.79 times as fast as by HDFS's rule, writers 1.4",)),
-    "sinbad-busiest": WriteFigure(
-        title="10,000 files of 1 to 256 MB on 64 hosts", x_label="", base=RACK_AWARE.name,
-        methods=(RACK_AWARE, HDFS, SINBAD, PLUS), runs=2,
-        points=(BUSIEST,), claims=(),
-        measures=(Measure("busiest_over_mean", "busiest link into a rack / mean"),
-                  Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack"),
-                  Measure("mean_seconds", "file, mean s"))),
-}
-QUICK_RUNS, QUICK_WINDOW_SECONDS, QUICK_FILES = 2, 10.0, 400
+QUICK_WINDOW_SECONDS, QUICK_FILES = 10.0, 400
 
 
 @dataclass(frozen=True)
@@ -155,16 +112,12 @@ class WriteTask:
                 "seed": self.seed, "trace": self.trace.name if self.trace else None}
 
 
-def tasks(figure: WriteFigure, quick: bool, seed: int, trace: Path | None) -> list[WriteTask]:
-    """The runs of an experiment: the same seeds, so the same writers, for every method. Raises InvalidSetting."""
-    points = [figure.points[index] for index in figure.quick_points] if quick else list(figure.points)
-    if quick:
-        points = [replace(point, window_seconds=QUICK_WINDOW_SECONDS, files=min(point.files, QUICK_FILES))
-                  for point in points]
-    if trace is None and not all(point.files for point in points):
+def _task(point: WritePoint, method: WriteMethod, seed: int, choices: Choices) -> WriteTask:
+    if choices.quick:
+        point = replace(point, window_seconds=QUICK_WINDOW_SECONDS, files=min(point.files, QUICK_FILES))
+    if choices.trace is None and not point.files:
         raise InvalidSetting("trace: name the file of a coflow-benchmark trace, such as FB2010-1Hr-150-0.txt")
-    return [WriteTask(point, method, seed + run, None if point.files else trace) for point in points
-            for run in range(QUICK_RUNS if quick else figure.runs) for method in figure.methods]
+    return WriteTask(point, method, seed, None if point.files else choices.trace)
 
 
 def run_task(task: WriteTask) -> dict[str, Any]:
@@ -253,10 +206,54 @@ def _files(number: int, seed: int) -> Writes:
     return Writes(tuple(writers), FairRates(np.zeros((1, 32)), {}), {})
 
 
-def manifest(name: str, quick: bool, seed: int, runs: Sequence[WriteTask]) -> dict[str, object]:
-    """What was run, and what was taken where the paper is silent."""
-    return {"experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": len(runs),
-            "rack_bps": RACK_BPS, "workload": asdict(WriteWorkload(writers_per_rack=HOSTS_PER_RACK)),
-            "methods": list(dict.fromkeys(task.method.name for task in runs)),
-            "points": list({task.point.name: task.parameters()["workload"] for task in runs}.values()),
-            "chosen_where_the_paper_is_silent": CHOSEN}
+def _facts(tasks: Sequence[WriteTask]) -> Mapping[str, object]:
+    return {"rack_bps": RACK_BPS, "workload": asdict(WriteWorkload(writers_per_rack=HOSTS_PER_RACK))}
+
+
+def _beside(name: str, results: Sequence[Result]) -> Iterable[Table | str]:
+    table = beside_the_paper(name, results, HDFS.name)
+    if table is not None:
+        yield table
+    left = sum(result["reserved_after_a_minute"] for result in results)
+    yield f"Placements that are expected to run a minute after the last write: {left}"
+
+
+_MEANS = (Measure("mean_seconds", "block, mean s"), Measure("p95_seconds", "block, 95th percentile, s"),
+          Measure("writer_seconds", "writer, mean s"))
+_figure = partial(Experiment, base=HDFS.name, bounds={}, points=(DISKS,), methods=(HDFS, SINBAD, PLUS), runs=8,
+                  task=_task, run=run_task, method_of=method_of, facts=_facts, chosen=CHOSEN, beside=_beside,
+                  needs="--trace FILE",
+                  palette=tuple(method.name for method in (HDFS, SINBAD, PLUS, RACK_AWARE, QUANTUM, BOUND,
+                                                           PLUS_SOURCES)))
+EXPERIMENTS = {
+    "sinbad-write": _figure(
+        title="Times of block writes (sections 7.2 and 7.3)", x_label="", measures=_MEANS,
+        methods=(HDFS, RACK_AWARE, SINBAD, QUANTUM, PLUS, BOUND, PLUS_SOURCES),
+        claims=("blocks 1.58 times as fast as by HDFS's rule, writers 1.39", "1.89 where sources limit nothing",
+                "q = 1 s costs 20 %")),
+    "sinbad-imbalance": _figure(
+        title="Imbalance of the racks' links (figure 8)", x_label="",
+        measures=(Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack")),
+        claims=("medians of the coefficient of variation lower by 0.35 and 0.33",)),
+    "sinbad-storage": _figure(
+        title="What racks store in the end (figure 10)", x_label="",
+        measures=(Measure("rack_bytes_cv", "std / mean of bytes"), Measure("rack_blocks_cv", "std / mean of blocks")),
+        points=(replace(DISKS, window_seconds=60.0),),
+        claims=("EC2: 15.8 GB on machines of 92 GB, by HDFS's rule 6.7 GB: 0.17 and 0.07 of the mean",)),
+    "sinbad-load": _figure(
+        title="Times of block writes by the jobs' arrival rate (figure 11)", x_label="arrival rate",
+        measures=_MEANS[:1],
+        points=tuple(WritePoint(f"{speedup:g} x", speedup, speedup=speedup) for speedup in (0.5, 1.0, 2.0)),
+        quick_points=(1,), lines=True, claims=("improvements shrink as the network becomes more congested",)),
+    "sinbad-memory": _figure(
+        title="Times of block writes without disks (section 7.6)", x_label="", measures=_MEANS, points=(MEMORY,),
+        methods=(HDFS, SINBAD, PLUS, BOUND, PLUS_SOURCES),
+        claims=("blocks 1.79 times as fast as by HDFS's rule, writers 1.4",)),
+    "sinbad-busiest": _figure(
+        title="10,000 files of 1 to 256 MB on 64 hosts", x_label="", base=RACK_AWARE.name,
+        methods=(RACK_AWARE, HDFS, SINBAD, PLUS), runs=2,
+        points=(BUSIEST,), claims=(), needs="",
+        measures=(Measure("busiest_over_mean", "busiest link into a rack / mean"),
+                  Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack"),
+                  Measure("mean_seconds", "file, mean s"))),
+}

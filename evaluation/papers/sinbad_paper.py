@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster.tables import Table
-from evaluation.papers.sinbad import BOUND, HDFS, PLUS, PLUS_SOURCES, QUANTUM, SINBAD
 from evaluation.results.report import text_of
 from evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
 
@@ -72,18 +71,18 @@ CLAIMS = {
     "sinbad-imbalance": (Claim("median Cv lower by, rack to core", "0.35", _difference("cv_up")),
                          Claim("median Cv lower by, core to rack", "0.33", _difference("cv_down"))),
 }
-METHODS = (SINBAD, QUANTUM, PLUS, BOUND, PLUS_SOURCES)
 
 
-def beside_the_paper(name: str, results: Runs) -> Table | None:
-    """A table of the paper's figures and ours; None where the paper has none, or the default policy was not run."""
+def beside_the_paper(name: str, results: Runs, default: str) -> Table | None:
+    """A table of the paper's figures and ours; None where the paper has none, or the method `default`, to which the
+    others are compared, was not run."""
     by_method: dict[str, dict[int, dict[str, Any]]] = {}
     for result in results:
         by_method.setdefault(result["task"]["method"]["name"], {})[result["task"]["seed"]] = result
-    base = by_method.get(HDFS.name)
+    base = by_method.get(default)
     if name not in CLAIMS or not base:
         return None
-    methods = [method.name for method in METHODS if method.name in by_method]
+    methods = [method for method in by_method if method != default]
     rows = []
     for claim in CLAIMS[name]:
         cells = [claim.text, claim.paper]

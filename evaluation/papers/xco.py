@@ -5,8 +5,9 @@ All figures are parts of the link that all share. Every method meets the same ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from cluster.tables import Table
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
-from evaluation.results.report import Layout, Measure, text_of
+from evaluation.experiment import Choices, Experiment, Result
+from evaluation.results.report import Measure, text_of
 from evaluation.results.statistics import mean_estimate
 from sim import shallow_switch as port
 from sim.timeslice_simulation import HOST_BPS, Conditions, Coordination, Setup, TimesliceSimulation, Traffic
@@ -72,20 +74,6 @@ class XCoPoint:
     until_done: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class XCoFigure(Layout):
-    """`quick_points` are indices of `points`."""
-
-    base: str = ""      # no ratios: without coordination some receive nothing
-    claims: tuple[str, ...] = ()
-    bounds: Mapping[str, str] = field(default_factory=dict)
-    points: tuple[XCoPoint, ...]
-    quick_points: tuple[int, ...] = (0, -1)
-    methods: tuple[XCoMethod, ...] = METHODS
-    runs: int = 10
-    seconds: float = 5.0
-
-
 def _stripes(servers: int) -> Setup:
     stripe = Traffic(port.STRIPED, part=-(-BLOCK_BYTES // 9000 // servers))
     return Setup(traffic=(stripe,) * servers, frame_bytes=9000)
@@ -112,48 +100,7 @@ def _alternating() -> Setup:
     return Setup(traffic=(sets[0],) * 3 + (sets[1],) * 3)
 
 
-_LINK, _GOOD = Measure("link", "link used"), Measure("good", "received by programs, of the link")
-_TCP_FLOW, _UDP_FLOW = Measure("tcp", "each TCP flow, of the link"), Measure("udp", "each UDP flow, of the link")
-FIGURES = {
-    "xco-incast": XCoFigure(
-        title="Incast: 256 KiB from each server at once", x_label="servers", measures=(_GOOD,), lines=True,
-        points=tuple(XCoPoint(f"{servers} servers", servers, Setup(traffic=(FRAGMENT,) * servers))
-                     for servers in (5, 16, 64))),
-    "xco-striped": XCoFigure(
-        title="Striped reads of blocks of 1 MB (figures 2 and 12)", x_label="servers", measures=(_GOOD,), lines=True,
-        points=tuple(XCoPoint(f"{servers} servers", servers, _stripes(servers), think=1.4e-3)
-                     for servers in (1, 2, 4, 6, 8))),
-    "xco-mixed": XCoFigure(
-        title="TCP and UDP (figures 3, 4, 13, 14)", x_label="UDP senders", measures=(_GOOD, _LINK, _TCP_FLOW),
-        lines=True, quick_points=(0, 2, 6, 8),
-        points=(*(_mix(5, udp, 0) for udp in range(6)), *(_mix(13, udp, 10) for udp in (0, 4, 8, 13)))),
-    "xco-short-flows": XCoFigure(
-        title="A long TCP flow beside sequences of 30 KB (figures 6 and 15)", x_label="sequences", lines=True,
-        measures=(Measure("first", "the long flow, of the link"), _GOOD),
-        points=tuple(XCoPoint(f"{number} sequences", number, _beside_short_flows(number))
-                     for number in (0, 25, 100, 400))),
-    "xco-rtt": XCoFigure(
-        title="Ping beside 13 senders on a link of ten (figures 7 and 16)", x_label="",
-        measures=(Measure("ping_p99_ms", "99th percentile, ms"), Measure("ping_max_ms", "longest, ms")),
-        quick_points=(0,), points=(replace(_mix(13, 7, 10), panel=""),)),
-    "xco-migration": XCoFigure(
-        title="Migration of 256 MB beside other senders (figure 17)", x_label="other senders", lines=True,
-        measures=(Measure("seconds", "time, s"), _LINK), quick_points=(0, 4, 9), runs=5,
-        points=tuple(_migration(others, kind, name) for kind, name in ((TCP, "TCP"), (UDP, "UDP"))
-                     for others in range(5))),
-    "xco-fairness": XCoFigure(
-        title="Three TCP and two UDP flows (figure 18)", x_label="", measures=(_TCP_FLOW, _UDP_FLOW,
-                                                                               Measure("jain", "Jain's index")),
-        quick_points=(0,), points=(replace(_mix(5, 2, 0), panel=""),)),
-    "xco-conservation": XCoFigure(
-        title="Three UDP flows of 50 Mbit/s and two of all they can (figure 19)", x_label="", measures=(_GOOD, _LINK),
-        quick_points=(0,), methods=(NOTHING, RATES, KEEPING, XCO, PLUS),
-        points=(XCoPoint("5 UDP", 5, Setup(traffic=(UDP._replace(rate=0.05),) * 3 + (UDP,) * 2, uplink_rate=1)),)),
-    "xco-response": XCoFigure(
-        title="Two sets of three senders take turns (figure 20)", x_label="", quick_points=(0,),
-        measures=(Measure("gap_ms", "longest gap, ms"), _LINK), points=(XCoPoint("3 and 3 UDP", 6, _alternating()),)),
-}
-QUICK_RUNS, QUICK_SECONDS = 2, 2.5
+SECONDS, QUICK_SECONDS = 5.0, 2.5
 
 
 @dataclass(frozen=True)
@@ -175,11 +122,8 @@ def slice_seconds(setup: Setup) -> float:
     return 0.01 if len(setup.traffic) <= 13 else 0.002
 
 
-def tasks(figure: XCoFigure, quick: bool, seed: int) -> list[XCoTask]:
-    """The runs of an experiment, with the same seeds for every method."""
-    points = [figure.points[index] for index in figure.quick_points] if quick else figure.points
-    return [XCoTask(point, method, seed + run, QUICK_SECONDS if quick else figure.seconds) for point in points
-            for run in range(QUICK_RUNS if quick else figure.runs) for method in figure.methods]
+def _task(point: XCoPoint, method: XCoMethod, seed: int, choices: Choices) -> XCoTask:
+    return XCoTask(point, method, seed, QUICK_SECONDS if choices.quick else SECONDS)
 
 
 def run_task(task: XCoTask) -> dict[str, Any]:
@@ -262,8 +206,8 @@ CLAIMS = {
 }
 
 
-def beside_the_paper(name: str, results: Sequence[dict[str, Any]]) -> Table | None:
-    """A table of ours with the paper's figures; None where the paper has none."""
+def beside_the_paper(name: str, results: Sequence[Result]) -> Iterable[Table]:
+    """A table of ours with the paper's figures, where the paper has some."""
     methods = list(dict.fromkeys(result["task"]["method"]["name"] for result in results))
     rows = []
     for claim in CLAIMS.get(name, ()):
@@ -275,13 +219,55 @@ def beside_the_paper(name: str, results: Sequence[dict[str, Any]]) -> Table | No
             paper = f" (paper: {claim.paper[method]})" if method in claim.paper else ""
             cells.append(text_of(mean_estimate(values)) + paper if values else "")
         rows.append(tuple(cells))
-    return Table(f"{name} beside the paper", ("", *methods), rows, tuple(methods)) if rows else None
+    return [Table(f"{name} beside the paper", ("", *methods), rows, tuple(methods))] if rows else []
 
 
-def manifest(name: str, quick: bool, seed: int, runs: Sequence[XCoTask]) -> dict[str, object]:
-    """What was run, and what was taken where the paper is silent."""
-    return {"experiment": name, "mode": "simulate", "quick": quick, "seed": seed, "runs": len(runs),
-            "host_bps": HOST_BPS, "conditions": asdict(Conditions()), "warm_up_seconds": WARM_UP_SECONDS,
-            "methods": list(dict.fromkeys(task.method.name for task in runs)),
-            "points": [list(each) for each in dict.fromkeys((task.point.panel, task.point.name) for task in runs)],
-            "chosen_where_the_paper_is_silent": CHOSEN}
+def _facts(tasks: Sequence[XCoTask]) -> Mapping[str, object]:
+    return {"host_bps": HOST_BPS, "conditions": asdict(Conditions()), "warm_up_seconds": WARM_UP_SECONDS}
+
+
+# no ratios: without coordination some receive nothing
+_figure = partial(Experiment, base="", bounds={}, claims=(), quick_points=(0, -1), methods=METHODS, runs=10,
+                  task=_task, run=run_task, method_of=method_of, facts=_facts, chosen=CHOSEN, beside=beside_the_paper,
+                  palette=tuple(method.name for method in (*METHODS, KEEPING)))
+_LINK, _GOOD = Measure("link", "link used"), Measure("good", "received by programs, of the link")
+_TCP_FLOW, _UDP_FLOW = Measure("tcp", "each TCP flow, of the link"), Measure("udp", "each UDP flow, of the link")
+EXPERIMENTS = {
+    "xco-incast": _figure(
+        title="Incast: 256 KiB from each server at once", x_label="servers", measures=(_GOOD,), lines=True,
+        points=tuple(XCoPoint(f"{servers} servers", servers, Setup(traffic=(FRAGMENT,) * servers))
+                     for servers in (5, 16, 64))),
+    "xco-striped": _figure(
+        title="Striped reads of blocks of 1 MB (figures 2 and 12)", x_label="servers", measures=(_GOOD,), lines=True,
+        points=tuple(XCoPoint(f"{servers} servers", servers, _stripes(servers), think=1.4e-3)
+                     for servers in (1, 2, 4, 6, 8))),
+    "xco-mixed": _figure(
+        title="TCP and UDP (figures 3, 4, 13, 14)", x_label="UDP senders", measures=(_GOOD, _LINK, _TCP_FLOW),
+        lines=True, quick_points=(0, 2, 6, 8),
+        points=(*(_mix(5, udp, 0) for udp in range(6)), *(_mix(13, udp, 10) for udp in (0, 4, 8, 13)))),
+    "xco-short-flows": _figure(
+        title="A long TCP flow beside sequences of 30 KB (figures 6 and 15)", x_label="sequences", lines=True,
+        measures=(Measure("first", "the long flow, of the link"), _GOOD),
+        points=tuple(XCoPoint(f"{number} sequences", number, _beside_short_flows(number))
+                     for number in (0, 25, 100, 400))),
+    "xco-rtt": _figure(
+        title="Ping beside 13 senders on a link of ten (figures 7 and 16)", x_label="",
+        measures=(Measure("ping_p99_ms", "99th percentile, ms"), Measure("ping_max_ms", "longest, ms")),
+        quick_points=(0,), points=(replace(_mix(13, 7, 10), panel=""),)),
+    "xco-migration": _figure(
+        title="Migration of 256 MB beside other senders (figure 17)", x_label="other senders", lines=True,
+        measures=(Measure("seconds", "time, s"), _LINK), quick_points=(0, 4, 9), runs=5,
+        points=tuple(_migration(others, kind, name) for kind, name in ((TCP, "TCP"), (UDP, "UDP"))
+                     for others in range(5))),
+    "xco-fairness": _figure(
+        title="Three TCP and two UDP flows (figure 18)", x_label="", measures=(_TCP_FLOW, _UDP_FLOW,
+                                                                               Measure("jain", "Jain's index")),
+        quick_points=(0,), points=(replace(_mix(5, 2, 0), panel=""),)),
+    "xco-conservation": _figure(
+        title="Three UDP flows of 50 Mbit/s and two of all they can (figure 19)", x_label="", measures=(_GOOD, _LINK),
+        quick_points=(0,), methods=(NOTHING, RATES, KEEPING, XCO, PLUS),
+        points=(XCoPoint("5 UDP", 5, Setup(traffic=(UDP._replace(rate=0.05),) * 3 + (UDP,) * 2, uplink_rate=1)),)),
+    "xco-response": _figure(
+        title="Two sets of three senders take turns (figure 20)", x_label="", quick_points=(0,),
+        measures=(Measure("gap_ms", "longest gap, ms"), _LINK), points=(XCoPoint("3 and 3 UDP", 6, _alternating()),)),
+}

@@ -15,8 +15,7 @@ from typing import Any
 
 from cluster.tables import Table
 from controller.policy.reads.selection import PLUS
-from evaluation.papers.mayflower import Task
-from evaluation.papers.reads import WARM_UP
+from evaluation.papers.reads import WARM_UP, Task
 from evaluation.replay.experiment import parameters
 from evaluation.replay.scale import Scale
 from evaluation.results.results_file import ResultsFile

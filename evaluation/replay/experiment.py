@@ -17,8 +17,9 @@ from cluster import supervisor
 from cluster.errors import ClusterError
 from cluster.fabric import DIRECTORY, read_settings
 from cluster.machine import busy_seconds, switch_cpu_seconds
-from evaluation.papers.mayflower import OTHER_METHODS, Figure, Method, Task, tasks
-from evaluation.papers.reads import summary
+from evaluation.experiment import Choices, Experiment
+from evaluation.papers.mayflower import OTHER_METHODS
+from evaluation.papers.reads import Method, Task, summary
 from evaluation.replay.replay import Replayed, replay
 from evaluation.replay.scale import Scale, StoredFile, files_of
 from evaluation.replay.speedwell import Speedwell
@@ -38,14 +39,14 @@ System = Callable[[Scale, float], Any]
 """Given a scale and an over-subscription, a context manager of a running `SystemUnderTest`."""
 
 
-def emulated_tasks(figure: Figure, quick: bool, seed: int, runs: int, reads: int) -> list[Task]:
+def emulated_tasks(figure: Experiment, choices: Choices, runs: int, reads: int) -> list[Task]:
     """The figure's runs as the emulation makes them: fewer and shorter, ordered so that a cluster serves many.
 
     Of the methods those that the paper compares, as every run takes real time. All of them meet a seed's reads before
     the next seed begins, so an interrupted experiment compares what it has.
     """
-    chosen = [replace(task, reads=reads) for task in tasks(figure, quick, seed)
-              if task.seed < seed + runs and task.method not in OTHER_METHODS and task.method.is_offered]
+    chosen = [replace(task, reads=reads) for task in figure.tasks(choices)
+              if task.seed < choices.seed + runs and task.method not in OTHER_METHODS and task.method.is_offered]
     return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 
 from cluster.errors import ClusterError
-from evaluation.papers.mayflower import Method
+from evaluation.papers.reads import Method
 from evaluation.replay.scale import file_of
 from evaluation.replay.system import ReadReport, SystemUnderTest
 from sim.errors import Overloaded

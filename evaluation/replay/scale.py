@@ -9,7 +9,7 @@ from itertools import islice
 from random import Random
 
 from cluster.errors import InvalidSetting
-from evaluation.papers.mayflower import AGGREGATION_RATIO, HOST_BPS, Task
+from evaluation.papers.reads import AGGREGATION_RATIO, HOST_BPS, Task
 from sim.workload import Read, Workload, generate
 from topo.fabric import Fabric, three_tier
 

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from cluster.errors import ClusterError
-from evaluation.papers.mayflower import Method
+from evaluation.papers.reads import Method
 from evaluation.replay.agents import ReaderAgents
 from evaluation.replay.scale import StoredFile
 from evaluation.replay.system import Progress, ReadReport

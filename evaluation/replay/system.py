@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evaluation.papers.mayflower import Method
+from evaluation.papers.reads import Method
 from evaluation.replay.scale import StoredFile
 
 Progress = Callable[[str], None]

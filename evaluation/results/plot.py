@@ -1,18 +1,43 @@
 """Plots of an experiment's results: one row of axes for each measure, one column for each panel."""
 
-import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from evaluation.results.report import Layout, Row
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evaluation.results.report import Layout, Measure, Row
 from evaluation.results.statistics import Estimate
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8C6D1F")
+"""Okabe and Ito's, which the colour-blind tell apart; their yellow, which white paper swallows, is darker here."""
+MARKERS = "osv^D*PX"
+HATCHES = ("", "///", "...", "xxx")
+LINES = ("-", "--", ":", "-.")
+
+
+class Look(NamedTuple):
+    """How a method is drawn. Two methods with one colour differ in hatch and line."""
+
+    colour: str
+    marker: str
+    hatch: str
+    line: str
+
+
+def looks_of(layout: Layout, rows: Sequence[Row]) -> Mapping[str, Look]:
+    """By method, the same in all figures whose layouts have the same palette."""
+    methods = dict.fromkeys((*layout.palette, *(row.method for row in rows)))
+    return {method: Look(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)],
+                         HATCHES[number // len(COLOURS) % len(HATCHES)], LINES[number // len(COLOURS) % len(LINES)])
+            for number, method in enumerate(methods)}
 
 
 def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
     """Lines over `x` or groups of bars, as the layout says, with 95 % confidence intervals.
 
-    An overloaded point has no mark: a line ends before it.
+    An overloaded point has no mark: a line ends before it. What the paper measured is a ring at the method's place.
     """
     import matplotlib as mpl
 
@@ -21,48 +46,85 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
 
     panels = list(dict.fromkeys(row.panel for row in rows))
     width = 6.5 if layout.lines else max(7.0, 2.4 * len({row.point for row in rows}))
-    canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col",
-                                   figsize=(width * len(panels), 3.6 * len(layout.measures)))
+    canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col", layout="constrained",
+                                   figsize=(width * len(panels) + 2.6, 3.6 * len(layout.measures)))
+    looks = looks_of(layout, rows)
     for column, panel in enumerate(panels):
         own = [row for row in rows if row.panel == panel]
         for line, measure in enumerate(layout.measures):
             axis = axes[line][column]
-            if layout.lines:
-                _lines(axis, own, measure.name)
-            else:
-                _bars(axis, own, measure.name, layout.normalised)
+            (_lines if layout.lines else _bars)(axis, own, measure, layout, looks)
             axis.set_ylabel(f"{measure.label.split(',')[0]} / {layout.base}" if layout.normalised else measure.label)
             axis.set_ylim(bottom=0)
         axes[0][column].set_title(panel)
         axes[-1][column].set_xlabel(layout.x_label)
-    axes[0][0].legend(fontsize="small")
+    _legend(canvas, axes)
     canvas.suptitle(layout.title)
-    canvas.tight_layout()
     canvas.savefig(path, dpi=120)
     pyplot.close(canvas)
 
 
-def _lines(axis: Any, rows: Sequence[Row], name: str) -> None:
-    for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
-        drawn = [(row.x, row.values[name]) for row in rows if row.method == method and name in row.values]
+def _lines(axis: Any, rows: Sequence[Row], measure: Measure, layout: Layout, looks: Mapping[str, Look]) -> None:
+    for method in _in_order(rows, looks):
+        look = looks[method]
+        drawn = [(row.x, row.values[measure.name]) for row in rows
+                 if row.method == method and measure.name in row.values]
         axis.errorbar([x for x, _ in drawn], [estimate.value for _, estimate in drawn], label=method, capsize=2,
-                      yerr=[_half(estimate) for _, estimate in drawn], marker="osv^D*PXx"[number % 9], markersize=4)
-    own = [estimate.value for row in rows if row.method == rows[0].method and (estimate := row.values.get(name))]
+                      yerr=_ends([estimate for _, estimate in drawn]), color=look.colour, marker=look.marker,
+                      linestyle=look.line, markersize=4)
+        _paper(axis, [(row.x, layout.papers.get((row.panel, row.point, method, measure.name))) for row in rows
+                      if row.method == method], look)
+    own = [estimate.value for row in rows if row.method == rows[0].method
+           and (estimate := row.values.get(measure.name))]
     if own:     # what is far above would press all else to the ground
-        axis.set_ylim(top=12 * max(own))
+        axis.set_ylim(top=min(12 * max(own), axis.get_ylim()[1]) if max(own) > 0 else None)
 
 
-def _bars(axis: Any, rows: Sequence[Row], name: str, normalised: bool) -> None:
+def _bars(axis: Any, rows: Sequence[Row], measure: Measure, layout: Layout, looks: Mapping[str, Look]) -> None:
     points = list(dict.fromkeys(row.point for row in rows))
-    methods = list(dict.fromkeys(row.method for row in rows))
+    methods = _in_order(rows, looks)
+    each = 0.8 / len(methods)
     for number, method in enumerate(methods):
-        shift = (number - len(methods) / 2) * 0.8 / len(methods)
-        drawn = [(points.index(row.point) + shift, estimate) for row in rows if row.method == method
-                 and (estimate := (row.ratios if normalised else row.values).get(name))]
-        axis.bar([x for x, _ in drawn], [estimate.value for _, estimate in drawn], 0.8 / len(methods), label=method,
-                 yerr=[_half(estimate) for _, estimate in drawn], align="edge")
-    axis.set_xticks(range(len(points)), points, rotation=30 if len(points) > 4 else 0)
+        look, middle = looks[method], (number - len(methods) / 2 + 0.5) * each
+        own = [row for row in rows if row.method == method]
+        drawn = [(points.index(row.point) + middle, estimate) for row in own
+                 if (estimate := (row.ratios if layout.normalised else row.values).get(measure.name))]
+        axis.bar([x for x, _ in drawn], [estimate.value for _, estimate in drawn], each, label=method, capsize=2,
+                 yerr=_ends([estimate for _, estimate in drawn]), color=look.colour, hatch=look.hatch,
+                 edgecolor="white", ecolor="0.3")
+        _paper(axis, [(points.index(row.point) + middle, layout.papers.get((row.panel, row.point, method, measure.name)))
+                      for row in own], look)
+    if len(points) > 1:
+        axis.set_xticks(range(len(points)), points, rotation=30 if len(points) > 4 else 0)
+    else:       # one group: each bar has its name below it
+        places = [(number - len(methods) / 2 + 0.5) * each for number in range(len(methods))]
+        axis.set_xticks(places, methods, rotation=35, ha="right", rotation_mode="anchor")
 
 
-def _half(estimate: Estimate) -> float:
-    return 0.0 if math.isnan(estimate.low) else estimate.high - estimate.value
+def _paper(axis: Any, values: Sequence[tuple[float, float | None]], look: Look) -> None:
+    known = [(x, value) for x, value in values if value is not None]
+    if known:
+        axis.scatter(*zip(*known, strict=True), s=70, facecolors="none", edgecolors=look.colour, linewidths=2, zorder=5,
+                     label="the paper's values")
+
+
+def _legend(canvas: Any, axes: Any) -> None:
+    """Beside the axes, where it hides nothing."""
+    found: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if len(found) > 1:
+        canvas.legend(found.values(), found.keys(), loc="outside right upper", fontsize="small")
+
+
+def _in_order(rows: Sequence[Row], looks: Mapping[str, Look]) -> list[str]:
+    present = {row.method for row in rows}
+    return [method for method in looks if method in present]
+
+
+def _ends(estimates: Sequence[Estimate]) -> list[list[float]]:
+    """Lengths below and above the values; nothing where there is no interval."""
+    ends = [(each.value - each.low, each.high - each.value) if each.has_interval else (math.nan, math.nan)
+            for each in estimates]
+    return [[low for low, _ in ends], [high for _, high in ends]]

@@ -31,7 +31,8 @@ class Layout:
 
     Ratios are to the method `base` at the same point. For points that have one in `base_points`, there is also a
     ratio to the same method at that point of the same panel. `bounds` names a lower bound of a measure among a
-    result's values.
+    result's values. `palette` are the names of methods in the order of their colours. `papers` are values that a
+    paper gives, by panel, point, method and measure.
     """
 
     title: str
@@ -45,6 +46,8 @@ class Layout:
     lines: bool = False             # over `x`; else bars in groups by point
     normalised: bool = False        # the bars are the ratios to `base`
     base_points: Mapping[str, str] = field(default_factory=dict)
+    palette: tuple[str, ...] = ()
+    papers: Mapping[tuple[str, str, str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -40,21 +40,34 @@ class ResultsFile:
         self._done[_key(result["task"])] = result
 
     def _read(self) -> None:
+        whole = _text(self._path)
+        kept = whole[: whole.rfind("\n") + 1]
+        if kept != whole:                       # a killed run left half a line, which would spoil the next one
+            self._path.write_text(kept)
+        self._done = {_key(result["task"]): result for result in read_results(self._path)}
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """All whole results of a file, in its order. Raises InvalidSetting, naming the line that is none."""
+    text = _text(path)
+    results = []
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         try:
-            text = self._path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "is not text"
-            raise InvalidSetting(f"{self._path} cannot be read: {why}") from None
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:                       # a killed run left half a line, which would spoil the next one
-            self._path.write_text(whole)
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                result = json.loads(line)
-                self._done[_key(result["task"])] = result
-            except (ValueError, KeyError, TypeError):
-                raise InvalidSetting(f"{self._path}: line {number} is not a result of an experiment: remove it, or "
-                                     "give --force to begin anew") from None
+            result = json.loads(line)
+            _key(result["task"])
+        except (ValueError, KeyError, TypeError):
+            raise InvalidSetting(f"{path}: line {number} is not a result of an experiment: remove it, or give --force "
+                                 "to begin anew") from None
+        results.append(result)
+    return results
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not text"
+        raise InvalidSetting(f"{path} cannot be read: {why}") from None
 
 
 def _key(parameters: dict[str, Any]) -> str:

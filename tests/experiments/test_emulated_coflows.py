@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from evaluation.coflow_replay.experiment import EMULATED, CoflowScale, emulated_tasks, run_emulated
-from evaluation.papers.mincof import FIGURES
+from evaluation.experiment import Choices
+from evaluation.papers.mincof import EXPERIMENTS
 from evaluation.results.results_file import ResultsFile
 from sim.coflow_workload import CoflowWorkload
 
@@ -19,9 +20,9 @@ SCALE = CoflowScale(20e6)
 
 @pytest.mark.timed
 def test_every_policy_is_played_and_finished_runs_are_kept(tmp_path: Path) -> None:
-    figure = FIGURES["mincof-size"]
+    figure = EXPERIMENTS["mincof-size"]
     tasks = [replace(task, point=replace(task.point, workload=CoflowWorkload(
-        2, (2, 2), (2, 2), (2.5e6, 5e6), 1.0, 1.0))) for task in emulated_tasks(figure, True, 1, 1)
+        2, (2, 2), (2, 2), (2.5e6, 5e6), 1.0, 1.0))) for task in emulated_tasks(figure, Choices(quick=True), 1)
         if task.point.name == figure.points[0].name]
     assert {task.method.policy for task in tasks} == set(EMULATED)
     results_file = ResultsFile(tmp_path / "results.jsonl", False)

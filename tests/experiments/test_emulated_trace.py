@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.papers.mayflower import FIGURES
+from evaluation.experiment import Choices
+from evaluation.papers.mayflower import EXPERIMENTS
 from evaluation.replay import agreement
 from evaluation.replay.experiment import emulated_tasks, run_emulated, speedwell
 from evaluation.replay.scale import Scale
@@ -20,8 +21,8 @@ SMALL = Scale(host_bps=16e6, speedup=8.0, pods=2, racks_per_pod=2, hosts_per_rac
 
 def test_reads_of_a_trace_are_steered_and_take_about_as_long_as_simulated(tmp_path: Path) -> None:
     before = left_on_machine()
-    figure = FIGURES["mayflower-fig4"]
-    first, *_ = tasks = [replace(task, rate=0.03) for task in emulated_tasks(figure, True, 1, 1, 12)
+    figure = EXPERIMENTS["mayflower-fig4"]
+    first, *_ = tasks = [replace(task, rate=0.03) for task in emulated_tasks(figure, Choices(quick=True), 1, 12)
                          if task.method.name in ("Mayflower", "Nearest ECMP", "mayflower-plus")]
     results_file = ResultsFile(tmp_path / "results.jsonl", resume=False)
     said: list[str] = []

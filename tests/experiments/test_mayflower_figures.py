@@ -2,31 +2,34 @@
 
 import csv
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from evaluation.commands.experiment import experiment
+from evaluation.experiment import Choices, Experiment
 from evaluation.papers import mayflower
-from evaluation.papers.mayflower import Task
 
 
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(experiment, list(arguments))
 
 
+def shorter(figure: Experiment, reads: int) -> Callable[[Any, Any, int, Choices], Any]:
+    """Makes the figure's tasks, of so many reads each."""
+    return lambda *of: replace(figure.task(*of), reads=reads)
+
+
 @pytest.fixture
 def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs of 120 reads instead of three of 500."""
-    whole = mayflower.tasks
-
-    def tasks(figure: mayflower.Figure, quick: bool, seed: int) -> list[Task]:
-        return [replace(task, reads=120) for task in whole(figure, quick, seed)
-                if task.method in figure.methods[:2] and task.point == figure.points[0].name and task.seed < seed + 2]
-
-    monkeypatch.setattr(mayflower, "tasks", tasks)
+    """Two runs of 120 reads at the first point, by the first two methods."""
+    for name, figure in mayflower.EXPERIMENTS.items():
+        monkeypatch.setitem(mayflower.EXPERIMENTS, name, replace(
+            figure, points=figure.points[:1], methods=figure.methods[:2], runs=2, task=shorter(figure, 120)))
 
 
 def test_figure_4_in_its_quick_form_shows_what_the_paper_shows(tmp_path: Path) -> None:
@@ -88,10 +91,10 @@ def test_figure_8_in_the_simulator_takes_hdfs_for_its_policy(tmp_path: Path) -> 
 def test_mayflower_plus_ends_reads_earlier_and_shows_its_distance_to_the_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = mayflower.tasks
-    monkeypatch.setattr(mayflower, "tasks", lambda figure, quick, seed: [
-        replace(task, reads=200) for task in whole(figure, quick, seed)
-        if task.method in (mayflower.MAYFLOWER, mayflower.PLUS) and task.rate > 0.1 and task.seed < seed + 2])
+    figure = mayflower.EXPERIMENTS["mayflower-plus"]
+    monkeypatch.setitem(mayflower.EXPERIMENTS, "mayflower-plus", replace(
+        figure, quick_points=(2,), methods=(mayflower.MAYFLOWER, mayflower.PLUS), quick_runs=2,
+        task=shorter(figure, 200)))
 
     result = invoke("mayflower-plus", "--quick", "--output", str(tmp_path))
 

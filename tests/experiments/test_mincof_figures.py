@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from evaluation.commands.experiment import experiment
+from evaluation.experiment import Choices
 from evaluation.papers import mincof
 
 
@@ -29,26 +30,26 @@ def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) 
 
 
 def test_equal_tasks_give_equal_results() -> None:
-    task = mincof.tasks(mincof.FIGURES["mincof-size"], True, 3)[-1]
+    task = mincof.EXPERIMENTS["mincof-size"].tasks(Choices(quick=True, seed=3))[-1]
 
     assert mincof.run_task(task) == mincof.run_task(task)
 
 
-@pytest.mark.parametrize("name", mincof.FIGURES)
+@pytest.mark.parametrize("name", mincof.EXPERIMENTS)
 def test_every_method_meets_the_same_coflows(name: str) -> None:
-    figure = mincof.FIGURES[name]
-    tasks = mincof.tasks(figure, False, 1)
+    figure = mincof.EXPERIMENTS[name]
+    tasks = figure.tasks(Choices())
 
     assert len(tasks) == len(figure.points) * len(figure.methods) * figure.runs
     assert {task.seed for task in tasks} == set(range(1, figure.runs + 1))
 
 
-@pytest.mark.parametrize(("name", "point"), [(name, point.name) for name, figure in mincof.FIGURES.items()
+@pytest.mark.parametrize(("name", "point"), [(name, point.name) for name, figure in mincof.EXPERIMENTS.items()
                                              for point in figure.points])
 def test_coflow_plus_is_near_the_bound_with_queues_at_hosts_and_no_worse_than_fair_sharing_without(
         name: str, point: str) -> None:
-    figure = mincof.FIGURES[name]
-    results = {task.method.name: mincof.run_task(task) for task in mincof.tasks(figure, quick=False, seed=201)
+    figure = mincof.EXPERIMENTS[name]
+    results = {task.method.name: mincof.run_task(task) for task in figure.tasks(Choices(seed=201))
                if task.point.name == point and task.seed == 201
                and (task.method.policy == "coflow-plus" or task.method.name == "fair sharing + ECMP")}
     with_queues, without, fair = (results[method]["mean_seconds"] for method in (

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from evaluation.commands.experiment import experiment
+from evaluation.experiment import Choices
 from evaluation.papers import sinbad
 from evaluation.papers.sinbad_paper import beside_the_paper
 
@@ -36,10 +37,10 @@ def _trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results_of(name: str, trace: Path | None, runs: int = 2, **changes: Any) -> dict[str, list[dict[str, Any]]]:
-    figure = sinbad.FIGURES[name]
+    figure = sinbad.EXPERIMENTS[name]
     figure = replace(figure, points=tuple(replace(point, **changes) for point in figure.points), runs=runs)
     results: dict[str, list[dict[str, Any]]] = {}
-    for task in sinbad.tasks(figure, False, 1, trace):
+    for task in figure.tasks(Choices(trace=trace)):
         results.setdefault(task.method.name, []).append(sinbad.run_task(task))
     return results
 
@@ -71,7 +72,7 @@ def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, arguments
 def test_every_method_is_asked_for_the_same_blocks_and_equal_tasks_give_equal_results(trace: Path) -> None:
     results = results_of("sinbad-memory", trace, runs=1, window_seconds=10.0)
     assert len({tuple(run["job_megabytes"]) for runs in results.values() for run in runs}) == 1
-    task = sinbad.tasks(sinbad.FIGURES["sinbad-memory"], True, 1, trace)[2]
+    task = sinbad.EXPERIMENTS["sinbad-memory"].tasks(Choices(quick=True, trace=trace))[2]
     assert sinbad.run_task(task) == sinbad.run_task(task)
 
 

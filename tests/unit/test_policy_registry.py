@@ -48,7 +48,7 @@ from controller.policy.reads.selection import Selector
 from controller.policy.reads.selection_request import Replica, SelectionRequest
 from controller.reads.models import ReadBody
 from controller.settings import load_settings
-from evaluation.commands.custom_reads import method_of
+from evaluation.papers.reads import method_of
 from evaluation.papers.mincof import _scheduler
 from sim.fabric_network import network_of
 from topo.fabric import spine_leaf

@@ -9,7 +9,8 @@ from cluster import supervisor
 from cluster.fabric import read_settings
 from evaluation.hdfs import libraries
 from evaluation.hdfs.system import Hdfs
-from evaluation.papers.mayflower import HDFS_METHODS, Method
+from evaluation.papers.mayflower import HDFS_METHODS
+from evaluation.papers.reads import Method
 from evaluation.replay.agents import ReadingFailed
 from evaluation.replay.scale import StoredFile
 from tests.machine_state import left_on_machine

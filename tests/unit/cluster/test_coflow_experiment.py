@@ -19,13 +19,14 @@ from evaluation.coflow_replay.experiment import (
 )
 from evaluation.coflow_replay.replay import ReplayFailed
 from evaluation.commands.experiment import experiment as experiment_command
-from evaluation.papers.mincof import FIGURES, CoflowTask
+from evaluation.experiment import Choices
+from evaluation.papers.mincof import EXPERIMENTS, CoflowTask
 from evaluation.results.results_file import ResultsFile
 
 
 def test_each_policy_is_played_once_at_each_point() -> None:
-    for figure in FIGURES.values():
-        tasks = emulated_tasks(figure, False, 3, 2)
+    for figure in EXPERIMENTS.values():
+        tasks = emulated_tasks(figure, Choices(seed=3), 2)
         assert len(tasks) == len(figure.points) * len(EMULATED) * 2 and {task.seed for task in tasks} == {3, 4}
 
 
@@ -44,7 +45,8 @@ def test_options_that_would_do_nothing_are_refused(arguments: list[str], reason:
 
 
 def test_a_quick_run_has_few_coflows_that_come_soon() -> None:
-    [whole, *_], [quick, *_] = (emulated_tasks(FIGURES["mincof-size"], is_quick, 1, 1) for is_quick in (False, True))
+    [whole, *_], [quick, *_] = (emulated_tasks(EXPERIMENTS["mincof-size"], Choices(is_quick), 1)
+                                for is_quick in (False, True))
     assert quick.point.workload.coflows == QUICK_COFLOWS < whole.point.workload.coflows
     assert quick.point.workload.interval_mean_seconds < whole.point.workload.interval_mean_seconds
     assert quick.point.workload.file_bytes == whole.point.workload.file_bytes
@@ -58,7 +60,7 @@ def test_a_run_that_fails_does_not_keep_the_others_from_being_made(
         return {"task": experiment._parameters(task, scale)}
 
     monkeypatch.setattr(experiment, "_run", run)
-    tasks = emulated_tasks(FIGURES["mincof-size"], True, 1, 1)
+    tasks = emulated_tasks(EXPERIMENTS["mincof-size"], Choices(quick=True), 1)
     failures: list[str] = []
     results = experiment.run_emulated(tasks, CoflowScale(20e6), ResultsFile(tmp_path / "results.jsonl", False),
                                       lambda done: None, lambda now: None, failures.append)

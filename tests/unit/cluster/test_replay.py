@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from cluster.errors import ClusterError, InvalidSetting
-from evaluation.papers.mayflower import FIGURES, HOST_BPS, MAYFLOWER, RACK_LOCAL, Method, Task
+from evaluation.experiment import Choices
+from evaluation.papers.mayflower import EXPERIMENTS, MAYFLOWER, RACK_LOCAL
+from evaluation.papers.reads import HOST_BPS, Method, Task
 from evaluation.replay import experiment
 from evaluation.replay.agents import ReaderAgents, ReadingFailed
 from evaluation.replay.agreement import agreement_of, wire_factor
@@ -166,13 +168,13 @@ def test_reads_that_pile_up_are_called_overload_and_given_up() -> None:
 
 
 def test_all_methods_meet_a_seeds_reads_before_the_next_seed_begins() -> None:
-    tasks = emulated_tasks(FIGURES["mayflower-fig4"], False, 5, runs=2, reads=60)
+    tasks = emulated_tasks(EXPERIMENTS["mayflower-fig4"], Choices(seed=5), runs=2, reads=60)
     assert [task.seed for task in tasks] == sorted(task.seed for task in tasks)
     assert {task.seed for task in tasks} == {5, 6} and {task.reads for task in tasks} == {60}
 
 
 def test_one_cluster_serves_all_runs_of_a_fabric_and_what_is_done_is_not_repeated(tmp_path: Path) -> None:
-    tasks = emulated_tasks(FIGURES["mayflower-fig7"], True, 1, runs=1, reads=10)
+    tasks = emulated_tasks(EXPERIMENTS["mayflower-fig7"], Choices(quick=True), runs=1, reads=10)
     built: list[float] = []
 
     class Building(Instant):

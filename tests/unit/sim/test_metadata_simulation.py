@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 
 from controller.policy.metadata.blocks import walk
+from evaluation.experiment import Choices
 from evaluation.papers import metaflow
 from sim import metadata_simulation as metadata
 
@@ -58,7 +60,7 @@ def test_ours_and_the_papers_keys_are_where_their_tables_lead() -> None:
 
 
 def test_a_tree_splits_by_the_keys_and_a_layout_evenly() -> None:
-    run, point = metaflow.FIGURES["metaflow-tables"].run, metaflow.Point(57)
+    run, point = metaflow.tables, metaflow.Point(57)
     assert run("MetaFlow", point, 2)["busiest_over_mean"] > 1.4
     assert run("Speedwell", point, 2)["busiest_over_mean"] <= 1.03
 
@@ -71,16 +73,16 @@ def test_changes_keep_all_keys_and_say_what_they_move(system: object) -> None:
     assert 0.2 < after.moved < 4
 
 
-@pytest.mark.parametrize("name", metaflow.FIGURES)
+@pytest.mark.parametrize("name", metaflow.EXPERIMENTS)
 def test_a_run_of_each_experiment_has_every_measure(name: str) -> None:
-    assert metaflow.tasks(name, True, 1)
-    for method in metaflow.FIGURES[name].methods[:3]:
-        task = metaflow.MetadataTask(name, metaflow.Point(32, changes=2), metaflow.Method(method), 1)
-        result = metaflow.run_task(task)
-        assert {measure.name for measure in metaflow.FIGURES[name].measures} <= result.keys()
+    figure = replace(metaflow.EXPERIMENTS[name], points=(metaflow.Point(32, changes=2),), quick_points=(0,))
+    assert figure.run is not None
+    for task in figure.tasks(Choices())[:3]:
+        result = figure.run(task)
+        assert {measure.name for measure in figure.measures} <= result.keys()
         assert result["task"] == task.parameters()
 
 
 def test_a_coordinator_that_cannot_carry_the_load_is_called_overloaded() -> None:
-    result = metaflow.FIGURES["metaflow-latency"].run("Central coordinator", metaflow.Point(SERVERS), 1)
+    result = metaflow.latency("Central coordinator", metaflow.Point(SERVERS), 1)
     assert "cannot carry" in str(result["overloaded"])

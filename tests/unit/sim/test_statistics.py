@@ -3,7 +3,8 @@ from random import Random
 
 import pytest
 
-from evaluation.papers.mayflower import FIGURES, tasks
+from evaluation.experiment import Choices
+from evaluation.papers.mayflower import EXPERIMENTS
 from evaluation.results.report import Layout, rows_of
 from evaluation.results.statistics import mean_estimate, ratio_estimate
 
@@ -35,11 +36,11 @@ def test_fiellers_interval_is_unbounded_where_the_denominator_may_be_zero() -> N
 
 
 def test_an_overloaded_run_leaves_its_point_without_estimates() -> None:
-    task, *_ = tasks(FIGURES["mayflower-fig4"], quick=True, seed=1)
+    task, *_ = EXPERIMENTS["mayflower-fig4"].tasks(Choices(quick=True))
     good = {"task": task.parameters(), "mean_seconds": 2.0, "p95_seconds": 3.0, "bound_seconds": 1.0,
             "p95_bound_seconds": 1.0}
 
-    layout = FIGURES["mayflower-fig4"]
+    layout = EXPERIMENTS["mayflower-fig4"]
     (row,) = rows_of([good, {"task": task.parameters(), "overloaded": "reads pile up"}], layout)
 
     assert (row.runs, row.overloaded, row.values, row.ratios) == (2, 1, {}, {})

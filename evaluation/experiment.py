@@ -1,0 +1,94 @@
+"""What an experiment is, whichever the paper, and where all of them stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cluster.tables import Table
+from evaluation.results.report import Layout
+from sim.errors import InvalidSetting
+
+PAPERS = ("mayflower", "mincof", "sinbad", "xco", "metaflow")
+"""Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
+
+Result = dict[str, Any]
+"""What a run gives: JSON values, the run's parameters under `task`."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What whoever runs an experiment may choose. `seed` is that of the first run; `trace` is a file."""
+
+    quick: bool = False
+    seed: int = 1
+    policies: tuple[str, ...] = ()
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Layout):
+    """Methods compared at points of a paper's figure, some runs each.
+
+    `task` makes the run of a method at a point with a seed; it has `parameters`, JSON values that tell it from all
+    others, and can be pickled. `run` makes its result; None where an experiment can only be emulated. `method_of`
+    makes a method of a policy's name; None where none can be added. `facts` go into the manifest, `chosen` is what
+    is taken where the paper is silent, `beside` what is shown after the table. `emulation` names the function that
+    plays it on an emulated fabric. `quick_points` are indices of `points`. `needs` is
+    an option it does not run without; `minutes` are about those of the simulator on two cores, whole and quick.
+    """
+
+    points: tuple[Any, ...]
+    quick_points: tuple[int, ...] = (0,)
+    methods: tuple[Any, ...]
+    runs: int
+    quick_runs: int = 2
+    task: Callable[[Any, Any, int, Choices], Any]
+    run: Callable[[Any], Result] | None
+    method_of: Callable[[str], Any] | None = None
+    facts: Callable[[Sequence[Any]], Mapping[str, object]] = lambda tasks: {}
+    chosen: Mapping[str, str]
+    beside: Callable[[str, Sequence[Result]], Iterable[Table | str]] = lambda name, results: ()
+    emulation: str | None = None
+    needs: str = ""
+    minutes: float = 0
+    quick_minutes: float = 0
+
+    def tasks(self, choices: Choices) -> list[Any]:
+        """The runs: the same seeds, so the same inputs, for every method. Raises InvalidSetting, UnknownPolicy."""
+        if choices.seed < 0:
+            raise InvalidSetting(f"seed: must be a number from 0 up, not {choices.seed}")
+        added = [self.method_of(policy) for policy in choices.policies] if self.method_of is not None else []
+        points = [self.points[index] for index in self.quick_points] if choices.quick else self.points
+        return [self.task(point, method, choices.seed + run, choices) for point in points
+                for run in range(self.quick_runs if choices.quick else self.runs)
+                for method in (*self.methods, *added)]
+
+    def manifest(self, name: str, mode: str, choices: Choices, tasks: Sequence[Any]) -> dict[str, object]:
+        """What is run, and what is taken where the paper is silent, as JSON values. `mode` is how."""
+        points: dict[str, dict[str, Any]] = {}
+        methods: dict[str, Any] = {}
+        for task in tasks:
+            place = task.parameters()
+            method = place.pop("method")
+            methods.setdefault(method["name"], method)
+            place.pop("seed")
+            points.setdefault(repr(place), place)
+        return {"experiment": name, "mode": mode, "quick": choices.quick, "seed": choices.seed, "runs": len(tasks),
+                **self.facts(tasks), "methods": list(methods.values()), "points": list(points.values()),
+                "chosen_where_the_paper_is_silent": dict(self.chosen)}
+
+
+def named(name: str) -> Experiment | None:
+    """The experiment of this name, if there is one; only its paper's module is imported."""
+    paper = name.partition("-")[0]
+    return import_module(f"evaluation.papers.{paper}").EXPERIMENTS.get(name) if paper in PAPERS else None
+
+
+def all_experiments() -> dict[str, Experiment]:
+    """By name, paper after paper."""
+    return {name: experiment for paper in PAPERS
+            for name, experiment in import_module(f"evaluation.papers.{paper}").EXPERIMENTS.items()}

@@ -1,0 +1,111 @@
+"""What all experiments have in common: the table of them, their tasks, and what is made of any results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evaluation import listing
+from evaluation.commands.experiment import experiment as command
+from evaluation.experiment import PAPERS, Choices, all_experiments, named
+from evaluation.results.changes import changes_table
+from evaluation.results.page import write_page
+from evaluation.results.plot import looks_of
+from evaluation.results.report import rows_of, write_csv
+from sim.errors import InvalidSetting
+
+TRACE = Path("trace.txt")
+
+
+@pytest.mark.parametrize("name", all_experiments())
+def test_every_method_meets_the_same_seeds_at_every_point(name: str) -> None:
+    found = named(name)
+    assert found is not None and name.partition("-")[0] in PAPERS
+    for quick in (False, True):
+        tasks = found.tasks(Choices(quick, 7, trace=TRACE))
+        runs = found.quick_runs if quick else found.runs
+        points = {json.dumps(task.parameters() | {"method": None, "seed": None}, sort_keys=True) for task in tasks}
+        assert len(tasks) == len(points) * len(found.methods) * runs
+        assert {task.parameters()["seed"] for task in tasks} == set(range(7, 7 + runs))
+        assert len({json.dumps(task.parameters(), sort_keys=True) for task in tasks}) == len(tasks)
+
+
+@pytest.mark.parametrize("name", all_experiments())
+def test_a_manifest_names_the_points_and_methods_that_are_run(name: str) -> None:
+    found = all_experiments()[name]
+    tasks = found.tasks(Choices(trace=TRACE))
+    manifest = json.loads(json.dumps(found.manifest(name, "simulate", Choices(), tasks)))
+    assert [method["name"] for method in manifest["methods"]] == [method.name for method in found.methods]
+    assert len(manifest["points"]) == len(found.points) and manifest["runs"] == len(tasks)
+
+
+def test_the_list_shows_every_experiment() -> None:
+    assert [row[0] for row in listing.table().rows] == list(all_experiments())
+    listed = CliRunner().invoke(command, ["--list"])
+    assert listed.exit_code == 0 and "mincof-width" in listed.output
+
+
+def test_a_name_that_no_experiment_has_is_refused_with_where_to_look() -> None:
+    refused = CliRunner().invoke(command, ["mayflower-fig9"])
+    assert refused.exit_code == 2 and "--list" in refused.output
+
+
+def test_methods_look_different_and_the_same_in_every_figure_of_a_paper() -> None:
+    looks: dict[tuple[str, str], object] = {}
+    for name, found in all_experiments().items():
+        own = looks_of(found, [])
+        assert {method.name for method in found.methods} <= own.keys(), name
+        assert len(set(own.values())) == len(own), name
+        for method, look in own.items():
+            assert looks.setdefault((name.partition("-")[0], method), look) == look
+
+
+def results(name: str, scale: float = 1.0) -> list[dict[str, object]]:
+    """Made up: every measure is the seed times something."""
+    found = all_experiments()[name]
+    return [{"task": task.parameters(), "seconds": [], **{measure.name: scale * (10 + task.seed)
+             for measure in found.measures}, **dict.fromkeys(found.bounds.values(), 1.0)}
+            for task in found.tasks(Choices())]
+
+
+def kept(directory: Path, name: str, scale: float = 1.0) -> Path:
+    """A directory as the command leaves it."""
+    found, made = all_experiments()[name], results(name, scale)
+    directory.mkdir()
+    (directory / "results.jsonl").write_text("".join(json.dumps(result) + "\n" for result in made))
+    manifest = found.manifest(name, "simulate", Choices(), found.tasks(Choices()))
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    write_csv(rows_of(made, found), directory / "table.csv", found)
+    return directory
+
+
+def test_a_page_has_every_table_and_what_was_run_and_no_markup_of_results(tmp_path: Path) -> None:
+    kept(tmp_path / "<b>one", "mincof-size")
+    (tmp_path / "two").mkdir()
+    simulated = {"layout": {"title": "Own", "claims": [], "x_label": "x", "base": "a", "lines": False}}
+    (tmp_path / "two" / "manifest.json").write_text(json.dumps(simulated))
+    (tmp_path / "two" / "results.jsonl").write_text("")
+    page = write_page([tmp_path / "<b>one", tmp_path / "two"], tmp_path / "new" / "page.html").read_text()
+    assert "coflow-plus" in page and "12.94 %" in page and "log-uniform" in page and "Own" in page
+    assert "<b>one" not in page and "&lt; 200 MB" in page
+
+
+def test_a_directory_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="there are no results"):
+        write_page([tmp_path], tmp_path / "page.html")
+
+
+def test_what_has_left_its_interval_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    old, same, other = (kept(tmp_path / name, "mincof-size", scale) for name, scale in
+                        (("old", 1.0), ("same", 1.0), ("other", 2.0)))
+    compared = [("size", old / "table.csv", same / "table.csv"), ("new", tmp_path / "none.csv", same / "table.csv")]
+    unchanged = changes_table(compared)
+    assert not unchanged.rows and "size" in unchanged.caption and "compare with: new" in unchanged.caption
+    changed = changes_table([("size", old / "table.csv", other / "table.csv")])
+    assert {row[3] for row in changed.rows} == {"mean seconds", "p95 seconds"}      # their ratios are as before
+    lines = (same / "table.csv").read_text().splitlines()
+    (same / "table.csv").write_text("\n".join(lines[:-1]) + "\n")
+    assert changes_table(compared[:1]).rows[0][3:] == ("all", "there", "missing")
