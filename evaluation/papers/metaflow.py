@@ -162,6 +162,8 @@ EXPERIMENTS = {
         measures=(*(Measure(f"{tier}_{kind}", f"{tier}, {kind}") for tier in ("edge", "aggregation", "core")
                     for kind in ("mean", "worst")), Measure("busiest_over_mean", "busiest server / mean")),
         points=(*(Point(servers) for servers in _SERVERS), Point(2000, changes=500)),
+        papers={("", "2000 servers", "MetaFlow", f"{tier}_mean"): value
+                for tier, value in (("edge", 360.0), ("aggregation", 395.0), ("core", 278.0))},
         claims=("2,000 servers, means: edge 360, aggregation 395, core 278; a switch holds 2,048",)),
     "metaflow-cpu": _figure(
         title="Processor time that is not the storage's (figure 18)", task=partial(_task, cpu), base="One-Hop",

@@ -109,3 +109,13 @@ def test_what_has_left_its_interval_is_listed_and_nothing_else(tmp_path: Path) -
     lines = (same / "table.csv").read_text().splitlines()
     (same / "table.csv").write_text("\n".join(lines[:-1]) + "\n")
     assert changes_table(compared[:1]).rows[0][3:] == ("all", "there", "missing")
+
+
+@pytest.mark.parametrize("name", all_experiments())
+def test_a_value_of_the_paper_is_of_something_that_is_measured(name: str) -> None:
+    found = all_experiments()[name]
+    places = {(task.parameters().get("panel", ""), task.parameters()["point"], task.method.name)
+              for task in found.tasks(Choices(trace=TRACE))}
+    measures = {measure.name for measure in found.measures}
+    for panel, point, method, measure in found.papers:
+        assert (panel, point, method) in places and measure in measures
