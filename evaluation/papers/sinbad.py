@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from cluster.tables import Table
-from controller.policy.placements.sinbad import MeasuredBy
 from controller.own_policies import POLICIES
+from controller.policy.placements.sinbad import MeasuredBy
 from controller.policy.registry import Kind
 from evaluation.experiment import Choices, Experiment, Result
 from evaluation.papers.sinbad_paper import beside_the_paper

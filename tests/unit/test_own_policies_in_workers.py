@@ -15,10 +15,11 @@ for kind in Kind:
 
 
 @pytest.mark.parametrize(("experiment", "kind"), [
-    ("xco", "TIMESLICES"), ("sinbad", "PLACEMENT"), ("mincof", "COFLOW"), ("custom", "REPLICA"), ("custom", "PATH")])
+    ("papers.xco", "TIMESLICES"), ("papers.sinbad", "PLACEMENT"), ("papers.mincof", "COFLOW"),
+    ("commands.custom_reads", "REPLICA"), ("papers.mayflower", "PATH")])
 def test_a_worker_offers_the_policies_of_the_users_file(experiment: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    code = (f"import sim.experiments.{experiment}\n"
+    code = (f"import evaluation.{experiment}\n"
             f"from controller.policy.registry import POLICIES, Kind\nprint(POLICIES.get(Kind.{kind}, 'own').name)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
                           env={**os.environ, "SPEEDWELL_POLICY_PATH": str(tmp_path / "own.py")})
