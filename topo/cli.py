@@ -163,7 +163,7 @@ def _run(description: Fabric, options: _Options) -> None:
         cleanup.callback(emulation.stop)
         emulation.start(_say)
         if target and not options.controller:
-            _start_controller(options.directory, emulation.hosts_file, cleanup)
+            _start_controller(options.directory, emulation, cleanup)
         # a second Ctrl-C must not end the clean-up half-way
         cleanup.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
         if target:
@@ -184,7 +184,7 @@ def _prompt(emulation: Emulation) -> None:
     FabricCLI(emulation.network)
 
 
-def _start_controller(directory: Path, hosts_file: Path, cleanup: ExitStack) -> None:
+def _start_controller(directory: Path, emulation: Emulation, cleanup: ExitStack) -> None:
     beside = Path(sys.executable).with_name("speedwell-controller")
     program = str(beside) if beside.exists() else shutil.which("speedwell-controller")
     if program is None:
@@ -193,8 +193,9 @@ def _start_controller(directory: Path, hosts_file: Path, cleanup: ExitStack) -> 
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [program, "--openflow-host", MACHINE_ADDRESS, "--openflow-port", str(_OPENFLOW_PORT),
-             "--rest-host", MACHINE_ADDRESS, "--rest-port", str(_REST_PORT), "--hosts-file", str(hosts_file)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+             "--rest-host", MACHINE_ADDRESS, "--rest-port", str(_REST_PORT), "--hosts-file",
+             str(emulation.hosts_file)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=emulation.environment, start_new_session=True)
     cleanup.callback(_stop_controller, process)
     _say(f"started the controller, its REST interface is {_CONTROLLER_URL}")
 

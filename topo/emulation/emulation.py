@@ -111,7 +111,7 @@ class Emulation:
         """Run a command on a host to its end; raises `subprocess.TimeoutExpired` when it takes too long."""
         return subprocess.run(processes.in_namespace(self.host_pid(host), argv), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", timeout=timeout_seconds,
-                              env=processes.environment(self._marker), check=False)
+                              env=self.environment, check=False)
 
     def host_pid(self, name: str) -> int:
         """A process in the namespace of a host, for `nsenter --net=/proc/PID/ns/net`; raises `UnknownNode`."""
@@ -120,6 +120,11 @@ class Emulation:
     def switch_pid(self, name: str) -> int:
         """A process in the namespace of a switch, as `host_pid`; raises `UnknownNode`."""
         return int(self._switch(name).pid)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of processes that are to end with the emulation, also if its owner is killed."""
+        return processes.environment(self._marker)
 
     @property
     def hosts_file(self) -> Path:
