@@ -146,6 +146,8 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
         more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
         raise StopFailed(f"{mountpoint} is in use{by}{more}; leave it and try again, or use --force to "
                          "unmount it under them")
+    if os.geteuid() != 0 and "not found in /etc/mtab" in failure:
+        raise StopFailed(f"{mountpoint} was mounted by another user: only they or root can unmount it")
     raise StopFailed(f"cannot unmount {mountpoint}: {failure}; --force unmounts it lazily")
 
 

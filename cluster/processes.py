@@ -322,6 +322,7 @@ class Processes:
                 for handle in alive:
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(handle, number)
+                        signal.pidfd_send_signal(handle, signal.SIGCONT)    # one that was stopped ends at once
                 _wait_ended(alive, wait_seconds)
             survivors = [record for record in records
                          if record.name in handles and not _has_ended(handles[record.name])]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import mounts
-from cluster.errors import InvalidSetting
+from cluster.errors import InvalidSetting, StopFailed
 
 
 def test_the_kernels_own_mounts_are_found_and_other_directories_are_none(tmp_path):
@@ -81,3 +81,12 @@ def test_without_the_fuse_device_the_message_says_what_else_works(tmp_path, monk
 
 def test_unmounting_what_is_not_mounted_is_no_error(tmp_path):
     mounts.unmount(tmp_path)
+
+
+def test_who_did_not_mount_it_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(mounts, "mounted_here", lambda mountpoint: True)
+    monkeypatch.setattr(mounts.os, "geteuid", lambda: 1000)
+    said = f"fusermount3: entry for {tmp_path} not found in /etc/mtab"
+    monkeypatch.setattr(mounts, "_detach", lambda mountpoint, lazy: said)
+    with pytest.raises(StopFailed, match=r"mounted by another user: only they or root can unmount it$"):
+        mounts.unmount(tmp_path)

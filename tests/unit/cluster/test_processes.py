@@ -149,6 +149,16 @@ def test_a_daemon_that_ignores_sigterm_is_killed_within_the_limit(processes):
     assert not is_running(record)
 
 
+def test_a_daemon_that_is_stopped_by_a_signal_ends_as_any_other(processes, tmp_path):
+    code = ("import signal, sys, time; from pathlib import Path\n"
+            f"signal.signal(signal.SIGTERM, lambda *_: (Path({str(tmp_path / 'ended')!r}).touch(), sys.exit()))\n"
+            f"{SERVES}")
+    record = processes.start(python("stopped", code))
+    os.kill(record.pid, signal.SIGSTOP)
+    processes.stop(timeout_seconds=60)
+    assert not is_running(record) and (tmp_path / "ended").exists()
+
+
 def test_a_reused_pid_is_neither_taken_for_ours_nor_killed(processes):
     other = subprocess.Popen([sys.executable, "-c", SERVES], stdout=subprocess.DEVNULL)
     try:
