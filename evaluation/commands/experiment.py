@@ -60,7 +60,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
               "filesystem and controller on an emulated fabric (as root).")
 @click.option("--quick", is_flag=True, help="A first look: fewer runs, points and reads.")
 @click.option("--policy", "policies", cls=PolicyOption, multiple=True, metavar="POLICY",
-              help="Compare with this policy as well: REPLICA+PATH such as nearest+ecmp, for coflows one of "
+              help="Compare with this policy as well: REPLICA+PATH of {replica} and {path}, for coflows one of "
               "{coflow}, for writes one of {placement}, for xco ones one of {timeslices}. May be repeated; in the "
               "simulator only.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
