@@ -15,8 +15,10 @@ def read_host_names(file: Path) -> dict[str, str]:
     """
     try:
         lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"setting 'hosts_file': cannot read {file}: {error}") from error
+    except OSError as error:
+        raise InvalidSettings(f"setting 'hosts_file': cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidSettings(f"setting 'hosts_file': {file} is no text in UTF-8") from None
     names: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         address, *of_address = line.partition("#")[0].split() or [""]

@@ -102,3 +102,10 @@ def test_lists_of_addresses_have_lists_of_names(controller: Controller) -> None:
 def test_without_a_hosts_file_the_address_is_the_name() -> None:
     hosts = json.loads(Controller().ask("GET", "/v1/hosts").body)["hosts"]
     assert [host["name"] for host in hosts] == [host["ip"] for host in hosts]
+
+
+def test_a_file_that_cannot_be_read_is_named_in_words_of_the_systems(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, why in (("none", "No such file or directory$"), ("binary", "is no text in UTF-8$")):
+        with pytest.raises(InvalidSettings, match=rf"^setting 'hosts_file': .*{name}.* {why}"):
+            read_host_names(tmp_path / name)
