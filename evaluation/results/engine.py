@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from numba.core import event
 
-from sim.errors import InvalidSetting
 from evaluation.results.results_file import ResultsFile
+from sim.errors import InvalidSetting
 
 CONNECT_SECONDS = 5
 

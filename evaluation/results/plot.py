@@ -46,7 +46,8 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
 
     panels = list(dict.fromkeys(row.panel for row in rows))
     width = 6.5 if layout.lines else max(7.0, 2.4 * len({row.point for row in rows}))
-    canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col", layout="constrained",
+    canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col",
+                                   layout="constrained",
                                    figsize=(width * len(panels) + 2.6, 3.6 * len(layout.measures)))
     looks = looks_of(layout, rows)
     for column, panel in enumerate(panels):
@@ -92,8 +93,8 @@ def _bars(axis: Any, rows: Sequence[Row], measure: Measure, layout: Layout, look
         axis.bar([x for x, _ in drawn], [estimate.value for _, estimate in drawn], each, label=method, capsize=2,
                  yerr=_ends([estimate for _, estimate in drawn]), color=look.colour, hatch=look.hatch,
                  edgecolor="white", ecolor="0.3")
-        _paper(axis, [(points.index(row.point) + middle, layout.papers.get((row.panel, row.point, method, measure.name)))
-                      for row in own], look)
+        _paper(axis, [(points.index(row.point) + middle,
+                       layout.papers.get((row.panel, row.point, method, measure.name))) for row in own], look)
     if len(points) > 1:
         axis.set_xticks(range(len(points)), points, rotation=30 if len(points) > 4 else 0)
     else:       # one group: each bar has its name below it
@@ -104,8 +105,8 @@ def _bars(axis: Any, rows: Sequence[Row], measure: Measure, layout: Layout, look
 def _paper(axis: Any, values: Sequence[tuple[float, float | None]], look: Look) -> None:
     known = [(x, value) for x, value in values if value is not None]
     if known:
-        axis.scatter(*zip(*known, strict=True), s=70, facecolors="none", edgecolors=look.colour, linewidths=2, zorder=5,
-                     label="the paper's values")
+        axis.scatter(*zip(*known, strict=True), s=70, facecolors="none", edgecolors=look.colour, linewidths=2,
+                     zorder=5, label="the paper's values")
 
 
 def _legend(canvas: Any, axes: Any) -> None:

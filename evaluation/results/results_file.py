@@ -56,8 +56,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
             result = json.loads(line)
             _key(result["task"])
         except (ValueError, KeyError, TypeError):
-            raise InvalidSetting(f"{path}: line {number} is not a result of an experiment: remove it, or give --force "
-                                 "to begin anew") from None
+            raise InvalidSetting(f"{path}: line {number} is not a result of an experiment: remove it, or give "
+                                 "--force to begin anew") from None
         results.append(result)
     return results
 

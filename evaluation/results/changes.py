@@ -1,0 +1,75 @@
+"""Which values of an experiment have left the intervals of an earlier run."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cluster.tables import Table
+
+LEAST_CHANGE = 0.01
+"""Where the earlier run had too few seeds for an interval, what differs by more has changed."""
+KEY = ("panel", "point", "method")
+
+
+def changes_table(compared: Sequence[tuple[str, Path, Path]]) -> Table:
+    """For each experiment's name, the earlier table.csv and the new one: what has changed by more than its interval.
+
+    What is in one of the two only is a change. An experiment without an earlier table is named in the caption.
+    """
+    rows, same, without = [], [], []
+    for name, earlier, new in compared:
+        if not earlier.exists():
+            without.append(name)
+            continue
+        changed = [(name, *row) for row in _changes(_read(earlier), _read(new))]
+        rows += changed
+        if not changed:
+            same.append(name)
+    captions = [f"Within their intervals: {', '.join(same)}."] if same else []
+    if without:
+        captions.append(f"Nothing to compare with: {', '.join(without)}.")
+    return Table("What has changed by more than its interval", ("experiment", "point", "method", "what", "was", "is"),
+                 rows, ("was", "is"), "\n".join(captions))
+
+
+def _read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    with path.open(newline="") as file:
+        return {tuple(row[name] for name in KEY): row for row in csv.DictReader(file)}
+
+
+def _changes(earlier: dict[tuple[str, ...], dict[str, str]],
+             new: dict[tuple[str, ...], dict[str, str]]) -> Iterator[tuple[str, ...]]:
+    for key in dict.fromkeys((*earlier, *new)):
+        place = (" ".join(filter(None, key[:2])), key[2])
+        if key not in new or key not in earlier:
+            yield (*place, "all", *("there" if key in each else "missing" for each in (earlier, new)))
+            continue
+        was, now = earlier[key], new[key]
+        for name in was:
+            if name in now and name.endswith("_value") and not name.endswith("_growth_value") and \
+                    _has_left(was, name, now[name]):
+                yield (*place, name.removesuffix("_value").replace("_", " "), _text(was, name), _text(now, name))
+
+
+def _has_left(was: dict[str, str], name: str, value: str) -> bool:
+    if not was[name] or not value:
+        return was[name] != value
+    if interval := _interval(was, name):
+        return not interval[0] <= float(value) <= interval[1]
+    return not math.isclose(float(was[name]), float(value), rel_tol=LEAST_CHANGE)
+
+
+def _interval(row: dict[str, str], name: str) -> tuple[float, float] | None:
+    stem = name.removesuffix("_value") if name.endswith("_ratio_value") else name
+    low, high = (float(row.get(f"{stem}_{end}") or math.nan) for end in ("low", "high"))
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def _text(row: dict[str, str], name: str) -> str:
+    if not row[name]:
+        return "none"
+    interval = _interval(row, name)
+    return f"{float(row[name]):.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
