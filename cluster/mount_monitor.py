@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import select
 import socket
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from cluster.errors import NotRunning
 from fs.local import user_of
-from fuse_mount.measures import WAITS_FOR_OTHERS, Operation, quantile
+from fuse_mount.measures import BOUNDS_SECONDS, WAITS_FOR_OTHERS, Operation, quantile
 from fuse_mount.monitor import socket_path
 from fuse_mount.mountpoint import Mount
 
@@ -23,7 +24,42 @@ ORDINARY = {errno.ENOENT, errno.ENODATA, errno.ESTALE, errno.EAGAIN}
 """Answers that tell a program, or the kernel, no more than that something is not there, has moved or is taken."""
 _RECEIVED_BYTES = 1 << 16
 
-Statistics = Mapping[str, Any]
+_MOST_BYTES = 1 << 20
+"""Of an answer: another user's mount may say anything."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a mount answers; numbers since it began, `clock_seconds` by its own clock."""
+
+    clock_seconds: float
+    operations: Mapping[str, Operation]
+    read_bytes: int
+    written_bytes: int
+    errors: int
+    open_files: int
+
+    @classmethod
+    def parse(cls, line: bytes) -> Statistics:
+        """Raises ValueError for what is no answer."""
+        try:
+            said = json.loads(line)
+            operations = {str(name): Operation(tuple(map(int, done["buckets"])), _finite(done["seconds"]))
+                          for name, done in said["operations"].items()}
+            if any(len(done.buckets) != len(BOUNDS_SECONDS) + 1 for done in operations.values()):
+                raise ValueError("other buckets")
+            return cls(_finite(said["clock_seconds"]), operations, int(said["read_bytes"]),
+                       int(said["written_bytes"]),
+                       sum(int(count) for _, number, count in said["errors"] if number not in ORDINARY),
+                       int(said["open_files"]))
+        except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise ValueError(f"not an answer: {error}") from None
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError("not a number")
+    return number
 
 
 @dataclass(frozen=True)
@@ -42,26 +78,22 @@ class Activity:
 
 def activity(before: Statistics, now: Statistics) -> Activity:
     """Between two answers of one mount."""
-    seconds = max(now["clock_seconds"] - before["clock_seconds"], 1e-3)
-    done = {name: _since(each, before["operations"].get(name)) for name, each in now["operations"].items()}
+    seconds = max(now.clock_seconds - before.clock_seconds, 1e-3)
+    done = {name: _since(each, before.operations.get(name)) for name, each in now.operations.items()}
     timed = [each for name, each in done.items() if name not in WAITS_FOR_OTHERS]
     buckets = [sum(column) for column in zip(*(each.buckets for each in timed), strict=True)]
     return Activity(sum(each.count for each in done.values()) / seconds,
                     sum(each.seconds for each in timed) / max(sum(buckets), 1), quantile(buckets, 0.99),
-                    (now["read_bytes"] - before["read_bytes"]) / seconds,
-                    (now["written_bytes"] - before["written_bytes"]) / seconds,
-                    (_errors(now) - _errors(before)) / seconds, now["open_files"])
+                    (now.read_bytes - before.read_bytes) / seconds,
+                    (now.written_bytes - before.written_bytes) / seconds,
+                    (now.errors - before.errors) / seconds, now.open_files)
 
 
-def _since(now: Statistics, before: Statistics | None) -> Operation:
+def _since(now: Operation, before: Operation | None) -> Operation:
     if before is None:
-        return Operation(tuple(now["buckets"]), now["seconds"])
-    return Operation(tuple(count - then for count, then in zip(now["buckets"], before["buckets"], strict=True)),
-                     now["seconds"] - before["seconds"])
-
-
-def _errors(statistics: Statistics) -> int:
-    return sum(count for _, number, count in statistics["errors"] if number not in ORDINARY)
+        return now
+    return Operation(tuple(count - then for count, then in zip(now.buckets, before.buckets, strict=True)),
+                     now.seconds - before.seconds)
 
 
 class Source:
@@ -102,9 +134,14 @@ class Source:
             return
         self._received += received
         line, end, rest = self._received.partition(b"\n")
-        if end:
-            self.before, self.statistics, self._received = self.statistics, json.loads(line), rest
-            self.is_awaited, self.problem = False, ""
+        try:
+            if end:
+                self.before, self.statistics, self._received = self.statistics, Statistics.parse(line), rest
+                self.is_awaited, self.problem = False, ""
+            elif len(self._received) > _MOST_BYTES:
+                raise ValueError("too long")
+        except ValueError:
+            self.close("no answer")
 
     def close(self, problem: str = "") -> None:
         if self.connection is not None:
@@ -176,5 +213,5 @@ def follow(mount: Mount) -> Iterator[dict[str, Any]]:
             if not begun:
                 raise NotRunning(f"the mount at {mount.mountpoint} does not answer")
             connection.settimeout(None)
-            for line in lines:
+            while line := lines.readline(_MOST_BYTES):
                 yield json.loads(line)

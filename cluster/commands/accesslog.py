@@ -44,6 +44,8 @@ def accesslog(mountpoint: Path, as_json: bool) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return 0
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise NotRunning(f"what the process at {place} says is no log of a mount") from None
     raise NotRunning(f"the mount at {place} ended")
 
 
@@ -56,6 +58,5 @@ def line_of(record: dict[str, Any]) -> str:
              *(f"{name}={record[name]}" for name in ("uid", "gid", "pid")), record["operation"]]
     for name, value in record.items():
         if name not in LEADING:
-            shown = f'"{visible(value)}"' if isinstance(value, str) else value
-            words.append(f"{name}={shown}")
-    return " ".join((*words, record["result"], f"{1e3 * record['seconds']:.3f} ms"))
+            words.append(f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}")
+    return visible(" ".join((*words, record["result"], f"{1e3 * record['seconds']:.3f} ms")))

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,16 +16,20 @@ from cluster import mount_monitor
 from cluster.commands.accesslog import line_of
 from cluster.commands.top import COLUMNS, rows
 from cluster.errors import NotRunning
-from cluster.mount_monitor import Mounts, Source, activity, follow
+from cluster.mount_monitor import Mounts, Source, Statistics, activity, follow
 from fuse_mount.access_log import AccessLog
 from fuse_mount.measures import BOUNDS_SECONDS
 from fuse_mount.monitor import Monitor
 from fuse_mount.mountpoint import FILESYSTEM_TYPE, Mount
 
 
-def said(clock_seconds: float, *, read_bytes: int = 0, errors: Any = (), open_files: int = 0,
-         **operations: tuple[float, dict[int, int]]) -> dict[str, Any]:
-    """An answer; of each operation its time and how many a bucket has."""
+def said(clock_seconds: float, **changes: Any) -> Statistics:
+    return Statistics.parse(json.dumps(answer(clock_seconds, **changes)).encode())
+
+
+def answer(clock_seconds: float, *, read_bytes: int = 0, errors: Any = (), open_files: int = 0,
+           **operations: tuple[float, dict[int, int]]) -> dict[str, Any]:
+    """Of each operation its time and how many a bucket has."""
     return {"clock_seconds": clock_seconds, "read_bytes": read_bytes, "written_bytes": 0, "open_files": open_files,
             "errors": errors, "operations": {
                 name: {"seconds": seconds, "buckets": [at.get(index, 0) for index in range(len(BOUNDS_SECONDS) + 1)]}
@@ -77,7 +82,7 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mount:
 
 
 def monitor(log: AccessLog) -> Monitor:
-    made = Monitor(lambda: said(1.0), log)
+    made = Monitor(lambda: answer(1.0), log)
     made.start(os.makedev(0, 99))
     return made
 
@@ -87,7 +92,7 @@ def test_a_mount_is_asked_again_and_again_over_one_connection(mount: Mount) -> N
     watched = Mounts()
     for _ in range(3):
         [source] = watched.look([mount])
-        assert (source.problem, source.statistics) == ("", json.loads(json.dumps(said(1.0))))
+        assert (source.problem, source.statistics) == ("", said(1.0))
     assert watched.look([]) == []
     opened.stop()
     [source] = watched.look([mount])
@@ -103,6 +108,32 @@ def test_one_that_does_not_answer_is_waited_for_once(mount: Mount, tmp_path: Pat
         for seconds in (0.05, 3600):
             [source] = watched.look([mount], seconds)
             assert source.problem == "no answer"
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"{}", b"5", b"\xff", b"[" * 100_000, json.dumps(
+    {**answer(1.0), "clock_seconds": float("nan")}).encode(), json.dumps({**answer(1.0), "errors": 5}).encode(),
+    json.dumps({**answer(1.0), "read_bytes": float("inf")}).encode(),
+    json.dumps({**answer(1.0), "operations": {"read": {"seconds": 1, "buckets": [1, 2]}}}).encode(),
+    b"x" * 3_000_000], ids=lambda line: line[:20].decode(errors="replace"))
+def test_nonsense_of_another_users_mount_is_no_answer(line: bytes, mount: Mount, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        Statistics.parse(line)
+    (tmp_path / "sockets").mkdir()
+    with socket.socket(socket.AF_UNIX) as hostile:
+        hostile.bind(str(tmp_path / "sockets" / "0:99"))
+        hostile.listen()
+
+        def speak() -> None:
+            with hostile.accept()[0] as connection, suppress(OSError):
+                connection.sendall(line if len(line) > 1_000_000 else line + b"\n")
+                connection.recv(100)
+                connection.recv(100)
+
+        speaking = threading.Thread(target=speak)
+        speaking.start()
+        [source] = Mounts().look([mount], 20)
+        assert (source.problem, source.connection) == ("no answer", None)
+        speaking.join()
 
 
 def test_a_socket_that_another_user_put_there_is_not_believed(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +182,8 @@ def test_a_reader_of_the_log_gets_what_comes_and_leaves_nothing_behind(mount: Mo
 
 def test_a_line_of_the_log_can_be_read_and_steers_no_terminal() -> None:
     record = {"time_ns": 1_500_000, "uid": 1, "gid": 2, "pid": 3, "operation": "lookup", "inode": 1,
-              "name": "a b\n\x1b[2J", "result": "ENOENT", "seconds": 0.0015}
+              "name": "a b\n\x1b[2J", "result": "EN\x1bOENT", "seconds": 0.0015}
     line = line_of(record)
     assert line.partition(".")[2] == \
-        r'001500 uid=1 gid=2 pid=3 lookup inode=1 name="a b\n\x1b[2J" ENOENT 1.500 ms'
+        r'001500 uid=1 gid=2 pid=3 lookup inode=1 name="a b\n\x1b[2J" EN\x1bOENT 1.500 ms'
     assert line_of({"lost": 1}) == "# 1 request missing here: they came faster than they were read"
