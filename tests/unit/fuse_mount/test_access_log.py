@@ -8,7 +8,7 @@ from fuse_mount.access_log import AccessLog, Reader
 from fuse_mount.shared import Caller
 from tests.unit.fuse_mount.test_measures import Answers
 
-CALLER = Caller(1000, 100, 4711)
+CALLER = Caller(1000, 100, 4711, 0)
 
 
 def noted(operation: str, *arguments: object, error: int = 0, result: int = 0) -> dict[str, object]:
