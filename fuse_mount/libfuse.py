@@ -67,12 +67,13 @@ class LoopConfig(Structure):
 class _OfThread(Served):
     """The request that a thread serves, and the memory for its answer."""
 
-    __slots__ = ("address", "entry", "status", "view")
+    __slots__ = ("address", "entry", "status", "times", "view")
 
     def __init__(self, entry: type) -> None:
         super().__init__()
         self.entry: Any = entry()
         self.status: Any = self.entry.attr
+        self.times = (self.status.st_atimespec, self.status.st_mtimespec, self.status.st_ctimespec)
         self.view = memoryview(b"")
         self.address = 0
 
@@ -294,7 +295,7 @@ class Session:
     def _guarded(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
         """Answers with what `method` raises, which it does only before it answers. Every request comes through here,
         and is measured."""
-        here, access_log, clock = self._here, self.access_log, time.perf_counter_ns
+        here, access_log, clock, noted = self._here, self.access_log, time.perf_counter_ns, self._noted(name, method)
 
         def guarded(request: int, *arguments: Any) -> None:
             served = here.thread
@@ -304,13 +305,9 @@ class Session:
                 served.is_kept = True
                 ctypes.pythonapi.PyGILState_Ensure()
             served.request, served.operation = request, name
-            caller, number = None, 0
-            if access_log.readers:
-                caller, time_ns = self.caller(), time.time_ns()
-                moved_bytes = served.read_bytes + served.written_bytes
             began_ns = served.began_ns = clock()
             try:
-                method(request, *arguments)
+                (noted if access_log.readers else method)(request, *arguments)
             except BaseException as error:
                 number = errno_of(name, error)
                 self._libfuse.fuse_reply_err(request, number)
@@ -320,12 +317,26 @@ class Session:
             cell[took_ns.bit_length()] += 1
             cell[TIME] += took_ns
             served.began_ns = 0
-            if caller is not None:
-                moved_bytes = served.read_bytes + served.written_bytes - moved_bytes
-                access_log.note(time_ns, took_ns, caller, name, arguments, number,
-                                served.entry.ino if name in FINDS else moved_bytes)
 
         return guarded
+
+    def _noted(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        """The same method, whose requests the readers of the access log are told."""
+
+        def noted(request: int, *arguments: Any) -> None:
+            served, caller, time_ns, number = self._here.thread, self.caller(), time.time_ns(), 0
+            moved_bytes = served.read_bytes + served.written_bytes
+            try:
+                method(request, *arguments)
+            except BaseException as error:
+                number = errno_of(name, error)
+                raise OSError(number, os.strerror(number)) from error
+            finally:
+                moved_bytes = served.read_bytes + served.written_bytes - moved_bytes
+                self.access_log.note(time_ns, time.perf_counter_ns() - served.began_ns, caller, name, arguments,
+                                     number, served.entry.ino if name in FINDS else moved_bytes)
+
+        return noted
 
 
 def _failed(mountpoint: str, what: str) -> MountError:

@@ -141,8 +141,7 @@ class Requests(Session):
 
     def _create(self, request: int, directory: int, name: bytes, mode: int, info: Any) -> None:
         status = self._operations.create(directory, name, mode, info.contents)
-        entry = self._here.thread.entry
-        self._fill_entry(entry, status)
+        entry = self._filled_entry(status)
         if self._libfuse.fuse_reply_create(request, byref(entry), info):
             self._operations.release(info.contents.fh)
             self._operations.forget([(status.attributes.inode, 1)])
@@ -197,15 +196,14 @@ class Requests(Session):
         self._libfuse.fuse_reply_err(request, 0)
 
     def _entry(self, request: int, status: Status) -> None:
-        entry = self._here.thread.entry
-        self._fill_entry(entry, status)
+        entry = self._filled_entry(status)
         if self._libfuse.fuse_reply_entry(request, byref(entry)):
             self._operations.forget([(status.attributes.inode, 1)])  # the program was interrupted
 
     def _attributes(self, request: int, status: Status) -> None:
-        fields = self._here.thread.status
-        fill_status(fields, status)
-        self._libfuse.fuse_reply_attr(request, byref(fields), status.seconds)
+        here = self._here.thread
+        fill_status(here.status, here.times, status)
+        self._libfuse.fuse_reply_attr(request, byref(here.status), status.seconds)
 
     def _value(self, request: int, value: bytes, size: int) -> None:
         """Of an extended attribute, or with `size` 0 only how long it is."""
@@ -216,11 +214,12 @@ class Requests(Session):
         else:
             self._libfuse.fuse_reply_buf(request, value, len(value))
 
-    @staticmethod
-    def _fill_entry(entry: Any, status: Status) -> None:
-        entry.ino = status.attributes.inode
-        entry.attr_timeout = entry.entry_timeout = status.seconds
-        fill_status(entry.attr, status)
+    def _filled_entry(self, status: Status) -> Any:
+        here = self._here.thread
+        here.entry.ino = status.attributes.inode
+        here.entry.attr_timeout = here.entry.entry_timeout = status.seconds
+        fill_status(here.status, here.times, status)
+        return here.entry
 
 
 def _fitting(entries: list[DirectoryEntry], size: int, each_bytes: int) -> list[DirectoryEntry]:
@@ -256,14 +255,13 @@ def _entry(status: Status) -> bytes:
         attributes.link_count, attributes.uid, attributes.gid, attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)
 
 
-def fill_status(fields: Any, status: Status) -> None:
-    """Fill in a `struct stat`."""
+def fill_status(fields: Any, times: tuple[Any, Any, Any], status: Status) -> None:
+    """Fill in a `struct stat`, whose `times` are of access, change of content and change of attributes."""
     attributes, size_bytes, _, mtime_ns, ctime_ns, _ = status
     fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
     fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
     fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
     fields.st_size, fields.st_blksize = size_bytes, PREFERRED_IO_BYTES
     fields.st_blocks = _blocks(status)
-    for time, ns in ((fields.st_atimespec, attributes.atime_ns), (fields.st_mtimespec, mtime_ns),
-                     (fields.st_ctimespec, ctime_ns)):
+    for time, ns in zip(times, (attributes.atime_ns, mtime_ns, ctime_ns), strict=True):
         time.tv_sec, time.tv_nsec = divmod(ns, NS)
