@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from fs import tokens
 from fs.dataserver.lease import boot_seconds
 from fs.dataserver.store import FileStore
-from fs.errors import InvalidArgument, NotReady, StorageFailed, TokenRefused
+from fs.errors import NotReady, StorageFailed, TokenRefused
 from fs.proto.speedwell_pb2 import Admission, DataRequest, Replica
 from fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
 
@@ -99,7 +99,7 @@ class Door:
         return tokens.sign(key.number, key.secret, file_id, READ | WRITE | SERVE, self._now_ms(), SERVER_VALID_MS)
 
     def check(self, request: DataRequest) -> None:
-        """Raises TokenRefused, NotReady, and InvalidArgument for an address that is no registered server's."""
+        """Raises TokenRefused, also for an address that is no registered server's, and NotReady."""
         if self.insecure:
             return
         file_id, right = required(request)
@@ -109,15 +109,18 @@ class Door:
             claims = self._check(request.token, file_id, right)
             if not claims.rights & (SERVE | OPERATE):
                 self._check_file(request, file_id, claims)
+            self._check_servers(request)
         except TokenRefused:
             self.refused += 1
             raise
+
+    def _check_servers(self, request: DataRequest) -> None:
         strangers = [server for server in named(request) if _address(server) not in self._servers]
         if strangers and not self._hears_more(lambda: self._servers.issuperset(map(_address, strangers))):
-            self.refused += 1
             stranger = strangers[0]
-            raise InvalidArgument(f"{request.WhichOneof('operation')}: {stranger.dataserver_id!r} at {stranger.host}:"
-                                  f"{stranger.port} is no dataserver of this installation")
+            raise TokenRefused(f"{request.WhichOneof('operation')}: {stranger.dataserver_id[:200]!r} at "
+                               f"{stranger.host[:200]}:{stranger.port} is no dataserver of this installation, or has "
+                               "another address now: look the file up again")
 
     def _check(self, token: bytes, file_id: str, right: int) -> Claims:
         claims = self._checked.get((token, file_id)) or self._verified(token, file_id)

@@ -214,6 +214,10 @@ class Registry:
     def alive_count(self, now_seconds: float) -> int:
         return sum(self.is_alive(number, now_seconds) for number in self._servers)
 
+    def known(self) -> list[Dataserver]:
+        """All dataservers ever seen: sets of replicas may name those that were removed for a while."""
+        return list(self._servers.values())
+
     def statuses(self) -> list[tuple[Dataserver, Status]]:
         """All dataservers ever seen and not removed, by id."""
         return sorted(((self._servers[number], self._status[number]) for number in self.numbers()),

@@ -66,7 +66,7 @@ class TokenKeys:
         if self._listed[0] != registry.changes:
             self._listed = registry.changes, [
                 Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port)
-                for server, _ in registry.statuses()]
+                for server in registry.known()]
         version = (self._version + registry.changes) % 2**64
         others = [key for key in self._keys if key.number != self._signing.number]
         return Admission(keys=[self._signing, *others], now_ms=now_ms, servers_version=version,

@@ -134,7 +134,7 @@ def test_a_relay_leads_to_registered_servers_alone(file: Attributes) -> None:
         stranger.setblocking(False)
         there = Replica(dataserver_id="d1", host="127.0.0.1", port=stranger.getsockname()[1], alive=True)
         refused = ask(file.replicas[0], append(file, file.token, relay=[there]), b"more")
-        assert refused.status == INVALID
+        assert refused.status == TOKEN_REFUSED
         assert "no dataserver of this installation" in refused.message
         with pytest.raises(BlockingIOError):
             stranger.accept()
@@ -208,3 +208,34 @@ def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -
         assert file.token == b""
         assert ask(file.replicas[0], read(file, b"")).status == OK
         assert list(client.statistics().insecure) == ["nameserver", "d0"]
+
+
+def test_a_server_that_comes_back_at_another_address_is_appended_to_by_who_knows_the_old_one(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=2) as cluster:
+        client = cluster.client(metadata_cache_seconds=60)
+        client.create("/f")
+        client.append("/f", DATA)
+        known = client.lookup("/f")
+        primary, secondary = (cluster.dataserver(replica.dataserver_id) for replica in known.replicas)
+        primary.kill()
+        secondary.kill()
+        secondary.port = 0
+        cluster.revive()
+        kept = cluster.data_directory(primary.name) / "admission"
+        wait_until(lambda: secondary.port in {server.port for server in Admission.FromString(
+            kept.read_bytes()).servers}, 15, "the primary does not hear of the new address")
+        with client.open_append("/f", known) as appender:
+            appender.write(DATA)
+        assert cluster.stored_bytes(secondary.name, known.file_id) == DATA * 2
+
+
+def test_a_file_that_names_a_removed_server_takes_changes(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=3, nameserver_arguments=("--min-replicas", "1")) as cluster:
+        client = cluster.client(metadata_cache_seconds=0)
+        client.create("/f", replicas=["d0", "d1"])
+        client.append("/f", DATA)
+        cluster.dataserver("d1").kill()
+        cluster.wait_alive({"d0", "d2"})
+        client.metadata.remove_dataserver("d1")
+        client.append("/f", DATA)
+        assert cluster.stored_bytes("d0", client.lookup("/f").file_id) == DATA * 2
