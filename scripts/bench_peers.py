@@ -12,6 +12,8 @@ from pathlib import Path
 
 from cluster import local
 from cluster.nameservers import free_ports
+from cluster.processes import Command, Processes, program
+from cluster.registration import wait_for_dataservers
 from topo.waiting import wait_for
 
 GLUSTER_HOST = "127.0.0.2"  # GlusterFS refuses 127.0.0.1 as the host of a brick
@@ -27,6 +29,7 @@ NEEDED = {
 }
 FSYNC = {
     "speedwell": "the bytes are on the disks of all replicas, the name is on the nameserver's",
+    "tokens": "as speedwell", "insecure": "as speedwell",
     "glusterfs": "the bytes are on the disks of all bricks",
     "juicefs": "the bytes are in files of the object store (a local directory), which it does not force to the disk; "
                "the length is in Redis, which forces its log to the disk once a second",
@@ -88,6 +91,29 @@ def state_kept_in(place: Path) -> Iterator[None]:
         os.environ.pop(name)
         if before is not None:
             os.environ[name] = before
+
+
+@contextmanager
+def servers_alone(place: Path, *options: str) -> Iterator[Path]:
+    """A nameserver, a dataserver and a mount without anything around them; `options` are those of both servers."""
+    mountpoint = place / "mount"
+    mountpoint.mkdir(parents=True)
+    processes = Processes(place)
+    with state_kept_in(place):
+        try:
+            nameserver = processes.start(Command("nameserver", [
+                program("speedwell-nameserver"), "--new", "--listen", f"{LOOPBACK}:0", "--replication", "1",
+                "--directory", str(place / "names"), *options])).address
+            processes.start(Command("d0", [
+                program("speedwell-dataserver"), "--id", "d0", "--listen", f"{LOOPBACK}:0",
+                "--nameserver", nameserver, "--directory", str(place / "d0"), *options]))
+            wait_for_dataservers(nameserver, ["d0"])
+            processes.start(Command("mount", [
+                program("speedwell-mount"), str(mountpoint), "--foreground", "--nameserver", nameserver,
+                "--local-host", LOOPBACK]))
+            yield mountpoint
+        finally:
+            processes.stop()
 
 
 # ------------------------------------------------------------------ the disk itself

@@ -125,7 +125,7 @@ def run(flags: SimpleNamespace) -> int:
                                 local_listener=local.listen(advertised, port), quarantine=quarantine,
                                 identity=identity, pace=Pace(flags.recovery_rate), door=door)
     if flags.metrics:
-        metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease)])
+        metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)])
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate, door=door)

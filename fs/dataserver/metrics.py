@@ -6,10 +6,11 @@ from typing import Any
 
 from google.protobuf.message import Message
 from prometheus_client import Counter, Summary
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fs.channel import Channel
+from fs.dataserver.door import Door
 from fs.dataserver.lease import Lease
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
@@ -51,11 +52,15 @@ class MeasuredDataServer(DataServer):
 class StateMetrics(Collector):
     """Reads disk and lease whenever Prometheus asks."""
 
-    def __init__(self, store: FileStore, lease: Lease) -> None:
+    def __init__(self, store: FileStore, lease: Lease, door: Door) -> None:
         self._store = store
         self._lease = lease
+        self._door = door
 
     def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("speedwell_dataserver_refused",
+                                  "Requests without a good token, or that name a foreign server.",
+                                  value=self._door.refused)
         yield GaugeMetricFamily("speedwell_dataserver_lease_seconds",
                                 "For how long it may order appends without hearing from the nameserver.",
                                 value=self._lease.left_seconds)
