@@ -73,6 +73,7 @@ class FrameServer(ABC):
         self._of_source: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._stopping = False
+        self._tells_again_at = 0.0
 
     @abstractmethod
     def receive_request(self, channel: Channel) -> Message | None:
@@ -134,7 +135,7 @@ class FrameServer(ABC):
             return
         with self._changed:
             if not self._admit(channel.source):
-                log.warning("%s has too many connections: another one is closed", channel.source)
+                self.note_refusal("%s has too many connections: another one is closed", channel.source)
                 channel.close()
                 return
             self._make_room()
@@ -175,7 +176,7 @@ class FrameServer(ABC):
         except ConnectionLost as error:
             log.debug("%s", error)
         except (InvalidArgument, MalformedFrame) as error:
-            log.warning("%s sent a malformed request: %s", channel.peer, error)
+            self.note_refusal("%s sent a malformed request: %s", channel.peer, error)
             self.refuse(channel, self.refusal(str(error)))
         except Exception:
             log.exception("a request of %s failed", channel.peer)
@@ -204,6 +205,13 @@ class FrameServer(ABC):
         if self._stopping:
             with self._changed:
                 self._changed.notify_all()
+
+    def note_refusal(self, message: str, *words: object) -> None:
+        """In the log, which strangers do not fill: one of those that come within a second."""
+        now = time.monotonic()
+        if now >= self._tells_again_at:
+            self._tells_again_at = now + 1
+            log.warning(message, *words)
 
     def refuse(self, channel: Channel, answer: Message) -> None:
         """Answer and close so that the answer arrives: unread bytes would turn the close into a reset."""

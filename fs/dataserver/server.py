@@ -127,7 +127,7 @@ class DataServer(FrameServer):
 
     def _turn_away(self, channel: Channel, request: DataRequest, error: TokenRefused | NotReady) -> None:
         """Answer, and keep the connection unless too many bytes follow that nobody wants."""
-        log.info("%s: %s refused: %s", channel.peer, request.WhichOneof("operation"), error)
+        self.note_refusal("%s: %s refused: %s", channel.peer, request.WhichOneof("operation"), error)
         reply = DataReply(status=TOKEN_REFUSED if isinstance(error, TokenRefused) else NOT_READY, message=str(error))
         following = request.append.length + sum(each.length for each in request.write.ranges)
         if following > LINGER_BYTES:

@@ -1,6 +1,7 @@
 """Real dataservers and who is not served by them: each attack is refused, changes nothing and tells nothing."""
 
 import socket
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from fs.proto.speedwell_pb2 import (
     WriteOperation,
 )
 from fs.tokens import READ, WRITE
-from tests.local_cluster import LocalCluster
+from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 
 DATA = b"kept from strangers"
@@ -208,8 +209,12 @@ def test_an_insecure_installation_serves_everybody_and_says_so(tmp_path: Path) -
         assert file.token == b""
         assert ask(file.replicas[0], read(file, b"")).status == OK
         assert list(client.statistics().insecure) == ["nameserver", "d0"]
+        status = subprocess.run([str(SCRIPTS / "speedwell"), "status", "--nameserver", cluster.nameserver.address],
+                                capture_output=True, text=True, check=True)
+        assert "without tokens (--insecure): nameserver, d0" in status.stdout
 
 
+@pytest.mark.full
 def test_a_server_that_comes_back_at_another_address_is_appended_to_by_who_knows_the_old_one(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, dataservers=2) as cluster:
         client = cluster.client(metadata_cache_seconds=60)

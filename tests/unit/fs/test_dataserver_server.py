@@ -187,3 +187,15 @@ def test_a_frame_that_trickles_in_is_given_up(start: Start, monkeypatch: pytest.
                     if not slow.recv(1):
                         break
         assert time.monotonic() < began + 30
+
+
+def test_strangers_do_not_fill_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    _, address = start()
+    began = time.monotonic()
+    for _ in range(20):
+        with closing(socket.create_connection(address)) as stranger:
+            stranger.sendall(b"nonsense")
+            stranger.settimeout(15)
+            assert stranger.recv(1)
+    said = [record for record in caplog.records if "malformed" in record.message]
+    assert 1 <= len(said) <= 1 + time.monotonic() - began
