@@ -3,11 +3,14 @@
 import errno
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from fs.client import Client, Reader
 from fs.errors import SpeedwellError
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.open_file import Handle, OpenFile
+
+FLUSHED_AT_ONCE = 64
 
 
 class OpenFiles:
@@ -69,16 +72,13 @@ class OpenFiles:
             file.close()
 
     def flush_all(self) -> list[tuple[int, SpeedwellError]]:
-        """Flush every file; returns the inodes of those that could not be, with the reason."""
+        """Flush every file; returns the inodes of those that could not be, with the reason. Each that a lost server
+        keeps waiting keeps no other one waiting."""
         with self._lock:
             files = list(self._files.values())
-        failures = []
-        for file in files:
-            try:
-                file.flush()
-            except SpeedwellError as error:
-                failures.append((file.inode, error))
-        return failures
+        with ThreadPoolExecutor(FLUSHED_AT_ONCE) as pool:
+            flushed = pool.map(_flush, files)
+            return [(file.inode, error) for file, error in zip(files, flushed, strict=True) if error is not None]
 
     def is_executed(self, inode: int) -> bool:
         """Whether a program on this mount runs from the file."""
@@ -91,3 +91,11 @@ class OpenFiles:
         with self._lock:
             file = self._files.get(inode)
             return file is not None and any(handle.version not in (None, file_id) for handle in file.handles)
+
+
+def _flush(file: OpenFile) -> SpeedwellError | None:
+    try:
+        file.flush()
+    except SpeedwellError as error:
+        return error
+    return None

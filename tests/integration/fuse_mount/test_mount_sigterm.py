@@ -155,14 +155,16 @@ def test_sigterm_ends_with_1_if_something_that_was_written_is_lost(tmp_path: Pat
     with LocalCluster(tmp_path / "cluster", dataservers=1, replication=1) as cluster:
         mount = Mounted(tmp_path / "mount", cluster.nameserver.address)
         try:
-            file = os.open(mount.path / "file", os.O_WRONLY | os.O_CREAT)
-            os.write(file, b"no dataserver gets this")
+            files = [os.open(mount.path / f"file{number}", os.O_WRONLY | os.O_CREAT) for number in range(OPEN_FILES)]
+            for file in files:
+                os.write(file, b"no dataserver gets this")
             cluster.dataservers[0].kill()
             mount.process.send_signal(signal.SIGTERM)
             assert mount.process.wait(60) == 1
             assert mounted_here(mount.path) is None
             assert "not everything written was saved" in mount.log.read_text()
-            with pytest.raises(OSError):
-                os.close(file)
+            for file in files:
+                with pytest.raises(OSError):
+                    os.close(file)
         finally:
             mount.clean_up()
