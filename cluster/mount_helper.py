@@ -139,9 +139,10 @@ def _remount(source: str, place: Path, wanted: Wanted) -> int:
     running = mounts.arguments(place)
     has: dict[str, Any] = _parsed(running).params if running else {}
     has["allow_other"] = "allow_other" in there.options
-    for name, value in requested.params.items():
-        if name in has and requested.get_parameter_source(name) is ParameterSource.COMMANDLINE \
-                and name not in ("mountpoint_", "nameserver") and has[name] != value:
+    for name, (option, _) in _known_options().items():
+        field_ = str(option.name)
+        if field_ in has and requested.get_parameter_source(field_) is ParameterSource.COMMANDLINE \
+                and has[field_] != requested.params[field_]:
             raise MountFailed(f"remounting cannot change {name}, only {', '.join(KERNEL_OPTIONS)}: unmount {place} "
                               "and mount it again")
     _change_flags(place, {*FLAGS} & {*there.options}, wanted.kernel)

@@ -26,16 +26,24 @@ from fs.option_types import MountPoint
 @click.option("--strong", is_flag=True, help="A read sees every append that was acknowledged before, by whomever.")
 @click.option("--cache-seconds", type=Number(0, 3600), metavar="SECONDS",
               help="How old the attributes may be that a look-up answers.  [default: 1]")
+@click.option("-o", "options", metavar="OPTIONS", default="", help="Options of mount(8), separated by commas, such "
+              "as ro and noexec, and those of `speedwell-mount --help`, with _ for -.")
+@click.option("--subdirectory", metavar="PATH", default="/", help="Show this directory, in place of the root.")
 @prometheus.OPTION
 @parts_option
 @connection_options
 def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, cache_seconds: float | None,
-          metrics: str | None, target: Target) -> None:
+          options: str, subdirectory: str, metrics: str | None, target: Target) -> None:
     """Mount the filesystem on a directory.
 
     The mount runs in the background until `speedwell umount`.
     """
+    from cluster.mount_helper import read_options
+
     prometheus.check(metrics)
+    wanted = read_options(options)
+    if wanted.remount:
+        raise InvalidSetting(f"`mount -o {options} {mountpoint}` remounts")
     place = mounts.locate(mountpoint)
     shells = machine_mounts.enter()
     with target.connect(for_bytes=True) as client:
@@ -51,6 +59,8 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
             argv += [option, str(value)] if value is not None else []
         argv += ["--allow-other"] if allow_other else []
         argv += ["--strong"] if strong else []
+        argv += ["--subdirectory", subdirectory, *wanted.arguments]
+        argv += ["--options", ",".join(wanted.kernel)] if wanted.kernel else []
         if not foreground:
             processes.start(Command(_name(place), argv))
             machine_mounts.show(shells, place)

@@ -146,9 +146,12 @@ def test_what_mount_8_has_mounted_belongs_to_the_installation_that_its_source_na
 def test_mount_and_umount_add_a_second_mount(place, tmp_path):
     speedwell, _, mountpoint = place
     second = tmp_path / "second"
-    assert f"mounted at {second}" in speedwell.ok("mount", second, "--cache-seconds", "0", "--strong")
+    assert f"mounted at {second}" in speedwell.ok("mount", second, "--cache-seconds", "0", "--strong", "-o",
+                                                  "noexec,parts=3")
     process = Processes(tmp_path / "state" / "mounts").running()[0]
     assert b"\0--cache-seconds\x000.0\0--strong\0" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    assert "noexec" in mounts.mounted_here(second).options
+    assert "unknown option 'sync'" in error_line(speedwell.run("mount", tmp_path / "third", "-o", "sync"))
     (mountpoint / "file").write_bytes(b"seen by both")
     assert (second / "file").read_bytes() == b"seen by both"
     assert "is already a mount point" in error_line(speedwell.run("mount", second))

@@ -150,7 +150,7 @@ def test_remounting_changes_what_the_kernel_allows_and_refuses_the_rest_by_name(
         if done.returncode != 127:
             assert os.strerror(errno.EROFS) in done.stderr, done
     assert machine.run("cat", file) == "written"
-    for refused in ("parts=4", "strong", "no_allow_other", "cache_seconds=7"):
+    for refused in ("parts=4", "strong", "no_allow_other", "cache_seconds=7", "log=/other"):
         name = refused.partition("=")[0].removeprefix("no_")
         message = machine.refusal("mount", "-o", f"remount,{refused}", machine.place)
         assert re.search(f"cannot change {name}", message), message
