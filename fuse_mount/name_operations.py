@@ -84,10 +84,11 @@ class NameOperations(Sharing):
             attributes = self._client.lookup(path)
         except NoSuchFile:
             file = self._files.by_inode(inode)
-            if file is None:
+            known = self._nodes.get(inode).removed if file is None else file.attributes
+            if known is None:
                 raise
-            attributes = Attributes()   # another mount has removed an open file
-            attributes.CopyFrom(file.attributes)
+            attributes = Attributes()   # an open directory, or another mount has removed an open file
+            attributes.CopyFrom(known)
             attributes.link_count = 0
         return self._status(attributes, path)
 
@@ -176,7 +177,8 @@ class NameOperations(Sharing):
     # ------------------------------------------------------------------ removing and renaming
 
     def rmdir(self, directory: int, name: bytes) -> None:
-        self._client.rmdir(_place(directory, name))
+        removed = self._metadata.rmdir(_place(directory, name))
+        self._nodes.get(removed.inode).removed = removed
 
     def unlink(self, directory: int, name: bytes) -> None:
         path = _place(directory, name)
@@ -198,6 +200,8 @@ class NameOperations(Sharing):
             self._nodes.get(moved.inode).place = destination
         if replaced is not None and holds:
             self._hold(replaced)
+        elif replaced is not None and replaced.type == pb.DIRECTORY:
+            self._nodes.get(replaced.inode).removed = replaced
 
 
 def _place(directory: int, name: bytes) -> bytes:

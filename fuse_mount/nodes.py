@@ -3,18 +3,22 @@
 import threading
 from collections.abc import Iterable
 
+from fs.proto.speedwell_pb2 import Attributes
+
 
 class Node:
     """`place` is the path under which it was looked up last, `told` what an open compares with what the nameserver
-    says, `pages` the content (file id) of the pages that the kernel keeps."""
+    says, `pages` the content (file id) of the pages that the kernel keeps, `removed` what a directory was when it was
+    removed here."""
 
-    __slots__ = ("lookups", "pages", "place", "told")
+    __slots__ = ("lookups", "pages", "place", "removed", "told")
 
     def __init__(self) -> None:
         self.lookups = 0
         self.place: bytes | None = None
         self.told: object = None
         self.pages: str | None = None
+        self.removed: Attributes | None = None
 
 
 class Nodes:

@@ -237,9 +237,10 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """
         return self._remove(pb.RemoveRequest(path=paths.normalise(path), session=session))
 
-    def rmdir(self, path: str | bytes) -> None:
-        """Remove an empty directory. Raises NoSuchFile, NotADirectory, DirectoryNotEmpty, DeviceBusy."""
-        self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True))
+    def rmdir(self, path: str | bytes) -> Attributes:
+        """Remove an empty directory; returns its attributes then. Raises NoSuchFile, NotADirectory,
+        DirectoryNotEmpty, DeviceBusy."""
+        return self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True))
 
     def _remove(self, request: pb.RemoveRequest) -> Attributes:
         reply = self._change("Remove", request, request.path)

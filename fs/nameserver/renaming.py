@@ -44,6 +44,7 @@ class Renaming(QuotaChanges, Trash):
         replaced = None if new.inode is None else self._inode(new.inode)
         if replaced is not None and replaced.is_directory:
             self._discard(batch, superblock, replaced, now_ns)
+            replaced.link_count = 0
         elif replaced is not None:
             self._unlink(batch, superblock, replaced, now_ns, session)
         inode = self._inode(moved)

@@ -52,8 +52,9 @@ def directory(cluster: LocalCluster) -> Iterator[Path]:
         Path(place).chmod(0o755)
         mount = Mounted(Path(place) / "mount", cluster.nameserver.address)
         try:
-            (mount.path / "pjdfstest").mkdir(mode=0o755)
-            yield mount.path / "pjdfstest"
+            made = mount.path / Path(place).name
+            made.mkdir(mode=0o755)
+            yield made
         finally:
             mount.clean_up()
 

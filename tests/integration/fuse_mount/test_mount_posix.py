@@ -108,6 +108,26 @@ def test_a_file_that_is_replaced_while_open_stays_readable(here: Path, there: Pa
         assert os.fstat(reader.fileno()).st_nlink == 0
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_an_open_directory_that_goes_has_no_links_any_more(here: Path, how: str) -> None:
+    (here / "d").mkdir()
+    (here / "other").mkdir()
+    descriptor = os.open(here / "d", os.O_RDONLY)
+    try:
+        if how == "removed":
+            (here / "d").rmdir()
+        else:
+            (here / "other").rename(here / "d")
+        assert os.fstat(descriptor).st_nlink == 0
+        time.sleep(1.1)     # the kernel asks again
+        status = os.fstat(descriptor)
+        assert (status.st_nlink, stat.S_ISDIR(status.st_mode)) == (0, True)
+        with pytest.raises(FileNotFoundError):
+            os.mkdir("x", dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def test_a_file_that_another_mount_removes_or_replaces_is_read_to_its_end(here: Path, there: Path) -> None:
     (here / "removed").write_bytes(b"content")
     (here / "replaced").write_bytes(b"content")
