@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.connection import Target, connection_options
-from cluster.commands.output import echo, echo_json
+from cluster.commands.output import DIRECTORY_TYPE, echo, echo_json
 from cluster.commands.watching import watch_options
 from cluster.errors import ClusterError
 from cluster.tables import echo_table
@@ -91,7 +91,8 @@ def list_trash(path: str, as_json: bool, target: Target) -> None:
 def restore(path: str, destination: str | None, target: Target) -> None:
     """Bring back the file or directory PATH as it was removed last, with what was removed below it.
 
-    To DESTINATION if that is given; directories above it that are missing are made. What is there is not replaced.
+    To DESTINATION if that is given; directories above it that are missing are made. What is there is not replaced; a
+    directory that is there gets what is missing in it.
     """
     from fs import paths
 
@@ -107,7 +108,10 @@ def restore(path: str, destination: str | None, target: Target) -> None:
         for old in sorted(newest):
             new = new_top + old[len(top):] if top != paths.ROOT else paths.join(new_top, old[1:])
             _make_directories(client, paths.parent(new))
-            client.metadata.restore(newest[old], new)
+            if newest[old].attributes.type == DIRECTORY_TYPE and _is_directory(client, new):
+                client.metadata.purge([newest[old]])
+            else:
+                client.metadata.restore(newest[old], new)
     echo(f"{len(newest)} restored" if len(newest) > 1 else f"{os.fsdecode(new)} restored")
 
 
@@ -160,6 +164,15 @@ def _trees(entries: Iterable[TrashEntry]) -> list[_Tree]:
             trees.setdefault(entry.path, []).append(_Tree(entry, entry.kept_until_ns, entry.attributes.size))
     return sorted((tree for found in trees.values() for tree in found),
                   key=lambda tree: (tree.kept_until_ns, tree.top.path))
+
+
+def _is_directory(client: Client, path: bytes) -> bool:
+    from fs.errors import NoSuchFile
+
+    try:
+        return client.lookup(path, fresh=True).type == DIRECTORY_TYPE
+    except NoSuchFile:
+        return False
 
 
 def _make_directories(client: Client, path: bytes) -> None:
