@@ -8,13 +8,19 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from random import Random
+from runpy import run_path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cluster.commands.up import up
 from controller.main import command as controller
+from controller.policy.network.graph import Network
+from controller.policy.placements.request import Candidate, PlacementRequest, place_batch
+from controller.policy.placements.sinbad import MeasuredBy
 from evaluation.commands.experiment import experiment
 from topo.fabric import Fabric
 from topo.fabric_spec import PARAMETERS
@@ -39,13 +45,32 @@ def run(command: list[str], directory: Path, **variables: str) -> subprocess.Com
                           timeout=600, check=False, env={**os.environ, **variables})
 
 
-@pytest.mark.parametrize("command", SIMULATIONS)
+@pytest.mark.parametrize("command", [
+    pytest.param(command, marks=pytest.mark.full if "sinbad" in command else ()) for command in SIMULATIONS])
 def test_the_simulations_of_the_guide_compare_the_policy_of_its_file(command: str, directory: Path) -> None:
     words = shlex.split(command)
     own = words[next(place for place, word in enumerate(words) if word in ("--method", "--policy")) + 1]
     done = run(["cluster.cli", *words[1:]], directory)
     assert done.returncode == 0, done.stderr
-    assert own.startswith(("widest", "fewest")) and own in done.stdout
+    assert own.startswith(("widest", "fewest", "in-turn")) and own in done.stdout
+
+
+def test_the_placement_policy_of_the_guide_takes_every_machine_in_its_turn(directory: Path) -> None:
+    module = run_path(str(directory / "in_turn.py"))
+    network, hosts = Network(), [f"h{number}" for number in range(6)]
+    network.add_switch("s")
+    for host in hosts:
+        network.add_host(host)
+        network.add_link(host, "s", 1e9)
+        network.add_link("s", host, 1e9)
+    policy = module["in_turn"].make(network, Random(1), MeasuredBy.SWITCHES)
+    candidates = tuple(Candidate(host, rack=f"r{number // 2}") for number, host in enumerate(hosts))
+    request = PlacementRequest("h0", 8e9, candidates)
+    placed = [place_batch(policy, [(number, request)], now=0.0)[number] for number in range(4)]
+    taken = Counter(each.host for placement in placed for each in placement.destinations)
+    assert taken == dict.fromkeys(hosts, 2)
+    assert all(len({int(each.host[1]) // 2 for each in placement.destinations}) >= 2 for placement in placed)
+    assert {placement.duration_seconds for placement in placed} == {8.0}
 
 
 def test_every_command_that_takes_a_policy_refuses_one_that_there_is_not(directory: Path) -> None:
