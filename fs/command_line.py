@@ -72,7 +72,7 @@ def explain(error: Exception) -> str:
     if type(error).__module__.partition(".")[0] in ROOMS:
         return reason(error)
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_with(error.name or "")):
-        return f"this needs {error.name}: pip install 'speedwell[{extra}]'"
+        return f"this needs {error.name}: run scripts/setup, or pip install '.[{extra}]', in a clone of Speedwell"
     return (f"unexpected {type(error).__name__}: {reason(error)} "
             f"(set {DEBUG_VARIABLE}=1 to see where it came from)")
 

@@ -43,7 +43,10 @@ def method_of(text: str, parts: int) -> Method:
     """From `REPLICA-POLICY+PATH-POLICY`. Raises InvalidSetting."""
     replica, _, path = text.partition("+")
     replicas, paths = POLICIES.names(Kind.REPLICA), POLICIES.names(Kind.PATH)
-    if replica not in replicas or path not in paths:
+    if replica in replicas and path not in paths:
+        whole = " or ".join(f"{replica}+{each}" for each in paths)
+        raise InvalidSetting(f"method: {text!r} lacks a path policy: {whole}")
+    if replica not in replicas:
         raise InvalidSetting(f"method: {text!r} is not one of {', '.join(replicas)}, then +, then one of "
                              f"{', '.join(paths)}")
     if parts < 1:

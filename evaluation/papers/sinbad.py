@@ -116,7 +116,8 @@ def _task(point: WritePoint, method: WriteMethod, seed: int, choices: Choices) -
     if choices.quick:
         point = replace(point, window_seconds=QUICK_WINDOW_SECONDS, files=min(point.files, QUICK_FILES))
     if choices.trace is None and not point.files:
-        raise InvalidSetting("trace: name the file of a coflow-benchmark trace, such as FB2010-1Hr-150-0.txt")
+        raise InvalidSetting("trace: name the file of a coflow-benchmark trace, such as FB2010-1Hr-150-0.txt of "
+                             "https://github.com/coflow/coflow-benchmark; sinbad-busiest needs none")
     return WriteTask(point, method, seed, None if point.files else choices.trace)
 
 

@@ -24,7 +24,7 @@ def invoke(output: Path, *arguments: str) -> Result:
     (["--rate", "0.07", "--rate", "nan"], "'--rate': 'nan' is not a number"),
     (["--rate", "0.9"], "the reads ask for 124 Gbit/s, and the links of all 64 hosts together carry 64"),
     (["--method", "closest+ecmp"], "method: 'closest+ecmp' is not one of "),
-    (["--method", "nearest"], "method: 'nearest' is not one of"),
+    (["--method", "nearest"], "method: 'nearest' lacks a path policy: nearest+mayflower or nearest+ecmp"),
     (["--locality", "0.9", "0.9", "0.9"], "locality: must be three probabilities"),
     (["--files", "0"], "'--files': 0 is not in the range x>=1"),
     (["--read-mib", "-1"], "'--read-mib': -1.0 is not in the range x>0"),
@@ -82,4 +82,4 @@ def test_a_scheduler_needs_dask_and_says_how_to_get_it(tmp_path: Path, monkeypat
     result = invoke(tmp_path, "--scheduler", "tcp://127.0.0.1:8786")
 
     assert result.exit_code == 1
-    assert "pip install 'speedwell[dask]'" in result.output
+    assert "pip install '.[dask]'" in result.output
