@@ -101,7 +101,7 @@ def speedwell() -> None:
     """Speedwell: a distributed filesystem whose reads are steered by an SDN controller.
 
     Commands talk to the installation that `speedwell up` started last; --nameserver HOST:PORT or
-    SPEEDWELL_NAMESERVER names another.
+    SPEEDWELL_NAMESERVER names another, --installation DIR one of `speedwell list`, both after the command.
     """
 
 
