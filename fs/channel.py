@@ -123,9 +123,15 @@ class Channel:
                 self.send_bytes([])
             return
         try:
-            self.socket.sendall(frame, socket.MSG_MORE if more else 0)
+            self._send_frame(frame, more)
         except OSError as error:
             raise self._lost(error) from None
+
+    def _send_frame(self, frame: bytes, more: bool) -> None:
+        self.socket.sendall(frame, socket.MSG_MORE if more else 0)
+
+    def _receive_waiting(self, count: int) -> bytes:
+        return self.socket.recv(count, _WAITALL)
 
     def receive_alone(self, kind: type[M]) -> M | None:
         """Like `receive`, with one system call mostly: the peer sends nothing more before it has an answer."""
@@ -294,7 +300,7 @@ class Channel:
         missing = count
         while missing:
             try:
-                part = self.socket.recv(missing, _WAITALL)
+                part = self._receive_waiting(missing)
             except OSError as error:
                 raise self._lost(error) from None
             if not part:
@@ -307,7 +313,7 @@ class Channel:
                 raise ConnectionLost(f"{self.peer} sends a frame too slowly")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _lost(self, error: OSError) -> ConnectionLost:
+    def _lost(self, error: OSError) -> SpeedwellError:
         if isinstance(error, BlockingIOError):
             return ConnectionLost(f"{self.peer} moved no byte within the time allowed")
         return ConnectionLost(f"the connection to {self.peer} broke: {reason(error)}")
@@ -320,11 +326,17 @@ def connect(host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SE
 
     Raises ConnectionLost; `bound` is closed then.
     """
+    return Channel(open_connection(host, port, timeout_seconds=timeout_seconds, bound=bound), stall_timeout_seconds)
+
+
+def open_connection(host: str, port: int, *, timeout_seconds: float,
+                    bound: socket.socket | None = None) -> socket.socket:
+    """A connected socket with that timeout. Raises ConnectionLost; `bound` is closed then."""
     connection = bound or socket.socket(_family(host), socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_seconds)
         connection.connect((host, port))
-        return Channel(connection, stall_timeout_seconds)
+        return connection
     except OSError as error:
         connection.close()
         is_late = isinstance(error, TimeoutError)

@@ -8,16 +8,26 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from fs.errors import reason
 
+F = TypeVar("F", bound=Callable[..., Any])
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 DEBUG_VARIABLE = "SPEEDWELL_DEBUG"
 ROOMS = ("cluster", "coflow", "controller", "fs", "fuse_mount", "host_agent", "sim", "topo")
+
+
+def identity_option(whose: str) -> Callable[[F], F]:
+    """Adds --identity, a directory that `speedwell identity issue` has made."""
+    return click.option("--identity", metavar="DIR", type=click.Path(path_type=Path),
+                        help=f"{whose} key and certificates, from `speedwell identity issue`; without them "
+                        "connections are not protected.")
 
 
 class Interrupted(Exception):

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from typing import Protocol
 
 from fs import local
 from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, connect
@@ -19,11 +20,19 @@ Address = tuple[str, int, bool]
 """Host, port, and whether over a local socket."""
 
 
+class Connector(Protocol):
+    """Makes connections, as `fs.channel.connect` does."""
+
+    def __call__(self, host: str, port: int, *, timeout_seconds: float, stall_timeout_seconds: float) -> Channel:
+        """Raises ConnectionLost."""
+
+
 class ConnectionPool:
     """Idle connections by dataserver address. Thread-safe."""
 
     def __init__(self, *, connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS, connector: Connector | None = None) -> None:
+        self._connect = connector or connect
         self._connect_timeout_seconds = connect_timeout_seconds
         self._stall_timeout_seconds = stall_timeout_seconds
         self._idle: dict[Address, deque[tuple[float, Channel]]] = {}
@@ -33,7 +42,7 @@ class ConnectionPool:
 
     def take(self, host: str, port: int) -> Channel:
         """A connection to host:port for the caller alone. Raises ConnectionLost."""
-        return self._take_idle((host, port, False)) or connect(
+        return self._take_idle((host, port, False)) or self._connect(
             host, port, timeout_seconds=self._connect_timeout_seconds,
             stall_timeout_seconds=self._stall_timeout_seconds)
 

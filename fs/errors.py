@@ -88,6 +88,24 @@ class Superseded(SpeedwellError):
     errno = errno.EAGAIN
 
 
+class NotAuthenticated(SpeedwellError):
+    """One end of a connection has no certificate that the other takes; the message says what is wrong with it."""
+
+    errno = errno.EACCES
+
+
+class IdentityError(SpeedwellError):
+    """What was asked for cannot be done with these certificates; the message says why."""
+
+    errno = errno.EACCES
+
+
+class NotAuthorised(SpeedwellError):
+    """The role in a certificate does not allow that request."""
+
+    errno = errno.EACCES
+
+
 class NotPermitted(SpeedwellError):
     """Nobody may do this to such a file."""
 

@@ -5,16 +5,22 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 
 from google.protobuf.message import Message
 
-from fs.channel import Channel, ConnectionLost, MalformedFrame
-from fs.errors import InvalidArgument
+from fs import local
+from fs.channel import Channel, ConnectionLost, MalformedFrame, encode
+from fs.errors import IdentityError, InvalidArgument, NotAuthenticated, SpeedwellError
+from fs.handshakes import Handshakes
+from fs.identity.bundle import Identity, peer_of
 from fs.local import user_of
+from fs.secure_channel import SecureChannel
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +46,9 @@ IDLE_SECONDS = 60.0
 SEND_STALL_SECONDS = 60.0
 """A reader may pause: its socket's buffer is full then, and nothing moves."""
 
+NO_CERTIFICATE = ("here only clients with a certificate are served: name yours with --identity or "
+                  "SPEEDWELL_IDENTITY")
+
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 << 20
 
@@ -62,8 +71,13 @@ class FrameServer(ABC):
     """
 
     def __init__(self, listener: socket.socket, *, local_listener: socket.socket | None = None,
-                 idle_seconds: float = IDLE_SECONDS, max_connections: int = 0) -> None:
-        """`local_listener` is for clients on this host (`fs.local`); 0 connections: `most_connections`."""
+                 idle_seconds: float = IDLE_SECONDS, max_connections: int = 0,
+                 identity: Identity | None = None) -> None:
+        """`local_listener` is for clients on this host (`fs.local`); 0 connections: `most_connections`. With an
+        `identity` the others are TLS, and local ones root's or our own user's."""
+        self._own_identity = identity
+        self._handshakes = None if identity is None else Handshakes(
+            identity, self._accept_proven, encode(self.refusal(NotAuthenticated(NO_CERTIFICATE))))
         self._listener = listener
         self._local_listener = local_listener
         self._idle_seconds = idle_seconds
@@ -84,16 +98,18 @@ class FrameServer(ABC):
         """Answer one request. Raises InvalidArgument or MalformedFrame to refuse it and close the connection."""
 
     @abstractmethod
-    def refusal(self, message: str) -> Message:
-        """The answer to a malformed request."""
+    def refusal(self, error: SpeedwellError) -> Message:
+        """The answer to a malformed request, or to who may not ask."""
 
     def serve(self) -> None:
         """Accept connections until `stop`."""
         if self._local_listener is not None:
-            threading.Thread(target=self._serve, args=(self._local_listener,), name="accept", daemon=True).start()
-        self._serve(self._listener)
+            admit = self._accept if self._own_identity is None else self._accept_own
+            threading.Thread(target=self._serve, args=(self._local_listener, admit), name="accept",
+                             daemon=True).start()
+        self._serve(self._listener, self._accept if self._handshakes is None else self._handshakes.begin)
 
-    def _serve(self, listener: socket.socket) -> None:
+    def _serve(self, listener: socket.socket, admit: Callable[[socket.socket], None]) -> None:
         while not self._stopping:
             try:
                 connection, _ = listener.accept()
@@ -103,7 +119,7 @@ class FrameServer(ABC):
                 log.error("cannot accept a connection: %s", error)
                 time.sleep(0.1)  # out of descriptors or memory: give those in use time to end
                 continue
-            self._accept(connection)
+            admit(connection)
 
     def stop(self, grace_seconds: float = 1.0) -> None:
         """Take no more requests, give those under way `grace_seconds` to end, close everything."""
@@ -113,15 +129,15 @@ class FrameServer(ABC):
                 with contextlib.suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)
                 listener.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         with self._changed:
             for channel, busy in self._open.items():
                 if not busy:
-                    with contextlib.suppress(OSError):
-                        channel.socket.shutdown(socket.SHUT_RDWR)
+                    channel.interrupt()
             self._changed.wait_for(lambda: not any(self._open.values()), grace_seconds)
             for channel in self._open:
-                with contextlib.suppress(OSError):
-                    channel.socket.shutdown(socket.SHUT_RDWR)
+                channel.interrupt()
 
     # ------------------------------------------------------------------ connections
 
@@ -133,6 +149,25 @@ class FrameServer(ABC):
         except OSError:
             connection.close()
             return
+        self._begin(channel)
+
+    def _accept_own(self, connection: socket.socket) -> None:
+        if local.is_own(connection):
+            self._accept(connection)
+        else:
+            connection.close()
+
+    def _accept_proven(self, connection: ssl.SSLSocket) -> None:
+        assert self._own_identity is not None
+        try:
+            channel = SecureChannel(connection, self._own_identity, peer_of(connection))
+        except (OSError, IdentityError) as error:
+            log.warning("a connection was refused: %s", error)
+            connection.close()
+            return
+        self._begin(channel)
+
+    def _begin(self, channel: Channel) -> None:
         with self._changed:
             if not self._admit(channel.source):
                 self.note_refusal("%s has too many connections: another one is closed", channel.source)
@@ -162,8 +197,7 @@ class FrameServer(ABC):
             resting = [channel for channel, busy in self._open.items() if not busy]
             oldest = min(resting, key=self._rests_since.__getitem__, default=None)
             if oldest is not None and time.monotonic() - self._rests_since[oldest] >= RESTED_SECONDS:
-                with contextlib.suppress(OSError):
-                    oldest.socket.shutdown(socket.SHUT_RDWR)
+                oldest.interrupt()
             elif not told:
                 log.warning("%d connections are at work: others wait", len(self._open))
                 told = True
@@ -173,11 +207,11 @@ class FrameServer(ABC):
         try:
             while not self._stopping and self._serve_one(channel):
                 pass
-        except ConnectionLost as error:
+        except (ConnectionLost, NotAuthenticated) as error:
             log.debug("%s", error)
         except (InvalidArgument, MalformedFrame) as error:
             self.note_refusal("%s sent a malformed request: %s", channel.peer, error)
-            self.refuse(channel, self.refusal(str(error)))
+            self.refuse(channel, self.refusal(InvalidArgument(str(error))))
         except Exception:
             log.exception("a request of %s failed", channel.peer)
         finally:

@@ -59,15 +59,15 @@ class SpeedwellFileSystem(AbstractFileSystem):
     """One installation.
 
     `nameserver` is HOST:PORT, by default the one in the URL, else SPEEDWELL_NAMESERVER; `controller` its SDN
-    controller's URL, by default SPEEDWELL_CONTROLLER, else none; `local_host` is as `fs.client.Client` has it.
-    With `auto_mkdir` what is written gets the directories it lacks.
+    controller's URL, by default SPEEDWELL_CONTROLLER, else none; `local_host` and `identity` are as
+    `fs.client.Client` has them. With `auto_mkdir` what is written gets the directories it lacks.
     """
 
     protocol = "speedwell"
     root_marker = "/"
 
     def __init__(self, nameserver: str | None = None, controller: str | None = None, local_host: str | None = None,
-                 auto_mkdir: bool = False, **options: Any) -> None:
+                 auto_mkdir: bool = False, identity: str | None = None, **options: Any) -> None:
         """Connects to nothing yet. Raises OSError (EINVAL) without a nameserver, or for a malformed address."""
         super().__init__(**options)
         self.auto_mkdir = auto_mkdir
@@ -75,7 +75,7 @@ class SpeedwellFileSystem(AbstractFileSystem):
             self.nameserver = nameserver or os.environ.get(NAMESERVER_VARIABLE, "")
             if not self.nameserver:
                 raise InvalidArgument(f"no nameserver: write {SCHEME}HOST:PORT/path, or set {NAMESERVER_VARIABLE}")
-            self.client = Client(self.nameserver, local_host=local_host,
+            self.client = Client(self.nameserver, local_host=local_host, identity=identity,
                                  controller=controller or os.environ.get(CONTROLLER_VARIABLE) or None)
 
     @property

@@ -44,7 +44,7 @@ def connect(host: str, port: int, stall_timeout_seconds: float) -> "LocalChannel
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(name_of(host, port))
-        if user_of(connection) in (0, os.geteuid()):
+        if is_own(connection):
             return LocalChannel(connection, stall_timeout_seconds)
     except OSError:
         pass
@@ -56,6 +56,11 @@ def user_of(connection: socket.socket) -> int:
     """Who is at the other end of a local connection."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(packed)[1])
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the other end of a local connection was root's or our own user's when it was made."""
+    return user_of(connection) in (0, os.geteuid())
 
 
 def send_descriptors(channel: Channel, descriptors: list[int]) -> None:

@@ -31,6 +31,8 @@ _CODES: dict[type[SpeedwellError], Any] = {
     errors.StaleFile: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Superseded: grpc.StatusCode.ABORTED,
     errors.NotPermitted: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.NotAuthorised: grpc.StatusCode.PERMISSION_DENIED,
     errors.TooManyLinks: grpc.StatusCode.FAILED_PRECONDITION,
     errors.QuotaExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.CrossesQuota: grpc.StatusCode.FAILED_PRECONDITION,

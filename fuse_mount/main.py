@@ -60,6 +60,7 @@ class Settings:
     cache_bytes: int
     metrics: str | None
     log: Path | None
+    identity: Path | None
     kernel_options: tuple[str, ...]
     subdirectory: str
     source: str
@@ -87,6 +88,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @click.option("--strong", is_flag=True,
               help="A read sees every append that was acknowledged before, by whomever. Files opened for reading "
               "only are then read past the kernel's cache.")
+@command_line.identity_option("This mount's")
 @click.option("--foreground", is_flag=True, help="Do not become a daemon.")
 @click.option("--allow-other/--no-allow-other", default=None,
               help="Let other users than the one who mounts in. Default: only if that one is root.")
@@ -112,7 +114,7 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
             cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
             acl: bool, staging_directory: Path, cache_directory: Path | None, cache_bytes: int,
             kernel_options: tuple[str, ...], subdirectory: str, source: str | None,
-            metrics: str | None, log_file: Path | None) -> int:
+            metrics: str | None, log_file: Path | None, identity: Path | None) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
@@ -129,7 +131,7 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other, acl,
                         mountpoint.require_writable(staging_directory),
                         None if cache_directory is None else cache_directory.absolute(), cache_bytes, metrics,
-                        log_file, kernel_options, subdirectory, source or f"speedwell@{nameserver}{below}")
+                        log_file, identity, kernel_options, subdirectory, source or f"speedwell@{nameserver}{below}")
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
@@ -176,7 +178,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
         client = Client(settings.nameserver, controller=settings.controller, local_host=settings.local_host,
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
                         strong=settings.strong, cache_directory=settings.cache_directory,
-                        cache_bytes=settings.cache_bytes)
+                        cache_bytes=settings.cache_bytes, identity=settings.identity)
         acls = client.statistics().acls or settings.acls
         root = _root_of(client, settings.subdirectory)
         if needs_dataserver:

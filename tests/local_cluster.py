@@ -20,12 +20,17 @@ from fs import tokens
 from fs.client import Client
 from fs.dataserver.record import SMALL_DATA_AT, SMALL_SUFFIX
 from fs.errors import DeviceBusy
+from fs.identity import places
+from fs.identity.authority import Authority
+from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
 from fs.proto.speedwell_pb2 import Admission, Attributes
 from fs.tokens import READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
 START_SECONDS = 15.0
+SECURE_VARIABLE = "SPEEDWELL_TEST_IDENTITY"
+"""If set, all clusters have identities."""
 
 
 class Daemon:
@@ -110,7 +115,8 @@ class LocalCluster:
     The dataservers are d0, d1, ... with the rack and pod that `places` names for each, by default two to a
     rack and two racks to a pod. Every one has an address of its own, 127.0.1.1, 127.0.1.2, ..., so that a
     test can be "on" the host of one of them. `prefixes` are words in front of the commands of some, which become
-    them (`env NAME=VALUE`).
+    them (`env NAME=VALUE`). A `secure` one has identities: of its servers, and `operator`, `reader` and `mount`;
+    clients without one are the operator.
     """
 
     def __init__(self, directory: Path, *, dataservers: int = 3, replication: int | None = None,
@@ -118,7 +124,7 @@ class LocalCluster:
                  places: list[tuple[str, str]] | None = None,
                  nameserver_arguments: tuple[str, ...] = (),
                  dataserver_arguments: tuple[str, ...] = (),
-                 prefixes: Mapping[str, Sequence[str]] | None = None) -> None:
+                 prefixes: Mapping[str, Sequence[str]] | None = None, secure: bool | None = None) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         options = list(nameserver_arguments)
@@ -128,6 +134,12 @@ class LocalCluster:
                             ("--deletion-grace", deletion_grace_seconds)):
             if value is not None:
                 options += [flag, str(value)]
+        self._secure = bool(os.environ.get(SECURE_VARIABLE)) if secure is None else secure
+        if self._secure:
+            self.authority = Authority.make(directory / "identity")
+            self.authority.ensure([("nameserver", NAMESERVER), ("operator", OPERATOR), ("reader", READER),
+                                   ("mount", MOUNT), *((f"d{i}", DATASERVER) for i in range(dataservers))])
+        options += self._identity_options("nameserver")
         self._prefixes = prefixes or {}
         self.nameserver = Daemon("nameserver", [*self._prefixes.get("nameserver", ()),
                                                 str(SCRIPTS / "speedwell-nameserver"), "--directory",
@@ -158,6 +170,8 @@ class LocalCluster:
         """Start everything and wait until the nameserver knows every dataserver."""
         self.nameserver.launch(*(["--new"] if self._new else []))
         self.nameserver.wait_ready()
+        if self._secure:
+            places.remember(self.nameserver.address, self.identity("operator"))
         for index in range(self._count):
             rack, pod = self._places[index]
             name = f"d{index}"
@@ -165,7 +179,7 @@ class LocalCluster:
                 name, [*self._prefixes.get(name, ()),
                        str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
                        "--nameserver", self.nameserver.address, "--directory", str(self.data_directory(name)),
-                       *self._dataserver_arguments],
+                       *self._dataserver_arguments, *self._identity_options(name)],
                 self.directory / f"{name}.log", listen_host=f"127.0.1.{index + 1}"))
         for daemon in self.dataservers:
             daemon.launch()
@@ -178,6 +192,8 @@ class LocalCluster:
         for client in self._clients:
             client.close()
         self._clients.clear()
+        if self._secure:
+            places.forget(self.nameserver.address)
         daemons = [*self.dataservers, self.nameserver]
         for daemon in daemons:
             if daemon.process is not None:
@@ -203,6 +219,13 @@ class LocalCluster:
             self.wait_alive({daemon.name for daemon in self.dataservers})
 
     # ------------------------------------------------------------------ looking in
+
+    def identity(self, name: str) -> Path:
+        """What goes after --identity."""
+        return self.authority.directory / name
+
+    def _identity_options(self, name: str) -> list[str]:
+        return ["--identity", str(self.identity(name))] if self._secure else []
 
     def client(self, **options: Any) -> Client:
         """A client of this cluster, closed with it."""

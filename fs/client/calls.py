@@ -3,19 +3,22 @@
 import math
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
 from fs import rpc
 from fs.addresses import parse_address
-from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost
+from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
 from fs.connections import ConnectionPool
-from fs.errors import FileClosed
+from fs.errors import FileClosed, NamespaceRebuilding
 from fs.proto import speedwell_pb2 as pb
 
 FRAMES_AGAIN_SECONDS = 10.0
 """How long gRPC serves alone after the frame port could not be reached (a firewall, say)."""
+
+REFUSAL_SECONDS = 0.3
 
 _CHANNEL_OPTIONS = [
     *rpc.RECONNECTION,
@@ -28,7 +31,32 @@ class CallFailed(Exception):
     """No nameserver answered. The request may have been carried out."""
 
 
-class Calls:
+class FrameCalls:
+    """Frame connections to a nameserver on `host`. Thread-safe."""
+
+    def __init__(self, host: str, pool: ConnectionPool) -> None:
+        self.namespace = b""     # of the nameserver, when it was last connected to
+        self._host = host
+        self._pool = pool
+
+    def _as_frame(self, port: int, connection: Channel, method: str, request: Any, timeout_seconds: float) -> Any:
+        try:
+            connection.set_timeout(math.ceil(timeout_seconds))  # whole seconds: most calls then leave it as it is
+            connection.send(pb.Call(method=method, request=request.SerializeToString()))
+            answer = connection.expect_alone(pb.CallReply)
+        except ConnectionLost:
+            connection.close()
+            raise CallFailed from None
+        except BaseException:
+            connection.close()
+            raise
+        self._pool.give_back(self._host, port, connection)
+        if answer.error:
+            raise rpc.named_error(answer.error, answer.message)
+        return getattr(pb, f"{method}Reply").FromString(answer.reply)
+
+
+class Calls(FrameCalls):
     """Connections to one nameserver. Thread-safe. They are made with the first call."""
 
     def __init__(self, address: str, stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS, *,
@@ -38,11 +66,10 @@ class Calls:
         self._wait_until_there = wait_until_there
         self._failed = False     # when last asked over gRPC
         self._address = address
-        self._host = parse_address(address, "nameserver")[0]
-        self._pool = ConnectionPool(stall_timeout_seconds=stall_timeout_seconds)
+        super().__init__(parse_address(address, "nameserver")[0],
+                         ConnectionPool(stall_timeout_seconds=stall_timeout_seconds))
         self._take = self._pool.take_on_this_host if self._host == local_host else self._pool.take
         self._frame_port: int | None = None     # None: not asked for yet
-        self.namespace = b""     # of the nameserver, when it was last connected to
         self._grpc_only_until = 0.0
         self._channel: Any = None
         self._methods: dict[str, Any] = {}
@@ -75,7 +102,10 @@ class Calls:
         for _ in range(2):  # a nameserver that was restarted has another port: ask again
             port = self._frame_port
             if port is None:
-                statistics = self._over_grpc("Statistics", pb.StatisticsRequest(), timeout_seconds)
+                try:
+                    statistics = self._over_grpc("Statistics", pb.StatisticsRequest(), timeout_seconds)
+                except NamespaceRebuilding:
+                    return None     # dataservers' requests are answered all the same
                 port = self._frame_port = statistics.frame_port
                 self.namespace = statistics.namespace
             if port == 0:
@@ -86,22 +116,6 @@ class Calls:
                 self._frame_port = None
         self._grpc_only_until = time.monotonic() + FRAMES_AGAIN_SECONDS
         return None
-
-    def _as_frame(self, port: int, connection: Channel, method: str, request: Any, timeout_seconds: float) -> Any:
-        try:
-            connection.set_timeout(math.ceil(timeout_seconds))  # whole seconds: most calls then leave it as it is
-            connection.send(pb.Call(method=method, request=request.SerializeToString()))
-            answer = connection.expect_alone(pb.CallReply)
-        except ConnectionLost:
-            connection.close()
-            raise CallFailed from None
-        except BaseException:
-            connection.close()
-            raise
-        self._pool.give_back(self._host, port, connection)
-        if answer.error:
-            raise rpc.named_error(answer.error, answer.message)
-        return getattr(pb, f"{method}Reply").FromString(answer.reply)
 
     # ------------------------------------------------------------------ gRPC
 
@@ -116,11 +130,25 @@ class Calls:
                 raise rpc.error_from(error, self._address) from None
             if self._closed:
                 raise FileClosed("the client is closed") from None
+            self._raise_refusal()
             raise CallFailed from None
         except ValueError:
             raise FileClosed("the client is closed") from None
         self._failed = False
         return reply
+
+    def _raise_refusal(self) -> None:
+        """Raises NotAuthenticated if whoever listens takes TLS alone: it says so to a frame."""
+        with suppress(ConnectionLost, MalformedFrame):
+            channel = connect(*parse_address(self._address, "nameserver"), timeout_seconds=REFUSAL_SECONDS,
+                              stall_timeout_seconds=REFUSAL_SECONDS)
+            try:
+                channel.send(pb.Call(method="Statistics"))
+                answer = channel.expect(pb.CallReply)
+            finally:
+                channel.close()
+            if answer.error:
+                raise rpc.named_error(answer.error, f"{self._address}: {answer.message}")
 
     def _method(self, method: str) -> Any:
         with self._lock:

@@ -48,7 +48,8 @@ class Client:
     `controller_timeout_seconds` in all goes on without it. A long read comes from up to `most_parts` replicas
     at once where the controller expects that to be faster.
 
-    `strong` makes the reads of all files strong, as `open_read` says.
+    `strong` makes the reads of all files strong, as `open_read` says. `identity` is the directory of the caller's key
+    and certificates; without it that in SPEEDWELL_IDENTITY, or what `speedwell up` made on this machine.
 
     Readers keep what they read in `cache_directory`, up to `cache_bytes`, if there is one; strong ones do not.
 
@@ -60,10 +61,10 @@ class Client:
                  metadata_cache_seconds: float = 1.0, steer_min_bytes: int = 262144,
                  controller_timeout_seconds: float = 0.2, most_parts: int = DEFAULT_PARTS,
                  strong: bool = False, cache_directory: Path | None = None,
-                 cache_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
+                 cache_bytes: int = DEFAULT_CAPACITY_BYTES, identity: Path | str | None = None) -> None:
         """Connects to nothing yet. Raises InvalidArgument for a malformed address or URL, and for a cache directory
-        that is in use or open to others."""
-        self._metadata = MetadataClient(nameserver, metadata_cache_seconds, local_host=local_host)
+        that is in use or open to others, IdentityError."""
+        self._metadata = MetadataClient(nameserver, metadata_cache_seconds, local_host=local_host, identity=identity)
         self._context = ClientContext(
             self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,

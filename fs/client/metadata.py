@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -43,10 +44,12 @@ class MetadataClient(PosixMetadata, OperatorRequests):
     """
 
     def __init__(self, nameserver: str, cache_seconds: float = 1.0, *, cache_entries: int = 65536,
-                 call_timeout_seconds: float | None = None, local_host: str | None = None) -> None:
+                 call_timeout_seconds: float | None = None, local_host: str | None = None,
+                 identity: Path | str | None = None) -> None:
         """Connects with the first call; not over the network if the nameserver is at `local_host`.
 
-        Raises InvalidArgument for a malformed address or number."""
+        `identity` is the directory of ours, where it is not known of the nameserver. Raises InvalidArgument for a
+        malformed address or number, IdentityError."""
         if not cache_seconds >= 0:
             raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
         self._caching = cache_seconds > 0 and cache_entries > 0
@@ -54,7 +57,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         self._look_ahead = LookAhead()
         self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
         self._requesters: list[Requester] = []
-        self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host)
+        self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host, identity)
 
     # -------------------------------------------------------------- reading
 

@@ -3,11 +3,14 @@
 import math
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from fs.addresses import parse_address
-from fs.client.calls import CallFailed, Calls
+from fs.client.calls import CallFailed
+from fs.client.secure_calls import calls_to
 from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotLeader
+from fs.identity.known import identity_for
 from fs.proto import speedwell_pb2 as pb
 
 RETRY_PAUSE_SECONDS = 0.05
@@ -31,9 +34,9 @@ def parse_addresses(nameserver: str) -> tuple[str, ...]:
     return addresses
 
 
-def leads(address: str, timeout_seconds: float) -> bool | None:
+def leads(address: str, timeout_seconds: float, identity: Path | None = None) -> bool | None:
     """Whether the nameserver at `address` leads; None if it does not answer in time. Raises what it answers else."""
-    calls = Calls(address, math.ceil(timeout_seconds), wait_until_there=False)
+    calls = calls_to(address, math.ceil(timeout_seconds), identity_for(address, identity), wait_until_there=False)
     try:
         calls.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
     except NotLeader:
@@ -48,16 +51,18 @@ def leads(address: str, timeout_seconds: float) -> bool | None:
 class Nameservers:
     """One or several nameservers of one namespace. Thread-safe."""
 
-    def __init__(self, nameserver: str, timeout_seconds: float | None = None, local_host: str | None = None) -> None:
+    def __init__(self, nameserver: str, timeout_seconds: float | None = None, local_host: str | None = None,
+                 identity: Path | str | None = None) -> None:
         """`timeout_seconds` is for a call with all its attempts; None: CALL_SECONDS, with several TAKEOVER_SECONDS.
-        Raises InvalidArgument."""
+        `identity` is a directory (`identity.known.identity_for`). Raises InvalidArgument, IdentityError."""
         addresses = parse_addresses(nameserver)
         several = len(addresses) > 1
         self.address = nameserver
         self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else CALL_SECONDS)
         self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
-        self._calls = [Calls(address, math.ceil(self._attempt_seconds), wait_until_there=not several,
-                             local_host=local_host)
+        known = identity_for(nameserver, identity)
+        self._calls = [calls_to(address, math.ceil(self._attempt_seconds), known, wait_until_there=not several,
+                                local_host=local_host)
                        for address in addresses]
         self._asked = 0
         self._lock = threading.Lock()

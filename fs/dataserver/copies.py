@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections import deque
+from pathlib import Path
 
 from google.protobuf.message import Message
 
@@ -57,13 +58,14 @@ class Copies:
     """
 
     def __init__(self, store: FileStore, own: Replica, nameserver: str, *, controller: str | None,
-                 local_host: str, bytes_per_second: float, door: Door) -> None:
+                 local_host: str, bytes_per_second: float, door: Door, identity: Path | None = None) -> None:
         """Raises InvalidArgument for a malformed controller URL."""
         self._store = store
         self._own = own
         self._context = ClientContext(
-            MetadataClient(nameserver, 0), controller=controller, local_host=local_host, replica_policy=None,
-            path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5, most_parts=1, paced=True)
+            MetadataClient(nameserver, 0, identity=identity), controller=controller, local_host=local_host,
+            replica_policy=None, path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5,
+            most_parts=1, paced=True)
         self._door = door
         self._pace = Pace(bytes_per_second)
         self._orders: deque[Copy] = deque()

@@ -3,9 +3,6 @@
 import logging
 import threading
 
-import grpc
-
-from fs import rpc
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
 from fs.dataserver.disk_rate import DiskRate
@@ -17,13 +14,21 @@ from fs.dataserver.mirroring import Mirroring
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.store import FileStore
-from fs.errors import InvalidArgument, SpeedwellError, WrongNamespace
+from fs.errors import FileClosed, InvalidArgument, SpeedwellError, WrongNamespace
 from fs.proto.speedwell_pb2 import HeartbeatRequest, Replica
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 LENGTHS_PER_HEARTBEAT = 2000
+
+
+class Unanswered(SpeedwellError):
+    """A heartbeat that the nameserver did not take, because of `cause`."""
+
+    def __init__(self, cause: SpeedwellError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
 
 
 class Heartbeats:
@@ -70,21 +75,21 @@ class Heartbeats:
                 if self._trouble:
                     log.info("the nameserver at %s answers again", self._link.address)
                 self._trouble = ""
-            except grpc.RpcError as error:
+            except FileClosed:
+                return  # by `stop`
+            except Unanswered as error:
                 self._rebuilding = False
-                if isinstance(rpc.error_from(error, ""), WrongNamespace):
+                if isinstance(error.cause, WrongNamespace):
                     self._identity.refused()
-                if self._trouble != _reason(error) and not self._stop.is_set():
-                    log.warning("no heartbeat at the nameserver %s: %s", self._link.address, _reason(error))
-                self._trouble = _reason(error)
-            except ValueError:
-                return  # the channel was closed by `stop`
+                if self._trouble != error.message and not self._stop.is_set():
+                    log.warning("no heartbeat at the nameserver %s: %s", self._link.address, error.message)
+                self._trouble = error.message
             except SpeedwellError as error:
                 log.error("heartbeat: %s", error)
             self._stop.wait(INTERVAL_SECONDS)
 
     def run_once(self) -> None:
-        """Send one heartbeat and delete what its answer names. Raises grpc.RpcError, StorageFailed,
+        """Send one heartbeat and delete what its answer names. Raises Unanswered, StorageFailed,
         WrongNamespace."""
         self._contents.scan()
         capacity_bytes, available_bytes = self._store.capacity()
@@ -104,6 +109,11 @@ class Heartbeats:
         sent_at = self._lease.now()
         try:
             reply = self._link.heartbeat(request)
+        except FileClosed:
+            raise
+        except SpeedwellError as error:
+            self._store.put_back(lengths)
+            raise Unanswered(error) from None
         except BaseException:
             self._store.put_back(lengths)
             raise
@@ -140,7 +150,3 @@ class Heartbeats:
         for copy in reply.copies:
             self._copies.order(copy)
         self._quarantine.expire()
-
-
-def _reason(error: grpc.RpcError) -> str:
-    return str(error.details()) if isinstance(error, grpc.Call) else str(error)

@@ -33,6 +33,8 @@ from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
+from fs.identity.bundle import Identity as Certificate
+from fs.identity.roles import DATASERVER
 from fs.limits import MAX_KEEP_SECONDS
 from fs.option_types import Rate, Size
 from fs.proto.speedwell_pb2 import Replica
@@ -77,6 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
 @click.option("--insecure", is_flag=True, help="Serve everybody who reaches the data channel, without the "
               "nameserver's tokens.")
+@command_line.identity_option("This dataserver's")
 @metrics.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
@@ -102,6 +105,10 @@ def run(flags: SimpleNamespace) -> int:
     advertised = flags.advertise or host
     if advertised in ("0.0.0.0", "::"):
         raise InvalidArgument(f"--advertise: clients cannot connect to {advertised}, name an address")
+    certificate = None if flags.identity is None else Certificate(flags.identity).require_role(DATASERVER)
+    if certificate is not None and certificate.own.name != flags.id:
+        raise InvalidArgument(f"--identity: {flags.identity} is the identity of the {certificate.own}, "
+                              f"not of {flags.id}")
     configured()    # a key that cannot be used is said now
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -112,7 +119,7 @@ def run(flags: SimpleNamespace) -> int:
     listener = listen(host, port)
     port = listener.getsockname()[1]
     threading.stack_size(STACK_BYTES)
-    link = NameserverLink(flags.nameserver, flags.id)
+    link = NameserverLink(flags.nameserver, flags.id, certificate)
     lease = Lease()
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, door, rate_bytes=flags.scrub_rate * (1 << 20))
@@ -128,7 +135,7 @@ def run(flags: SimpleNamespace) -> int:
         metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)])
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
-                    bytes_per_second=flags.recovery_rate, door=door)
+                    bytes_per_second=flags.recovery_rate, door=door, identity=flags.identity)
     mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
                             DiskRate(flags.disk_rate), door)

@@ -3,7 +3,8 @@
 import logging
 import threading
 
-from fs.client.calls import CallFailed, Calls
+from fs.client.calls import CallFailed
+from fs.client.secure_calls import calls_to
 from fs.dataserver.mirror import Mirror
 from fs.dataserver.nameserver_link import NameserverLink
 from fs.errors import DatabaseDamaged, FileClosed, SpeedwellError, StorageFailed
@@ -29,7 +30,7 @@ class Mirroring:
         self._mirror = mirror
         self._link = link
         self._dataserver_id = dataserver_id
-        self._calls = Calls(link.address.split(",")[0], CALL_SECONDS, wait_until_there=False)
+        self._calls = calls_to(link.address.split(",")[0], CALL_SECONDS, link.identity, wait_until_there=False)
         self._keep: bool | None = None
         self._upload = 0
         self._uploaded = 0

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
-
-from fs import rpc
-from fs.errors import NameserverUnavailable, NotLeader
+from fs.client.calls import CallFailed
+from fs.client.secure_calls import calls_to
+from fs.errors import FileClosed, NameserverUnavailable, NotLeader
+from fs.identity.bundle import Identity
 from fs.proto.speedwell_pb2 import (
     Attributes,
     ChangeReplicasReply,
@@ -20,7 +20,6 @@ from fs.proto.speedwell_pb2 import (
     UploadMirrorReply,
     UploadMirrorRequest,
 )
-from fs.proto.speedwell_pb2_grpc import NameserverStub
 
 CALL_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSE_SECONDS = 0.2
@@ -31,41 +30,35 @@ PATIENCE_SECONDS = 3.0
 class NameserverLink:
     """Connections to the nameservers, of which one leads, for all threads of a dataserver."""
 
-    def __init__(self, address: str, dataserver_id: str) -> None:
-        """`address` is HOST:PORT[,HOST:PORT...]."""
+    def __init__(self, address: str, dataserver_id: str, identity: Identity | None = None) -> None:
+        """`address` is HOST:PORT[,HOST:PORT...]. Raises InvalidArgument."""
         self.address = address
+        self.identity = identity
         self._dataserver_id = dataserver_id
-        self._addresses = address.split(",")
-        self._failed = [False] * len(self._addresses)   # when last asked
-        self._channels = [grpc.insecure_channel(one, options=rpc.RECONNECTION) for one in self._addresses]
-        self._stubs: list[Any] = [NameserverStub(channel)  # type: ignore[no-untyped-call]
-                                  for channel in self._channels]
+        self._calls = [calls_to(one, CALL_TIMEOUT_SECONDS, identity, wait_until_there=False)
+                       for one in address.split(",")]
         self._leader = 0
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Raises grpc.RpcError, ValueError after `close`."""
+        """Raises what the nameserver reports, NameserverUnavailable, FileClosed after `close`."""
         reply: HeartbeatReply = self._ask("Heartbeat", request)
         return reply
 
     def _ask(self, method: str, request: Any) -> Any:
         """The answer of the first nameserver that leads, the last one known asked first; else the last error."""
-        for left in reversed(range(len(self._stubs))):
+        for left in reversed(range(len(self._calls))):
             asked = self._leader
-            wait = self._failed[asked] and rpc.listens(self._addresses[asked], CALL_TIMEOUT_SECONDS)
             try:
-                reply = getattr(self._stubs[asked], method)(request, timeout=CALL_TIMEOUT_SECONDS,
-                                                            wait_for_ready=wait)
-                self._failed[asked] = False
-                return reply
-            except grpc.RpcError as error:
-                self._failed[asked] = rpc.is_transport_failure(error)
-                if not self._failed[asked] and not isinstance(rpc.error_from(error, ""), NotLeader):
-                    raise
+                return self._calls[asked].call(method, request, CALL_TIMEOUT_SECONDS)
+            except (CallFailed, NotLeader) as error:
                 if self._leader == asked:
-                    self._leader = (asked + 1) % len(self._stubs)
+                    self._leader = (asked + 1) % len(self._calls)
                 if not left:
-                    raise
+                    raise self._unanswered() if isinstance(error, CallFailed) else error from None
         raise AssertionError("there is always one nameserver")
+
+    def _unanswered(self) -> NameserverUnavailable:
+        return NameserverUnavailable(f"the nameserver at {self.address} does not answer")
 
     def change_replicas(self, inode: int, file_id: str, epoch: int, *, remove: Sequence[str] = (),
                         add: Sequence[str] = (), new_epoch: bool = False) -> ChangeReplicasReply:
@@ -99,37 +92,30 @@ class NameserverLink:
         while True:
             try:
                 return self._ask(method, request)
-            except grpc.RpcError as error:
-                known = rpc.error_from(error, self.address)
-                if not isinstance(known, NotLeader | NameserverUnavailable):
-                    raise known from None
+            except (NotLeader, NameserverUnavailable):
                 if time.monotonic() > deadline:
-                    raise NameserverUnavailable(f"the nameserver at {self.address} does not answer") from None
-            except ValueError:
+                    raise self._unanswered() from None
+            except FileClosed:
                 raise NameserverUnavailable("the dataserver is stopping") from None
             time.sleep(RETRY_PAUSE_SECONDS)
 
     def upload_mirror(self, request: UploadMirrorRequest) -> UploadMirrorReply:
         """Send a part of the namespace. Raises NameserverUnavailable, StorageFailed."""
-        try:
-            reply: UploadMirrorReply = self._ask("UploadMirror", request)
-            return reply
-        except grpc.RpcError as error:
-            raise rpc.error_from(error, self.address) from None
-        except ValueError:
-            raise NameserverUnavailable("the dataserver is stopping") from None
+        reply: UploadMirrorReply = self._ask_once("UploadMirror", request)
+        return reply
 
     def look_up(self, inode: int) -> Attributes:
         """The attributes of a file. Raises NoSuchFile, NameserverUnavailable."""
-        try:
-            attributes: Attributes = self._ask("Lookup", LookupRequest(inode=inode)).attributes
-            return attributes
-        except grpc.RpcError as error:
-            raise rpc.error_from(error, self.address) from None
-        except ValueError:
-            raise NameserverUnavailable("the dataserver is stopping") from None
+        attributes: Attributes = self._ask_once("Lookup", LookupRequest(inode=inode)).attributes
+        return attributes
 
     def close(self) -> None:
-        """Calls under way are cancelled."""
-        for channel in self._channels:
-            channel.close()
+        """Calls afterwards raise FileClosed."""
+        for calls in self._calls:
+            calls.close()
+
+    def _ask_once(self, method: str, request: Any) -> Any:
+        try:
+            return self._ask(method, request)
+        except FileClosed:
+            raise NameserverUnavailable("the dataserver is stopping") from None

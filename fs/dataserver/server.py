@@ -22,7 +22,7 @@ from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import MAX_OFFSET, FileStore
 from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
-from fs.errors import InvalidArgument, NoSuchFile, NotReady, StorageFailed, TokenRefused
+from fs.errors import InvalidArgument, NoSuchFile, NotReady, SpeedwellError, StorageFailed, TokenRefused
 from fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
 from fs.limits import MAX_HOLES
 from fs.local import MAX_DESCRIPTORS, send_descriptors
@@ -122,8 +122,8 @@ class DataServer(FrameServer):
         else:
             raise InvalidArgument("operation: the request has none")
 
-    def refusal(self, message: str) -> DataReply:
-        return DataReply(status=INVALID, message=message)
+    def refusal(self, error: SpeedwellError) -> DataReply:
+        return DataReply(status=INVALID, message=error.message)
 
     def _turn_away(self, channel: Channel, request: DataRequest, error: TokenRefused | NotReady) -> None:
         """Answer, and keep the connection unless too many bytes follow that nobody wants."""

@@ -6,7 +6,17 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from fs.errors import DatabaseDamaged, InternalError, InvalidArgument, NamespaceRebuilding, NotLeader, SpeedwellError
+from fs.errors import (
+    DatabaseDamaged,
+    InternalError,
+    InvalidArgument,
+    NamespaceRebuilding,
+    NotAuthorised,
+    NotLeader,
+    SpeedwellError,
+)
+from fs.identity.bundle import Peer
+from fs.identity.roles import DATASERVER
 from fs.nameserver import requests
 from fs.nameserver.rebuilding import Rebuilding
 from fs.nameserver.service import NameserverService
@@ -55,8 +65,9 @@ class Requests:
     def names(self) -> tuple[str, ...]:
         return tuple(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
 
-    def answer(self, name: str, data: bytes) -> bytes:
-        """The serialised reply. Raises the errors of `fs.errors` and no others."""
+    def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
+        """The serialised reply to whom a certificate says `sender` is. Raises the errors of `fs.errors` and no
+        others."""
         methods = self._methods
         if name not in methods:
             if name not in self.names:
@@ -64,7 +75,10 @@ class Requests:
             raise self._refusal()
         request_type, method = methods[name]
         try:
-            reply = method(_parse(request_type, data))
+            request = _parse(request_type, data)
+            if sender is not None:
+                _require_own_name(sender, request)
+            reply = method(request)
             return reply if isinstance(reply, bytes) else reply.SerializeToString()
         except DatabaseDamaged as error:
             log.error("%s: %s", name, error)
@@ -175,6 +189,13 @@ def _not_rebuilding(request: pb.UploadMirrorRequest) -> pb.UploadMirrorReply:
 
 def _not_leading() -> SpeedwellError:
     return NotLeader("this nameserver does not lead: ask the others")
+
+
+def _require_own_name(sender: Peer, request: Any) -> None:
+    """A dataserver speaks for itself alone."""
+    claimed = getattr(getattr(request, "server", request), "dataserver_id", sender.name)
+    if sender.role == DATASERVER and claimed != sender.name:
+        raise NotAuthorised(f"the {sender} may not speak for the dataserver {claimed[:60]}")
 
 
 def _parse(request_type: type[Message], data: bytes) -> Message:

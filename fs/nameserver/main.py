@@ -18,6 +18,8 @@ from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.ending import run_to_the_end
 from fs.errors import DatabaseDamaged, InvalidArgument
+from fs.identity.bundle import Identity
+from fs.identity.roles import NAMESERVER
 from fs.nameserver import settings as defaults
 from fs.nameserver.directory import NameserverDirectory
 from fs.nameserver.frames import NameserverFrames, listen
@@ -42,20 +44,23 @@ STACK_BYTES = 256 << 10
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
-        metrics_address: str | None = None) -> None:
+        metrics_address: str | None = None, identity_directory: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
-    `metrics_address` where Prometheus is answered. Raises SpeedwellError if the nameserver cannot start."""
+    `metrics_address` where Prometheus is answered. With an
+    identity requests come as frames over TLS alone, else also over gRPC, from anybody.
+    Raises SpeedwellError, IdentityError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     threading.stack_size(STACK_BYTES)
     host, port = parse_address(address, "--listen", lowest_port=0)
+    identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
     check_address(host, port)  # before anything is made on the disk
     sync = settings.fsync == defaults.ALWAYS
     with ExitStack() as cleanup:
-        listener = cleanup.enter_context(listen(host))
+        listener = cleanup.enter_context(listen(host, port if identity else 0))
         frame_port = listener.getsockname()[1]
 
         advice = PlacementAdvice(controller) if controller else None
@@ -81,16 +86,21 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper = Keeper(place, requests, make_service, new=new, force=force, mirrors=settings.mirrors > 0)
             keeper.start()
             cleanup.callback(keeper.stop)
-        frames = NameserverFrames(requests, listener)
+        frames = NameserverFrames(requests, listener, identity)
         frames.start()
-        server, bound_port = serve(requests, host, port)
+        if identity is None:
+            log.warning("without --identity: whoever reaches this address may do anything")
+            server, bound_port = serve(requests, host, port)
+        else:
+            server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host
         click.echo(f"ready {shown_host}:{bound_port}")
         signal.sigwait(STOP_SIGNALS)
         log.info("stopping")
-        stopped = server.stop(STOP_GRACE_SECONDS)
+        stopped = None if server is None else server.stop(STOP_GRACE_SECONDS)
         frames.stop(STOP_GRACE_SECONDS)
-        stopped.wait()
+        if stopped is not None:
+            stopped.wait()
 
 
 def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address: str, *,
@@ -152,20 +162,23 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               metavar="SECONDS", help="How long a client may use what a look-up allowed it on dataservers before it "
               "asks again, by itself.")
 @click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
+@command_line.identity_option("This nameserver's")
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
             mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
-            token_lifetime: float, insecure: bool, metrics: str | None, log_level: str) -> None:
+            token_lifetime: float, insecure: bool, identity: Path | None, metrics: str | None,
+            log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
                         min_replicas, fsync, token_lifetime, insecure)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
-        new=new, force=force, controller=controller, metrics_address=metrics)
+        new=new, force=force, controller=controller, metrics_address=metrics,
+        identity_directory=identity)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fs.errors import SpeedwellError
+from fs.identity.bundle import Peer
 from fs.nameserver.dispatch import Requests
 from fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
 
@@ -32,11 +33,11 @@ class MeasuredRequests(Requests):
                                ["request", "error"], registry=None)
         self._seconds = {name: self.seconds.labels(name) for name in (*self.names, "unknown")}
 
-    def answer(self, name: str, data: bytes) -> bytes:
+    def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         known = name if name in self._seconds else "unknown"
         began = time.perf_counter()
         try:
-            return super().answer(name, data)
+            return super().answer(name, data, sender)
         except SpeedwellError as error:
             self.refused.labels(known, type(error).__name__).inc()
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fs.client.calls import CallFailed, Calls
+from fs.client.calls import CallFailed, FrameCalls
 from fs.client.metadata import MetadataClient
 from fs.proto import speedwell_pb2 as pb
 from tests.etcd import EtcdCluster, requires_etcd
@@ -43,9 +43,9 @@ class SilentAnswers:
     def __init__(self, client: MetadataClient, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[Any] = []
         self._lost = threading.Event()
-        as_frame = Calls._as_frame
+        as_frame = FrameCalls._as_frame
 
-        def silent(calls: Calls, port: int, connection: Any, method: str, request: Any, timeout: float) -> Any:
+        def silent(calls: FrameCalls, port: int, connection: Any, method: str, request: Any, timeout: float) -> Any:
             answer = as_frame(calls, port, connection, method, request, timeout)
             if calls not in client._nameservers._calls or method in ("Lookup", "List") or self._lost.is_set():
                 return answer
@@ -53,7 +53,7 @@ class SilentAnswers:
             assert self._lost.wait(PATIENCE_SECONDS)
             raise CallFailed
 
-        monkeypatch.setattr(Calls, "_as_frame", silent)
+        monkeypatch.setattr(FrameCalls, "_as_frame", silent)
 
     def lose(self) -> None:
         self._lost.set()

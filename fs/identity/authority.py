@@ -1,0 +1,196 @@
+"""The certificate authority of an installation.
+
+    DIRECTORY/authority.key    its key, which only commands on this machine read
+    DIRECTORY/authority.pem    its certificate
+    DIRECTORY/issued.json      every certificate that it has issued and that is still valid, and how long new ones are
+    DIRECTORY/NAME/            what the process NAME gets with `--identity` (`fs.identity.bundle`)
+
+Keys are ECDSA on P-256, which OpenSSL, gRPC and Open vSwitch take.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fs.errors import IdentityError
+from fs.identity import files, register
+from fs.identity.register import Certificate
+from fs.identity.roles import SERVERS, checked_name, checked_role, host_of
+
+DAY_SECONDS = 86400.0
+VALIDITY_SECONDS = 30 * DAY_SECONDS
+AUTHORITY_SECONDS = 3650 * DAY_SECONDS
+LEAST_VALIDITY_SECONDS = 5.0
+CLOCK_SKEW_SECONDS = 300.0
+"""By so much another machine's clock may be behind."""
+
+
+class Authority:
+    """Of the installation whose identities are in `directory`. Several processes may use one."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        """Raises IdentityError if there is none."""
+        self.directory = directory
+        self._clock = clock
+        if not (directory / files.AUTHORITY).exists():
+            raise IdentityError(f"{directory} holds no certificate authority")
+
+    @classmethod
+    def make(cls, directory: Path, clock: Callable[[], float] = time.time) -> "Authority":
+        """The one in `directory`, with a new key and certificate if there is none yet."""
+        files.make_directory(directory)
+        with files.locked(directory):
+            if not (directory / files.AUTHORITY).exists():
+                key = ec.generate_private_key(ec.SECP256R1())
+                subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
+                                     x509.NameAttribute(NameOID.COMMON_NAME, "Speedwell certificate authority")])
+                certificate = _builder(subject, subject, key, clock(), AUTHORITY_SECONDS).add_extension(
+                    x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
+                    _usage(sign_certificates=True), critical=True).add_extension(
+                    x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(
+                    key, hashes.SHA256())
+                files.replace(directory / "authority.key", _private(key))
+                files.replace(directory / files.AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(directory, clock)
+
+    def certificates(self) -> list[Certificate]:
+        """All that have not expired, and of each name that was issued one the last, in the order of issuing."""
+        return self._issued()[0]
+
+    def newest(self) -> dict[str, Certificate]:
+        """The last certificate of each name."""
+        return {certificate.name: certificate for certificate in self.certificates()}
+
+    def issue(self, name: str, role: str) -> Path:
+        """A certificate for a new name, or for one whose certificates were revoked; returns the directory to name
+        with `--identity`. Raises IdentityError."""
+        checked_name(name)
+        checked_role(role)
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            last = next((each for each in reversed(certificates) if each.name == name), None)
+            if last is not None and last.revoked_at is None:
+                raise IdentityError(f"{name} has a certificate as {last.role} already: `speedwell identity renew "
+                                    f"{name}` makes a new one, `revoke` takes it back")
+            return self._make(name, role, certificates, validity)
+
+    def ensure(self, names: Sequence[tuple[str, str]]) -> None:
+        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so."""
+        newest = self.newest()
+        for name, role in names:
+            if name not in newest:
+                self.issue(name, role)
+        self.renew_due()
+
+    def renew(self, names: Sequence[str] = (), validity_seconds: float | None = None) -> list[str]:
+        """New certificates for `names`, or for all that were not revoked; returns for which. With `validity_seconds`
+        they and all later ones are valid for so long. Raises IdentityError, having renewed none."""
+        if validity_seconds is not None and not LEAST_VALIDITY_SECONDS <= validity_seconds <= AUTHORITY_SECONDS:
+            raise IdentityError(f"validity: {validity_seconds:g} s is not between {LEAST_VALIDITY_SECONDS:g} s and "
+                                f"{AUTHORITY_SECONDS / DAY_SECONDS:g} days")
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            newest = {certificate.name: certificate for certificate in certificates}
+            for name in names:
+                if name not in newest:
+                    raise IdentityError(f"{name} has no certificate: `speedwell identity list` shows who has")
+                if newest[name].revoked_at is not None:
+                    raise IdentityError(f"the certificate of {name} was revoked: `speedwell identity issue` gives a "
+                                        "new one")
+            chosen = [each for each in newest.values()
+                      if each.revoked_at is None and (not names or each.name in names)]
+            for each in chosen:
+                self._make(each.name, each.role, certificates, validity_seconds or validity)
+            return [each.name for each in chosen]
+
+    def renew_due(self) -> list[str]:
+        """Renew what is in the last third of its time or past its end; returns whose."""
+        now = self._clock()
+        due = [name for name, certificate in self.newest().items()
+               if certificate.revoked_at is None and certificate.is_due(now)]
+        return self.renew(due) if due else []
+
+    def revoke(self, name: str) -> None:
+        """No server takes any certificate of that name from now on. Raises IdentityError."""
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            if all(each.name != name or each.revoked_at is not None for each in certificates):
+                raise IdentityError(f"{name} has no certificate that could be revoked: `speedwell identity list` "
+                                    "shows who has")
+            now = self._clock()
+            self._save([replace(each, revoked_at=now) if each.name == name and each.revoked_at is None else each
+                        for each in certificates], validity)
+
+    # ------------------------------------------------------------------ private
+
+    def _issued(self) -> tuple[list[Certificate], float]:
+        found, validity = register.read(self.directory)
+        return found, validity or VALIDITY_SECONDS
+
+    def _save(self, certificates: Sequence[Certificate], validity_seconds: float) -> None:
+        now = self._clock()
+        newest = {each.name: each for each in certificates}
+        kept = [each for each in certificates if each.expires_at > now or newest[each.name] is each]
+        register.write(self.directory, kept, validity_seconds)
+        revoked = json.dumps({each.serial: each.name for each in kept if each.revoked_at is not None}).encode()
+        for name in newest:
+            with suppress(FileNotFoundError):
+                files.replace(self.directory / name / files.REVOKED, revoked)
+
+    def _make(self, name: str, role: str, certificates: list[Certificate], validity_seconds: float) -> Path:
+        """Extends `certificates`."""
+        now = self._clock()
+        authority = x509.load_pem_x509_certificate((self.directory / files.AUTHORITY).read_bytes())
+        signing = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
+        assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
+                             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+                             x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if role in SERVERS else [])]
+        made = _builder(subject, authority.subject, key, now, validity_seconds).add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True).add_extension(
+            _usage(sign_certificates=False), critical=True).add_extension(
+            x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(host_of(role)),
+                                         x509.UniformResourceIdentifier(f"speedwell://{role}/{name}")]),
+            critical=False).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
+            signing, hashes.SHA256())
+        certificate = Certificate(name, role, f"{made.serial_number:X}", now, now + validity_seconds)
+        place = files.make_directory(self.directory / name)
+        files.replace(place / files.AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
+        certificates.append(certificate)
+        self._save(certificates, validity_seconds)
+        # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
+        files.replace(place / files.CERTIFICATE, json.dumps(asdict(certificate)).encode() + b"\n"
+                      + made.public_bytes(serialization.Encoding.PEM) + _private(key))
+        return place
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: float,
+             validity_seconds: float) -> x509.CertificateBuilder:
+    return x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(
+        key.public_key()).serial_number(x509.random_serial_number()).not_valid_before(
+        datetime.fromtimestamp(now - CLOCK_SKEW_SECONDS, UTC)).not_valid_after(
+        datetime.fromtimestamp(now + validity_seconds, UTC))
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(digital_signature=not sign_certificates, content_commitment=False, key_encipherment=False,
+                         data_encipherment=False, key_agreement=False, key_cert_sign=sign_certificates,
+                         crl_sign=sign_certificates, encipher_only=False, decipher_only=False)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                             serialization.NoEncryption())

@@ -1,0 +1,180 @@
+"""What a process holds to prove who it is and to know the others: the directory named with `--identity`.
+
+    DIRECTORY/identity.pem     its key and certificate, for their owner alone
+    DIRECTORY/authority.pem    the certificate of the authority that it trusts
+    DIRECTORY/revoked.json     the certificates that count for nothing any more: their names by serial number
+"""
+
+import json
+import logging
+import os
+import ssl
+import stat
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fs.errors import IdentityError
+from fs.identity import files
+from fs.identity.roles import host_of
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""So late at most a renewed certificate or a revoked one is noticed."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end of a connection, by a certificate of the authority. Times are seconds since 1970."""
+
+    name: str
+    role: str
+    serial: str
+    expires_at: float
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}"
+
+
+class Identity:
+    """The identity in `directory`. Thread-safe. Files that change are read again while it is in use."""
+
+    def __init__(self, directory: Path | str) -> None:
+        """Raises IdentityError, saying what is wrong with the files."""
+        self.directory = Path(directory)
+        self._lock = threading.Lock()
+        self._looked_at = time.monotonic()
+        self._signs = self._now_there()
+        self._load()
+
+    def require_role(self, role: str) -> "Identity":
+        """Raises IdentityError if it is another one's."""
+        if self.own.role != role:
+            raise IdentityError(f"{self.directory} is the identity of the {self.own}, not of a {role}")
+        return self
+
+    @property
+    def own(self) -> Peer:
+        """Who we are."""
+        self._refresh()
+        return self._own
+
+    @property
+    def generation(self) -> int:
+        """Another number when something has changed."""
+        self._refresh()
+        return self._generation
+
+    def server_context(self) -> ssl.SSLContext:
+        """For the listening end: TLS 1.3, and only peers with a certificate of the authority."""
+        self._refresh()
+        return self._server
+
+    def wrap_client(self, connection: Any, role: str) -> ssl.SSLSocket:
+        """Shake hands with a server of that role, within the connection's timeout. Raises OSError; ssl.SSLError
+        says what is wrong with the server, `explain` in plain words."""
+        self._refresh()
+        return self._client.wrap_socket(connection, server_hostname=host_of(role))
+
+    def refusal(self, peer: Peer) -> str:
+        """Why a peer is not served or trusted any more; empty for most."""
+        self._refresh()
+        if peer.serial in self._revoked:
+            return f"the certificate of the {peer} was revoked"
+        if time.time() >= peer.expires_at:
+            return f"the certificate of the {peer} has expired"
+        return ""
+
+    # ------------------------------------------------------------------ private
+
+    _generation = 0
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        with self._lock:
+            if now - self._looked_at < LOOK_SECONDS:
+                return
+            self._looked_at = now
+            try:
+                signs = self._now_there()
+                if signs != self._signs:
+                    self._load()
+                    self._signs = signs
+            except IdentityError as error:
+                log.error("%s: going on with what was there before", error)
+
+    def _now_there(self) -> list[tuple[int, int]]:
+        return [_sign(self.directory / name) for name in (files.CERTIFICATE, files.AUTHORITY, files.REVOKED)]
+
+    def _load(self) -> None:
+        place = self.directory / files.CERTIFICATE
+        try:
+            with place.open("rb") as stream:
+                if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
+                    raise IdentityError(f"{place} can be read by others: chmod 600 {place}")
+                own = json.loads(stream.readline())
+            self._own = Peer(own["name"], own["role"], own["serial"], own["expires_at"])
+            self._server, self._client = (self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER,
+                                                                           ssl.PROTOCOL_TLS_CLIENT))
+            revoked = self.directory / files.REVOKED
+            self._revoked = frozenset(files.read_json(revoked)) if revoked.exists() else frozenset()
+        except OSError as error:    # ssl.SSLError is one too
+            raise IdentityError(f"{self.directory} is no identity: {error.strerror or error}") from None
+        except (KeyError, TypeError, ValueError):
+            raise IdentityError(f"{place} is damaged") from None
+        self._generation += 1
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(self.directory / files.CERTIFICATE)
+        context.load_verify_locations(self.directory / files.AUTHORITY)
+        if protocol == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0     # nothing arrives that was not asked for: an idle connection is silent
+        return context
+
+
+def peer_of(connection: ssl.SSLSocket) -> Peer:
+    """Whom the handshake has proved the other end to be. Raises IdentityError for a certificate that says neither."""
+    certificate: dict[str, Any] = connection.getpeercert() or {}
+    subject = {key: value for part in certificate.get("subject", ()) for key, value in part}
+    try:
+        return Peer(subject["commonName"], subject["organizationalUnitName"],
+                    certificate["serialNumber"].lstrip("0"), ssl.cert_time_to_seconds(certificate["notAfter"]))
+    except (KeyError, ValueError):
+        raise IdentityError("the certificate has no name and role") from None
+
+
+_ALERTS = {
+    "CERTIFICATE_EXPIRED": "it does not take our certificate, which has expired",
+    "UNKNOWN_CA": "it does not take our certificate: that is of another installation",
+    "CERTIFICATE_REQUIRED": "it takes only clients with a certificate",
+    "HANDSHAKE_FAILURE": "it takes only clients with a certificate",
+    "UNSUPPORTED_CERTIFICATE": "it does not take our certificate for this purpose",
+    "BAD_CERTIFICATE": "it does not take our certificate",
+    "PROTOCOL_VERSION": "it speaks another version of TLS",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: is it --insecure?",
+}
+
+
+def explain(error: ssl.SSLError) -> str | None:
+    """What an error of a handshake means, None if it is about no certificate: the connection broke."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "Hostname mismatch" in error.verify_message:
+            return "its certificate is of another role"
+        return f"its certificate is not good: {error.verify_message}"
+    return next((text for name, text in _ALERTS.items() if name in (error.reason or "")), None)
+
+
+def _sign(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns

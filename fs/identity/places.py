@@ -1,0 +1,53 @@
+"""Which identity goes to which nameserver, where nobody says: what `speedwell up` made on this machine.
+
+    STATE/identities/HOST:PORT    the directory of the identity with which commands of this user talk to it
+
+The state directory is SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root; $XDG_STATE_HOME/speedwell
+(by default ~/.local/state/speedwell) for everybody else.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from fs.identity import files
+
+VARIABLE = "SPEEDWELL_IDENTITY"
+"""Of the environment: the directory of the identity to take to every nameserver."""
+
+MACHINE_DIRECTORY = Path("/run/speedwell")
+
+
+def state_directory() -> Path:
+    """Where this user's state files go; not made here."""
+    chosen = os.environ.get("SPEEDWELL_STATE_DIRECTORY")
+    if chosen:
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return MACHINE_DIRECTORY
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "speedwell"
+
+
+def remember(nameserver: str, directory: Path) -> None:
+    """From now on this user's programs take the identity in `directory` to those addresses."""
+    place = state_directory() / "identities"
+    place.mkdir(parents=True, exist_ok=True)
+    for address in nameserver.split(","):
+        files.replace(place / address, os.fsencode(directory))
+
+
+def forget(nameserver: str) -> None:
+    """Whoever listens there from now on is somebody else."""
+    for address in nameserver.split(","):
+        (state_directory() / "identities" / address).unlink(missing_ok=True)
+
+
+def known(nameserver: str) -> Path | None:
+    """The directory of the identity for one of those addresses."""
+    for address in nameserver.split(","):
+        with suppress(OSError):
+            directory = Path(os.fsdecode((state_directory() / "identities" / address).read_bytes()))
+            if (directory / files.CERTIFICATE).exists():
+                return directory
+    return None

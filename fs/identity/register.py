@@ -1,0 +1,56 @@
+"""Which certificates an authority has issued: what can be known without the library that makes them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fs.errors import IdentityError
+from fs.identity import files
+
+ISSUED = "issued.json"
+
+RENEWED_AT = 2 / 3
+"""Of its time a certificate is renewed: the last third is for repairing what keeps it from being so."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """One that was issued. Times are seconds since 1970; `revoked_at` is None for one that was not revoked."""
+
+    name: str
+    role: str
+    serial: str
+    issued_at: float
+    expires_at: float
+    revoked_at: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether it should be renewed."""
+        return now >= self.issued_at + RENEWED_AT * (self.expires_at - self.issued_at)
+
+
+def read(directory: Path) -> tuple[list[Certificate], float]:
+    """Those of the authority in `directory`, in the order of issuing, and for how many seconds new ones are valid, 0:
+    as long as by default. Raises IdentityError."""
+    path = directory / ISSUED
+    try:
+        document = files.read_json(path)
+        return [Certificate(**each) for each in document["certificates"]], float(document["validity_seconds"])
+    except FileNotFoundError:
+        return [], 0.0
+    except (KeyError, TypeError, ValueError):
+        raise IdentityError(f"{path} is damaged") from None
+
+
+def write(directory: Path, certificates: Sequence[Certificate], validity_seconds: float) -> None:
+    """Replace the list."""
+    files.replace(directory / ISSUED, json.dumps({
+        "validity_seconds": validity_seconds, "certificates": [asdict(each) for each in certificates]},
+        indent=2).encode())
+
+
+def is_due(directory: Path, now: float) -> bool:
+    """Whether a certificate should be renewed. Raises IdentityError."""
+    newest = {each.name: each for each in read(directory)[0]}
+    return any(each.revoked_at is None and each.is_due(now) for each in newest.values())

@@ -1,0 +1,33 @@
+"""What a certificate's holder is in the installation."""
+
+import re
+
+from fs.errors import IdentityError
+
+NAMESERVER, DATASERVER, CONTROLLER, SWITCH = "nameserver", "dataserver", "controller", "switch"
+MOUNT, OPERATOR, READER = "mount", "operator", "reader"
+
+ROLES = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER)
+SERVERS = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH)
+"""Only their certificates are good for the listening end of a connection."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def checked_name(name: str) -> str:
+    """A name that fits a certificate and a file. Raises IdentityError."""
+    if not _NAME.fullmatch(name):
+        raise IdentityError(f"name: {name!r} is not 1 to 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def checked_role(role: str) -> str:
+    """Raises IdentityError."""
+    if role not in ROLES:
+        raise IdentityError(f"role: {role!r} is none of {', '.join(ROLES)}")
+    return role
+
+
+def host_of(role: str) -> str:
+    """The host name in a certificate, by which a client knows the role of whom it connects to."""
+    return f"{role}.speedwell"

@@ -1,0 +1,101 @@
+"""Frames over TLS 1.3, both ends known by their certificates (`identity`)."""
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+
+from fs.channel import (
+    CONNECT_TIMEOUT_SECONDS,
+    STALL_TIMEOUT_SECONDS,
+    Channel,
+    ConnectionLost,
+    open_connection,
+)
+from fs.errors import IdentityError, NotAuthenticated, SpeedwellError
+from fs.identity.bundle import Identity, Peer, explain, peer_of
+
+
+class SecureChannel(Channel):
+    """One connection whose other end is `sender`. The kernel's timeouts do not wake OpenSSL: Python's do."""
+
+    socket: ssl.SSLSocket
+
+    def __init__(self, connection: ssl.SSLSocket, identity: Identity, sender: Peer,
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+        super().__init__(connection, stall_timeout_seconds)
+        self.sender = sender
+        self._identity = identity
+        self._generation = identity.generation
+
+    def set_timeout(self, receive_seconds: float, send_seconds: float | None = None) -> None:
+        longest = max(receive_seconds, send_seconds or 0.0)
+        if self.socket.gettimeout() != longest:
+            self.socket.settimeout(longest)
+
+    def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        try:
+            for part in parts:
+                self.socket.sendall(part)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive_all(self, view: memoryview) -> None:
+        while view:
+            view = view[self.receive_some(view):]
+
+    def is_readable(self, timeout_seconds: float) -> bool:
+        return self.socket.pending() > 0 or super().is_readable(timeout_seconds)
+
+    def is_idle(self) -> bool:
+        """Neither closed nor sent to, and made with the certificates that we have now."""
+        return self._generation == self._identity.generation and not self.is_readable(0.0)
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            # not SSLSocket's, which lets go of TLS first: a thread that is sending might go on in plain text
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+    def _send_frame(self, frame: bytes, more: bool) -> None:
+        self.socket.sendall(frame)
+
+    def _receive_waiting(self, count: int) -> bytes:
+        return self.socket.recv(count)
+
+    def _lost(self, error: OSError) -> SpeedwellError:
+        if isinstance(error, TimeoutError):
+            return super()._lost(BlockingIOError())
+        why = explain(error) if isinstance(error, ssl.SSLError) else None
+        return super()._lost(error) if why is None else NotAuthenticated(_told(self.peer, why, self._identity))
+
+
+def connect(host: str, port: int, identity: Identity, role: str, *,
+            timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+            stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> SecureChannel:
+    """Connect to a server of that role. Raises ConnectionLost, NotAuthenticated."""
+    deadline = time.monotonic() + timeout_seconds
+    connection = open_connection(host, port, timeout_seconds=timeout_seconds)
+    peer = f"{host}:{port}"
+    try:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        secured = identity.wrap_client(connection, role)
+    except OSError as error:
+        connection.close()
+        why = explain(error) if isinstance(error, ssl.SSLError) else None
+        if why is None:
+            raise ConnectionLost(f"{peer} does not shake hands: {error}") from None
+        raise NotAuthenticated(_told(peer, why, identity)) from None
+    try:
+        sender = peer_of(secured)
+        refusal = identity.refusal(sender)
+    except IdentityError as error:
+        refusal = str(error)
+    if refusal:
+        secured.close()
+        raise NotAuthenticated(f"{peer}: {refusal}")
+    return SecureChannel(secured, identity, sender, stall_timeout_seconds)
+
+
+def _told(peer: str, why: str, identity: Identity) -> str:
+    return f"{peer}: {why} (we are the {identity.own} of {identity.directory})"

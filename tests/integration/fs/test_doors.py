@@ -1,0 +1,239 @@
+"""The nameserver's door: who is let in, and what those are told who are not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fs import rpc
+from fs.client import Client
+from fs.client.metadata import MetadataClient
+from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
+from fs.fsspec import SpeedwellFileSystem
+from fs.identity.authority import Authority
+from fs.identity.bundle import LOOK_SECONDS
+from fs.identity.roles import DATASERVER, OPERATOR
+from fs.proto import speedwell_pb2 as pb
+from tests.local_cluster import SCRIPTS, LocalCluster
+from tests.waiting import wait_until
+
+HANDSHAKES = 1000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=1, secure=True) as cluster:
+        cluster.client().create("/f")
+        cluster.client().append("/f", b"content")
+        yield cluster
+        assert "Traceback" not in cluster.nameserver.log.read_text()
+
+
+@pytest.fixture
+def names(cluster: LocalCluster) -> Iterator[Callable[[Path], MetadataClient]]:
+    made: list[MetadataClient] = []
+
+    def connect(identity: Path) -> MetadataClient:
+        made.append(MetadataClient(cluster.nameserver.address, 0, identity=identity, call_timeout_seconds=10))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.close()
+
+
+Names = Callable[[Path], MetadataClient]
+
+
+def refused(client: MetadataClient) -> str:
+    with pytest.raises(NotAuthenticated) as error:
+        client.lookup("/f")
+    return str(error.value)
+
+
+def address(cluster: LocalCluster) -> tuple[str, int]:
+    return cluster.nameserver.host, cluster.nameserver.port
+
+
+def test_a_foreign_certificate_is_refused_by_name(cluster: LocalCluster, names: Names, tmp_path: Path) -> None:
+    foreign = Authority.make(tmp_path).issue("operator", OPERATOR)
+    said = refused(names(foreign))
+    assert "its certificate is not good" in said and str(foreign) in said
+
+
+def test_the_server_too_refuses_a_foreign_certificate_and_one_who_has_none(cluster: LocalCluster,
+                                                                          tmp_path: Path) -> None:
+    foreign = Authority.make(tmp_path).issue("operator", OPERATOR)
+    for certificate, alert in ((foreign, "UNKNOWN_CA"), (None, "CERTIFICATE_REQUIRED")):
+        context = ssl.create_default_context(cafile=cluster.identity("operator") / "authority.pem")
+        if certificate is not None:
+            context.load_cert_chain(certificate / "identity.pem")
+        with socket.create_connection(address(cluster), 10) as plain, \
+                context.wrap_socket(plain, server_hostname="nameserver.speedwell") as secured, \
+                pytest.raises(ssl.SSLError, match=alert):
+            secured.recv(1)
+
+
+def test_tls_1_2_is_refused(cluster: LocalCluster) -> None:
+    context = ssl.create_default_context(cafile=cluster.identity("operator") / "authority.pem")
+    context.load_cert_chain(cluster.identity("operator") / "identity.pem")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(address(cluster), 10) as plain, \
+            pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+        context.wrap_socket(plain, server_hostname="nameserver.speedwell")
+
+
+def test_an_expired_certificate_is_refused_by_name(cluster: LocalCluster, names: Names) -> None:
+    past = Authority(cluster.authority.directory, lambda: time.time() - 40 * 86400)
+    place = past.issue("yesterday", OPERATOR)
+    said = refused(names(place))
+    assert "our certificate, which has expired" in said and str(place) in said
+
+
+def test_who_is_revoked_is_refused_on_open_connections_too(cluster: LocalCluster, names: Names) -> None:
+    client = names(cluster.authority.issue("mallory", OPERATOR))
+    client.lookup("/f")
+    cluster.authority.revoke("mallory")
+
+    def is_refused() -> bool:
+        try:
+            client.lookup("/f")
+        except NotAuthenticated as error:
+            return "the certificate of the operator mallory was revoked" in str(error)
+        return False
+
+    wait_until(is_refused, 20 * LOOK_SECONDS, "a revoked certificate is served")
+    cluster.authority.issue("mallory", OPERATOR)
+    wait_until(lambda: not fails(client), 20 * LOOK_SECONDS, "the new certificate is not served")
+
+
+def fails(client: MetadataClient) -> bool:
+    try:
+        client.lookup("/f")
+    except NotAuthenticated:
+        return True
+    return False
+
+
+def test_plain_frames_and_grpc_are_told_what_is_missing(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch,
+                                                        tmp_path: Path) -> None:
+    monkeypatch.setenv("SPEEDWELL_STATE_DIRECTORY", str(tmp_path))
+    with MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=1) as client:
+        assert "only clients with a certificate" in refused(client)
+    with grpc.insecure_channel(cluster.nameserver.address) as channel, pytest.raises(grpc.RpcError):
+        channel.unary_unary(f"/{rpc.SERVICE}/Statistics")(b"", timeout=5)
+
+
+def test_a_client_with_a_certificate_falls_back_to_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=0, secure=False) as plain, \
+            MetadataClient(plain.nameserver.address, 0, identity=cluster.identity("operator")) as client:
+        assert "does not speak TLS" in refused(client)
+
+
+def test_a_dataserver_is_not_taken_for_the_nameserver(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Whoever has a dataserver's key cannot pass for the nameserver."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cluster.identity("d0") / "identity.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listener, \
+            MetadataClient(f"127.0.0.1:{listener.getsockname()[1]}", 0, call_timeout_seconds=5,
+                           identity=cluster.identity("operator")) as client:
+        def pretend() -> None:
+            with suppress(OSError):
+                context.wrap_socket(listener.accept()[0], server_side=True)
+
+        threading.Thread(target=pretend, daemon=True).start()
+        assert "its certificate is of another role" in refused(client)
+
+
+def test_roles_bound_what_may_be_asked(cluster: LocalCluster, names: Names) -> None:
+    reader, mount, operator, dataserver = (names(cluster.identity(who))
+                                           for who in ("reader", "mount", "operator", "d0"))
+    before = operator.lookup("/f")
+    for client, change in ((reader, lambda: reader.create("/g")), (reader, lambda: reader.remove("/f")),
+                           (reader, lambda: reader.set_quota("/", max_files=1)),
+                           (mount, lambda: mount.set_quota("/", max_files=1)),
+                           (mount, lambda: mount.set_draining("d0", True)),
+                           (dataserver, lambda: dataserver.remove("/f"))):
+        with pytest.raises(NotAuthorised, match="may not ask for"):
+            change()
+        assert client is operator or [entry.name for entry in operator.list("/")] == [b"f"]
+    assert reader.lookup("/f").inode == mount.lookup("/f").inode == before.inode
+    mount.create("/of the mount")
+    operator.remove("/of the mount")
+
+
+@pytest.mark.parametrize("method", ["Heartbeat", "UploadMirror", "Mirror", "Publish", "ChangeReplicas"])
+def test_only_a_dataserver_reports_and_for_itself_alone(cluster: LocalCluster, names: Names, method: str) -> None:
+    request = pb.HeartbeatRequest(server=pb.Replica(dataserver_id="d7", host="127.0.0.1", port=1)) \
+        if method == "Heartbeat" else getattr(pb, f"{method}Request")(dataserver_id="d7")
+    for who, says in (("mount", "may not ask for"), ("operator", "may not ask for"), ("reader", "may not ask for"),
+                      ("d0", "may not speak for the dataserver d7")):
+        with pytest.raises(NotAuthorised, match=says):
+            names(cluster.identity(who))._call(method, request)
+    servers = names(cluster.identity("operator")).statistics().dataservers
+    assert [status.server.dataserver_id for status in servers] == ["d0"]
+
+
+def test_a_reader_reads_and_writes_nothing_over_a_local_socket_either(cluster: LocalCluster) -> None:
+    with Client(cluster.nameserver.address, identity=cluster.identity("reader"), local_host="127.0.0.1") as client:
+        with client.open_read("/f") as reader:
+            assert reader.read(0, 100) == b"content"
+        with pytest.raises(SpeedwellError, match="gives no right to write"):
+            client.append("/f", b"more")
+
+
+def test_fsspec_takes_an_identity(cluster: LocalCluster) -> None:
+    files = SpeedwellFileSystem(cluster.nameserver.address, identity=str(cluster.identity("reader")))
+    assert files.cat("/f") == b"content"
+    with pytest.raises(PermissionError):
+        files.mkdir("/d")
+
+
+def test_a_thousand_slow_handshakes_stop_nobody(cluster: LocalCluster, names: Names) -> None:
+    waiting: list[socket.socket] = []
+    client = names(cluster.identity("operator"))
+    client.lookup("/f")
+    try:
+        for number in range(HANDSHAKES):
+            slow = socket.create_connection(address(cluster), 10)
+            waiting.append(slow)
+            if number % 2:
+                slow.send(b"\x16\x03\x01")  # as if a handshake began
+        client.lookup("/f")
+        with MetadataClient(cluster.nameserver.address, 0, identity=cluster.identity("mount")) as another:
+            began = time.monotonic()
+            another.lookup("/f")
+            assert time.monotonic() - began < 4, "a new client waits for strangers"
+        for slow in waiting[1::100]:
+            slow.settimeout(60)
+            assert slow.recv(1) == b"", "a handshake that does not end is ended"
+    finally:
+        for slow in waiting:
+            slow.close()
+
+
+def test_servers_refuse_to_start_with_what_is_not_theirs(cluster: LocalCluster, tmp_path: Path) -> None:
+    other = cluster.authority.directory / "d1"
+    if not other.exists():
+        cluster.authority.issue("d1", DATASERVER)
+    for command, says in (
+            (["speedwell-nameserver", "--new", "--directory", str(tmp_path / "n"), "--identity",
+              str(cluster.identity("operator"))], "is the identity of the operator operator, not of a nameserver"),
+            (["speedwell-nameserver", "--new", "--directory", str(tmp_path / "n"), "--identity", str(tmp_path)],
+             "is no identity"),
+            (["speedwell-dataserver", "--id", "d0", "--nameserver", cluster.nameserver.address, "--listen",
+              "127.0.0.1:0", "--directory", str(tmp_path / "d"), "--identity", str(other)],
+             "is the identity of the dataserver d1, not of d0")):
+        ended = subprocess.run([str(SCRIPTS / command[0]), *command[1:]], capture_output=True, text=True, timeout=60,
+                               check=False)
+        assert ended.returncode != 0 and says in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+        assert not (tmp_path / "n").exists() and not (tmp_path / "d").exists(), "nothing was made"

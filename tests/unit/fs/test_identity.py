@@ -1,0 +1,192 @@
+"""Certificates: who gets which, how long they are good, what is refused, and that files keep their secrets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from fs.errors import IdentityError
+from fs.identity import places
+from fs.identity.authority import VALIDITY_SECONDS, Authority
+from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
+from fs.identity.known import identity_for
+from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR
+from tests.waiting import wait_until
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("op", OPERATOR)])
+    return authority
+
+
+def shake(server: Identity, client: Identity, role: str = NAMESERVER) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+    """Both ends of a connection. Raises what the client's end, or else the server's, gets."""
+    near, far = socket.socketpair()
+    near.settimeout(10)
+    far.settimeout(10)
+    found: list[ssl.SSLSocket | OSError] = []
+
+    def serve() -> None:
+        try:
+            found.append(server.server_context().wrap_socket(far, server_side=True))
+        except OSError as error:
+            found.append(error)
+            far.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        mine = client.wrap_client(near, role)
+    finally:
+        thread.join(10)
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return mine, found[0]
+
+
+def test_both_ends_learn_name_and_role_over_tls_1_3(authority: Authority) -> None:
+    mine, theirs = shake(Identity(authority.directory / "ns"), Identity(authority.directory / "op"))
+    with mine, theirs:
+        assert str(peer_of(mine)) == "nameserver ns" and str(peer_of(theirs)) == "operator op"
+        assert theirs.version() == "TLSv1.3"
+        assert peer_of(theirs).serial == authority.newest()["op"].serial
+
+
+def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
+    for path in authority.directory.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    readable = authority.directory / "op" / "identity.pem"
+    readable.chmod(0o644)
+    with pytest.raises(IdentityError, match="can be read by others: chmod 600"):
+        Identity(authority.directory / "op")
+
+
+@pytest.mark.parametrize(("name", "content", "says"), [
+    ("identity.pem", b"", "is damaged"), ("identity.pem", b"{}\n", "is damaged"),
+    ("identity.pem", b'{"name": "a", "role": "b", "serial": "1", "expires_at": 1}\nno key', "is no identity"),
+    ("authority.pem", b"nothing", "is no identity"), ("revoked.json", b"[", "is damaged"),
+    ("revoked.json", b"[]", "is damaged")])
+def test_damaged_files_are_said_by_name(authority: Authority, name: str, content: bytes, says: str) -> None:
+    (authority.directory / "op" / name).write_bytes(content)
+    with pytest.raises(IdentityError, match=says):
+        Identity(authority.directory / "op")
+
+
+def test_a_certificate_of_another_authority_is_refused_at_both_ends(authority: Authority, tmp_path: Path) -> None:
+    foreign = Authority.make(tmp_path / "foreign")
+    foreign.ensure([("ns", NAMESERVER), ("op", OPERATOR)])
+    ours, theirs = Identity(authority.directory / "ns"), Identity(foreign.directory / "op")
+    with pytest.raises(ssl.SSLCertVerificationError) as refused:
+        shake(ours, theirs)
+    assert "certificate is not good" in str(explain(refused.value))
+
+
+def test_a_server_of_another_role_is_not_taken_for_one(authority: Authority) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError) as refused:
+        shake(Identity(authority.directory / "d0"), Identity(authority.directory / "op"))
+    assert explain(refused.value) == "its certificate is of another role"
+
+
+def test_a_mounts_certificate_is_no_servers(authority: Authority) -> None:
+    authority.issue("m", MOUNT)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake(Identity(authority.directory / "m"), Identity(authority.directory / "op"), MOUNT)
+
+
+def test_what_is_due_is_renewed_and_old_certificates_stay_valid(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    authority = Authority.make(tmp_path, clock)
+    authority.ensure([("ns", NAMESERVER), ("op", OPERATOR)])
+    clock.now += VALIDITY_SECONDS / 2
+    assert authority.renew_due() == []
+    authority.renew(["op"])
+    clock.now += VALIDITY_SECONDS / 4
+    assert authority.renew_due() == ["ns"]
+    assert [each.name for each in authority.certificates()] == ["ns", "op", "op", "ns"]
+    clock.now += VALIDITY_SECONDS / 2
+    authority.renew(["op"])
+    assert [each.name for each in authority.certificates()] == ["op", "ns", "op"], "expired ones are forgotten"
+
+
+def test_a_renewed_certificate_and_a_revoked_one_are_noticed_while_in_use(authority: Authority) -> None:
+    server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
+    mine, theirs = shake(server, client)
+    peer = peer_of(theirs)
+    mine.close()
+    theirs.close()
+    before = client.generation
+    authority.renew(["op"])
+    wait_until(lambda: client.generation != before, 20 * LOOK_SECONDS, "the new certificate is not read")
+    assert client.own.serial != peer.serial and server.refusal(peer) == ""
+    authority.revoke("op")
+    wait_until(lambda: server.refusal(peer) == "the certificate of the operator op was revoked", 20 * LOOK_SECONDS,
+               "the old certificate still counts")
+    authority.issue("op", OPERATOR)
+    wait_until(lambda: client.own.serial == authority.newest()["op"].serial and not server.refusal(client.own),
+               20 * LOOK_SECONDS, "the new one does not count")
+
+
+def test_a_damaged_renewal_leaves_what_was_there(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    client = Identity(authority.directory / "op")
+    before = client.own
+    (authority.directory / "op" / "identity.pem").write_bytes(b"")
+    wait_until(lambda: client.own and "going on with" in caplog.text, 20 * LOOK_SECONDS, "nothing is said")
+    assert client.own == before
+
+
+def test_refusals_name_what_to_do_and_change_nothing(authority: Authority, tmp_path: Path) -> None:
+    before = (authority.directory / "issued.json").read_bytes()
+    for refused, says in ((lambda: authority.issue("op", OPERATOR), "renew op"),
+                          (lambda: authority.issue("../x", OPERATOR), "name: "),
+                          (lambda: authority.issue(".", OPERATOR), "name: "),
+                          (lambda: authority.issue("x", "root"), "role: "),
+                          (lambda: authority.revoke("nobody"), "identity list"),
+                          (lambda: authority.renew(["op", "nobody"]), "identity list"),
+                          (lambda: authority.renew(["op"], 1.0), "validity: "),
+                          (lambda: Authority(tmp_path / "nowhere"), "holds no certificate authority")):
+        with pytest.raises(IdentityError, match=says):
+            refused()
+    assert (authority.directory / "issued.json").read_bytes() == before
+    authority.revoke("op")
+    with pytest.raises(IdentityError, match="was revoked"):
+        authority.renew(["op"])
+    authority.ensure([("op", OPERATOR)])
+    assert authority.newest()["op"].revoked_at is not None, "what was revoked is not issued again by itself"
+
+
+def test_a_damaged_list_of_certificates_is_said(authority: Authority) -> None:
+    (authority.directory / "issued.json").write_text(json.dumps({"certificates": [{"name": 1}]}))
+    with pytest.raises(IdentityError, match=r"issued\.json is damaged"):
+        authority.certificates()
+
+
+def test_commands_find_what_up_made_for_a_nameserver(authority: Authority, tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEEDWELL_STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.delenv(places.VARIABLE, raising=False)
+    assert identity_for("127.0.0.1:7400") is None
+    places.remember("127.0.0.1:7400,127.0.0.1:7401", authority.directory / "op")
+    found = identity_for("127.0.0.1:7401")
+    assert found is not None and found.own.name == "op"
+    assert identity_for("127.0.0.1:7402") is None
+    assert identity_for("127.0.0.1:7401", authority.directory / "d0").own.name == "d0"     # type: ignore[union-attr]
+    monkeypatch.setenv(places.VARIABLE, str(authority.directory / "ns"))
+    assert identity_for("127.0.0.1:7402").own.name == "ns"      # type: ignore[union-attr]
+    monkeypatch.delenv(places.VARIABLE)
+    places.forget("127.0.0.1:7400,127.0.0.1:7401")
+    assert identity_for("127.0.0.1:7400") is None
