@@ -32,6 +32,8 @@ COMMANDS = {
     "chown": ("cluster.commands.tree", "chown", "Change owner and group."),
     "quota": ("cluster.commands.quota", "quota", "Limit what lies in a directory with everything below it."),
     "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
+    "identity": ("cluster.commands.identity", "identity",
+                 "Certificates: who may talk to an installation, and as what."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "top": ("cluster.commands.top", "top", "Show what the mounts of this machine do."),

@@ -17,38 +17,27 @@ from pathlib import Path
 from cluster.errors import InvalidState, NotRunning
 from cluster.processes import STATE_FILE, Processes
 from cluster.state_files import write_atomically
-
-MACHINE_DIRECTORY = Path("/run/speedwell")
-STATE_VARIABLE = "SPEEDWELL_STATE_DIRECTORY"
+from fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_directory
 
 
 @dataclass(frozen=True)
 class Current:
     """A started installation. `kind` is "local" or "fabric"; `directory` holds its processes' state file;
-    `nameserver` is HOST:PORT, `controller` a URL or None; `mounts` are mount points."""
+    `nameserver` is HOST:PORT, `controller` a URL or None; `mounts` are mount points; `identity` is the directory of
+    that with which commands talk to it, empty if it has none."""
 
     kind: str
     directory: str
     nameserver: str
     controller: str | None = None
     mounts: list[str] = field(default_factory=list)
+    identity: str = ""
 
     @property
     def up_again(self) -> str:
         """The command that starts it again."""
         option = "--local" if self.kind == "local" else "--installation"
         return f"`speedwell up {option} {shlex.quote(self.directory)}`"
-
-
-def state_directory() -> Path:
-    """Where this user's state files go; not made here."""
-    chosen = os.environ.get(STATE_VARIABLE)
-    if chosen:
-        return Path(chosen).absolute()
-    if os.geteuid() == 0:
-        return MACHINE_DIRECTORY
-    home = os.environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "state") / "speedwell"
 
 
 def read() -> Current | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cluster.current import MACHINE_DIRECTORY
+from fs.identity.places import MACHINE_DIRECTORY
 from topo.network_namespace import enter
 
 STATE_FILE = MACHINE_DIRECTORY / "fabric.json"

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import current, local_metrics, mounts
-from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning, StartFailed
+from cluster import current, identities, local_metrics, mounts
+from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local_commands import (
     LOOPBACK,
     SUPERVISOR,
+    address,
     dataserver_command,
     dataserver_names,
+    identity_names,
     is_mounted,
+    listen_address,
     local_nameserver_commands,
     members,
     mount_command,
@@ -38,7 +41,7 @@ from cluster.nameservers import (
     stop_etcd,
 )
 from cluster.processes import Command, Processes
-from cluster.registration import wait_for_dataservers
+from cluster.registration import own_root_directory, wait_for_dataservers
 from fs.units import counted, size
 
 DEFAULT_DATASERVERS = 3
@@ -55,7 +58,7 @@ Progress = Callable[[str], None]
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
     (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver, `fsync` and `min_replicas`
-    as the nameserver has them, nobody answers Prometheus)."""
+    as the nameserver has them, nobody answers Prometheus, with identities)."""
 
     directory: Path
     mount: Path | None = None
@@ -66,6 +69,7 @@ class LocalSettings:
     fsync: str | None = None
     min_replicas: int | None = None
     metrics: bool | None = None
+    identity: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,13 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
         started: list[str] = []
         recorded, processes.settings = processes.settings, chosen
         try:
+            if chosen["identity"]:
+                identities.prepare(directory, identity_names(chosen))
             _start_etcd(processes, started, progress)
             _start_nameservers(processes, started, progress)
             _start_dataservers(processes, names, started, progress)
             if any(name in started for name in nameserver_names(chosen["nameservers"])):
-                _own_root_directory(processes.settings["addresses"]["nameserver"])
+                own_root_directory(processes.settings["addresses"]["nameserver"], _operator(processes))
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
             _start_supervisor(processes, started)
@@ -129,6 +135,7 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
             stopped.append("mount")
         _stop(processes, stopped, force, progress)
         processes.forget_dead()
+        identities.forget(processes.settings["addresses"].get("nameserver", ""))
     return sorted(stopped)
 
 
@@ -143,7 +150,8 @@ def describe(directory: Path) -> current.Current:
 
 def _current(directory: Path, settings: dict[str, Any]) -> current.Current:
     return current.Current("local", str(directory), settings["addresses"]["nameserver"],
-                           mounts=[settings["mount"]] if settings["mount"] else [])
+                           mounts=[settings["mount"]] if settings["mount"] else [],
+                           identity=str(identities.of_operator(directory)) if settings.get("identity") else "")
 
 
 @contextmanager
@@ -181,7 +189,7 @@ def _open(directory: Path) -> Processes:
     if not os.access(directory, os.W_OK):
         raise InvalidSetting(f"--local: {directory} is not writable for this user")
     # An `up` that was killed in its first moments may have left these and nothing else.
-    if "state.json" not in contents and set(contents) - {"lock", "logs"}:
+    if "state.json" not in contents and set(contents) - {"lock", "logs", identities.FOLDER}:
         raise InvalidSetting(f"--local: {directory} is not empty and holds no Speedwell installation "
                              f"(it has {contents[0]}); name a new or empty directory")
     processes = Processes(directory)
@@ -193,7 +201,7 @@ def _open(directory: Path) -> Processes:
 
 def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> dict[str, Any]:
     """The settings to run with: those given, else those recorded, else the defaults."""
-    recorded = processes.settings
+    recorded, running = processes.settings, processes.running()
     dataservers = settings.dataservers or recorded.get("dataservers", DEFAULT_DATASERVERS)
     replication = settings.replication or recorded.get("replication", min(DEFAULT_REPLICATION, dataservers))
     chunk_size_bytes = settings.chunk_size_bytes or recorded.get("chunk_size_bytes", DEFAULT_CHUNK_SIZE_BYTES)
@@ -221,7 +229,9 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
               "chunk_size_bytes": chunk_size_bytes, "nameservers": nameservers,
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
               "namespace": recorded.get("namespace", False), "fsync": settings.fsync or recorded.get("fsync"),
-              "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {}}
+              "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {},
+              # one that was started before there were identities goes on without them until it is stopped
+              "identity": recorded.get("identity", not running) if settings.identity is None else settings.identity}
     if settings.metrics or recorded.get("metrics"):
         chosen["metrics"] = local_metrics.addresses(
             recorded.get("metrics", {}),
@@ -241,6 +251,10 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     nameservers = nameserver_names(chosen["nameservers"])
     options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
                "min_replicas": nameservers}
+    if running and chosen["identity"] != recorded.get("identity", False):
+        now = "without" if chosen["identity"] else "with"
+        raise AlreadyRunning(f"{processes.directory} runs {now} identities; stop it with `speedwell down --local "
+                             f"{processes.directory}` first")
     if running and chosen["metrics"] and not recorded.get("metrics"):
         raise AlreadyRunning(f"{processes.directory} runs without --metrics; stop it with `speedwell down --local "
                              f"{processes.directory}` first")
@@ -295,9 +309,10 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
     names = nameserver_names(settings["nameservers"])
     before = addresses["nameserver"].split(",") if "nameserver" in addresses else [""] * len(names)
     found = [processes.find(name) for name in names]
-    listen = [_address(running.address, running.name) if running else _listen_address(last)
+    listen = [address(running.address, running.name) if running else listen_address(last)
               for running, last in zip(found, before, strict=True)]
     if listen != before:
+        identities.forget(addresses.get("nameserver", ""))
         # Somebody else took the port meanwhile: what still runs would ask a nameserver that is not there.
         for mountpoint in mounts.of_installation(processes.directory, addresses.get("nameserver", "")):
             if not ours(processes, mountpoint):
@@ -312,38 +327,30 @@ def _start_nameservers(processes: Processes, started: list[str], progress: Progr
     processes.start_together([command for command in local_nameserver_commands(processes, listen)
                               if command.name in missing])
     started += missing
-    addresses["nameserver"] = ",".join(_address(record.address, name) for name in names
+    addresses["nameserver"] = ",".join(address(record.address, name) for name in names
                                        if (record := processes.find(name)))
     settings["namespace"] = True
     processes.save()
-
-
-def _own_root_directory(nameserver: str) -> None:
-    """Give an ordinary user's installation a root directory that is theirs: a new one belongs to root."""
-    if os.geteuid() == 0:
-        return
-    from fs.client.metadata import MetadataClient
-
-    client = MetadataClient(nameserver)
-    try:
-        if client.lookup("/").uid == 0:
-            client.set_attributes("/", uid=os.geteuid(), gid=os.getegid())
-    finally:
-        client.close()
+    if settings["identity"]:
+        identities.remember(addresses["nameserver"], processes.directory)
 
 
 def _start_dataservers(processes: Processes, names: list[str], started: list[str],
                        progress: Progress) -> None:
     missing = [name for name in names if not processes.find(name)]
     addresses = processes.settings["addresses"]
-    commands = [dataserver_command(processes, name, _listen_address(addresses.get(name))) for name in missing]
+    commands = [dataserver_command(processes, name, listen_address(addresses.get(name))) for name in missing]
     if commands:
         progress(f"starting {counted(len(commands), 'dataserver')}")
     for record in processes.start_together(commands):
         started.append(record.name)
-        addresses[record.name] = _address(record.address, record.name)
+        addresses[record.name] = address(record.address, record.name)
     processes.save()
-    wait_for_dataservers(addresses["nameserver"], names)
+    wait_for_dataservers(addresses["nameserver"], names, _operator(processes))
+
+
+def _operator(processes: Processes) -> Path | None:
+    return identities.of_operator(processes.directory) if processes.settings["identity"] else None
 
 
 def _start_mount(processes: Processes, mountpoint: Path, started: list[str], progress: Progress) -> None:
@@ -359,19 +366,6 @@ def _start_supervisor(processes: Processes, started: list[str]) -> None:
         return
     processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor", str(processes.directory)]))
     started.append(SUPERVISOR)
-
-
-def _listen_address(before: str | None) -> str:
-    """The address of the last run if it is still free, else any free port."""
-    return before if before and local_metrics.is_free(before) else f"{LOOPBACK}:0"
-
-
-def _address(ready: str, name: str) -> str:
-    """The address in a `ready` line."""
-    address = ready.split(" ")[0]
-    if not address.rpartition(":")[2].isdigit():
-        raise StartFailed(f"{name} did not say where it listens (`ready {ready}`)")
-    return address
 
 
 # ---------------------------------------------------------------------- stop

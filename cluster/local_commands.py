@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster import mounts
-from cluster.local_metrics import with_metrics
+from cluster.errors import StartFailed
+from cluster.identities import with_identity
+from cluster.local_metrics import is_free, with_metrics
 from cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
 from cluster.processes import Command, Processes, program
+from fs.identity import roles
 
 LOOPBACK = "127.0.0.1"
 SUPERVISOR = "supervisor"
+MOUNT = "mount"
 
 
 def wanted(processes: Processes) -> list[str]:
@@ -47,7 +51,7 @@ def local_nameserver_commands(processes: Processes, listen: list[str]) -> list[C
     options = [*first, "--replication", str(settings["replication"]),
                "--chunk-size", str(settings["chunk_size_bytes"]), *durability_options(settings)]
     commands = nameserver_commands(processes.directory, listen, options, LOOPBACK, members(settings))
-    return [with_metrics(processes, command) for command in commands]
+    return [with_identity(processes, with_metrics(processes, command)) for command in commands]
 
 
 def durability_options(settings: Mapping[str, Any]) -> list[str]:
@@ -61,15 +65,15 @@ def dataserver_names(settings: Mapping[str, Any]) -> list[str]:
 
 
 def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
-    return with_metrics(processes, Command(name, [
+    return with_identity(processes, with_metrics(processes, Command(name, [
         program("speedwell-dataserver"), "--id", name, "--listen", listen,
         "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
         "--nameserver", processes.settings["addresses"]["nameserver"],
-        "--directory", str(processes.directory / "dataservers" / name)]))
+        "--directory", str(processes.directory / "dataservers" / name)])))
 
 
 def mount_command(processes: Processes, mountpoint: Path) -> Command:
-    return with_metrics(processes, Command("mount", [
+    return with_identity(processes, Command(MOUNT, [
         program("speedwell-mount"), str(mountpoint), "--foreground",
         "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
 
@@ -88,3 +92,22 @@ def ours(processes: Processes, mountpoint: Path) -> bool:
         return False
     return processes.settings.get("mount") == str(mountpoint) and (
         processes.find("mount") is not None or mounts.is_dead(mountpoint))
+
+
+def identity_names(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who has a certificate, by name and role."""
+    return [*((name, roles.NAMESERVER) for name in nameserver_names(settings["nameservers"])),
+            *((name, roles.DATASERVER) for name in dataserver_names(settings)), (MOUNT, roles.MOUNT)]
+
+
+def listen_address(before: str | None) -> str:
+    """The address of the last run if it is still free, else any free port."""
+    return before if before and is_free(before) else f"{LOOPBACK}:0"
+
+
+def address(ready: str, name: str) -> str:
+    """The address in a `ready` line."""
+    address = ready.split(" ")[0]
+    if not address.rpartition(":")[2].isdigit():
+        raise StartFailed(f"{name} did not say where it listens (`ready {ready}`)")
+    return address

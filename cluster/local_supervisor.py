@@ -7,10 +7,12 @@ nothing but what is on the disk, so a new one goes on where the old one ended.
 import logging
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import NotRunning
+from cluster.identities import keep_renewed
 from cluster.local_commands import SUPERVISOR, command_again, wanted
 from cluster.processes import Processes
 from cluster.supervision import Supervision
@@ -29,6 +31,8 @@ def main() -> None:
             from fs import metrics
 
             metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
+        if processes.settings.get("identity"):
+            threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
         print("ready watching", flush=True)
         supervision.run()
 

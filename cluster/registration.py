@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from pathlib import Path
 
 from cluster.errors import StartFailed
 from topo.waiting import wait_for
@@ -11,7 +13,7 @@ REGISTRATION_TIMEOUT_SECONDS = 20.0
 REBUILDING_TIMEOUT_SECONDS = 240.0
 
 
-def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
+def wait_for_dataservers(nameserver: str, ids: Collection[str], identity: Path | None = None) -> None:
     """Wait until the nameserver counts all dataservers as alive: only then can files be stored.
 
     Raises StartFailed, naming the missing ones, after REGISTRATION_TIMEOUT_SECONDS; or with what a nameserver that
@@ -20,7 +22,7 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
     from fs.client.metadata import MetadataClient
     from fs.errors import NamespaceRebuilding, SpeedwellError
 
-    client = MetadataClient(nameserver)
+    client = MetadataClient(nameserver, identity=identity)
     missing = set(ids)
     refused: list[str] = []
     rebuilding: NamespaceRebuilding | None = None
@@ -55,5 +57,19 @@ def wait_for_dataservers(nameserver: str, ids: Collection[str]) -> None:
                 raise StartFailed("; ".join(refused))
             raise StartFailed(f"the nameserver at {nameserver} got no heartbeat of "
                               f"{', '.join(sorted(missing))} within {REGISTRATION_TIMEOUT_SECONDS:g} s")
+    finally:
+        client.close()
+
+
+def own_root_directory(nameserver: str, identity: Path | None = None) -> None:
+    """Give an ordinary user's installation a root directory that is theirs: a new one belongs to root."""
+    if os.geteuid() == 0:
+        return
+    from fs.client.metadata import MetadataClient
+
+    client = MetadataClient(nameserver, identity=identity)
+    try:
+        if client.lookup("/").uid == 0:
+            client.set_attributes("/", uid=os.geteuid(), gid=os.getegid())
     finally:
         client.close()

@@ -15,6 +15,7 @@ from cluster import current, fabric_network
 from cluster.errors import NotOnFabric, NotRunning
 from fs.addresses import is_ip, parse_address
 from fs.errors import InvalidArgument
+from fs.identity.places import VARIABLE
 
 if TYPE_CHECKING:
     from fs.client import Client
@@ -34,6 +35,8 @@ class Target:
     path_policy: str | None = None
     parts: int | None = None
     """The most replicas that a read comes from at once; None: the client library's default."""
+    identity: Path | None = None
+    """A directory with this user's certificate; None: that of SPEEDWELL_IDENTITY, or what `up` made here."""
     off_fabric: str = ""
     """Why this process can reach no dataserver, if that is known."""
 
@@ -47,12 +50,12 @@ class Target:
 
         return Client(self.nameserver, controller=self.controller, local_host=self.local_host,
                       replica_policy=self.replica_policy, path_policy=self.path_policy,
-                      most_parts=DEFAULT_PARTS if self.parts is None else self.parts)
+                      most_parts=DEFAULT_PARTS if self.parts is None else self.parts, identity=self.identity)
 
 
 def resolve(nameserver: str | None, controller: str | None, local_host: str | None = None,
             replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
-            installation: Path | None = None) -> Target:
+            installation: Path | None = None, identity: Path | None = None) -> Target:
     """The installation that the options name, else the last one started. Raises NotRunning if none was, or that one
     was stopped.
 
@@ -64,9 +67,10 @@ def resolve(nameserver: str | None, controller: str | None, local_host: str | No
             raise NotRunning(f"the installation in {named.directory} is stopped; {named.up_again} starts it again")
         nameserver = named.nameserver
         controller = controller or named.controller
+        identity = identity or (Path(named.identity) if named.identity else None)
     if controller == NO_CONTROLLER:
         controller = None
-    return Target(nameserver, controller, local_host, replica_policy, path_policy, parts)
+    return Target(nameserver, controller, local_host, replica_policy, path_policy, parts, identity)
 
 
 def last_started() -> current.Current:
@@ -94,26 +98,31 @@ def one_installation(installation: Path | None, directory: Path | None) -> None:
 
 
 def connection_options(function: F) -> F:
-    """Adds --installation, --nameserver, --controller and --local-host; the function gets `target` instead."""
+    """Adds --installation, --nameserver, --identity, --controller and --local-host; the function gets `target`
+    instead."""
 
     @installation_option
     @click.option("--nameserver", metavar="HOST:PORT", envvar="SPEEDWELL_NAMESERVER",
                   callback=checked_nameserver,
                   help="The installation's nameserver; default: that of the last `speedwell up`.")
+    @click.option("--identity", type=click.Path(path_type=Path), metavar="DIR", envvar=VARIABLE,
+                  help="Your key and certificate; default: those that `speedwell up` made on this machine.")
     @click.option("--controller", metavar="URL", envvar="SPEEDWELL_CONTROLLER",
                   help="The SDN controller that steers reads, or `none`.")
     @click.option("--local-host", metavar="ADDRESS", envvar="SPEEDWELL_LOCAL_HOST", callback=_checked_address,
                   help="This host's address on the fabric; default: found from the route.")
     @functools.wraps(function)
     def with_target(*args: Any, nameserver: str | None, controller: str | None, local_host: str | None,
-                    installation: Path | None = None,
+                    installation: Path | None = None, identity: Path | None = None,
                     replica_policy: str | None = None, path_policy: str | None = None, parts: int | None = None,
                     **kwargs: Any) -> Any:
         context = click.get_current_context()
         if installation is not None and context.get_parameter_source("nameserver") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--nameserver does not go with --installation", context)
-        target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts, installation)
-        return function(*args, target=replace(target, off_fabric=fabric_network.join(target.nameserver)), **kwargs)
+        target = resolve(nameserver, controller, local_host, replica_policy, path_policy, parts, installation,
+                         identity)
+        off_fabric = fabric_network.join(target.nameserver)
+        return function(*args, target=replace(target, off_fabric=off_fabric), **kwargs)
 
     return with_target  # type: ignore[return-value]
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
-from cluster import current, machine_mounts, mounts
+from cluster import machine_mounts, mounts
 from cluster.commands.connection import Target, connection_options, parts_option
 from cluster.commands.output import echo
 from cluster.errors import InvalidSetting
 from cluster.processes import Command, Processes, program
 from fs import metrics as prometheus
 from fs.command_line import Number
+from fs.identity import places
 from fs.option_types import MountPoint
 
 
@@ -54,6 +55,8 @@ def mount(mountpoint: Path, allow_other: bool, foreground: bool, strong: bool, c
         _clear_dead(place)
         mounts.require_usable(place)
         argv = [program("speedwell-mount"), str(place), "--foreground", "--nameserver", target.nameserver]
+        if target.identity is not None:
+            argv += ["--identity", str(target.identity.absolute())]
         for option, value in (("--controller", target.controller), ("--local-host", target.local_host),
                               ("--parts", target.parts), ("--cache-seconds", cache_seconds), ("--metrics", metrics)):
             argv += [option, str(value)] if value is not None else []
@@ -95,7 +98,7 @@ def unmount(mountpoint: Path, force: bool) -> None:
 
 
 def _processes() -> Processes:
-    return Processes(current.state_directory() / "mounts")
+    return Processes(places.state_directory() / "mounts")
 
 
 def _name(mountpoint: Path) -> str:

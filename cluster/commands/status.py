@@ -129,7 +129,7 @@ def _add_roles(state: Status) -> None:
     addresses = parse_addresses(state.nameserver)
     if len(addresses) > 1:
         for address in addresses:
-            found = leads(address, ROLE_TIMEOUT_SECONDS)
+            found = leads(address, ROLE_TIMEOUT_SECONDS, _identity(state))
             state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
 
 
@@ -144,12 +144,13 @@ def _add_policies(state: Status, controller: str) -> None:
 
 def _add_statistics(state: Status) -> None:
     from fs.client.metadata import MetadataClient
-    from fs.errors import NameserverUnavailable
+    from fs.errors import NameserverUnavailable, NotAuthenticated
 
-    client = MetadataClient(state.nameserver, call_timeout_seconds=NAMESERVER_TIMEOUT_SECONDS)
+    client = MetadataClient(state.nameserver, call_timeout_seconds=NAMESERVER_TIMEOUT_SECONDS,
+                            identity=_identity(state))
     try:
         reply = client.statistics()
-    except NameserverUnavailable as error:
+    except (NameserverUnavailable, NotAuthenticated) as error:
         state.problems.append(str(error))
         return
     finally:
@@ -162,6 +163,11 @@ def _add_statistics(state: Status) -> None:
     if reply.unwritable:
         state.problems.append(f"{counted(reply.unwritable, 'file')} cannot be changed: fewer than "
                               f"{counted(reply.min_replicas, 'replica')} alive")
+
+
+def _identity(state: Status) -> Path | None:
+    installation = state.installation
+    return Path(installation.identity) if installation is not None and installation.identity else None
 
 
 def _document(reply: StatisticsReply) -> dict[str, Any]:
@@ -184,6 +190,8 @@ def _print(state: Status) -> None:
         echo(f"{state.installation.kind} installation{where}: nameserver {state.nameserver}{steered}")
     else:
         echo(f"nameserver {state.nameserver}")
+    if state.installation is not None and not state.installation.identity:
+        echo("it has no identities: whoever reaches its ports may do anything")
     if state.roles and state.installation is None:
         echo(", ".join(f"{address} {role}" for address, role in state.roles.items()))
     if state.policies:

@@ -14,6 +14,7 @@ from cluster.commands.output import echo, echo_json
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.policy_options import PolicyOption, policy_path_option
+from fs.identity import places
 from fs.option_types import MountPoint, Size
 from fs.units import counted
 
@@ -57,12 +58,14 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--metrics", is_flag=True, help="With --local: every process answers Prometheus; "
               "DIR/metrics-targets.json says where.")
+@click.option("--identity/--insecure", default=None, help="With --local: whether its servers have certificates, and "
+              "take only who has one, too [default: they do].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
        placement_policy: str | None, dataservers: int | None, nameservers: int | None,
        metadata_stores: int | None, replication: int | None, chunk_size: int | None, fsync: str | None,
-       min_replicas: int | None, metrics: bool, as_json: bool) -> None:
+       min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -78,7 +81,8 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers), ("--metrics", metrics or None)):
+                            ("--dataservers", dataservers), ("--metrics", metrics or None),
+                            ("--identity" if identity else "--insecure", identity)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
@@ -96,7 +100,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         if last is None:
             raise click.UsageError("say what to start: --local DIR or --fabric SPEC", click.get_current_context())
         if last.kind == "fabric":
-            if any((mount, dataservers, chunk_size, metrics, *shared.values())):
+            if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
                 raise click.UsageError("say which fabric to start with these options: --fabric SPEC",
                                        click.get_current_context())
             _fabric_again(as_json)
@@ -105,7 +109,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     from cluster.local import LocalSettings
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
-                         metrics or None), as_json)
+                         metrics or None, identity), as_json)
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:
@@ -163,7 +167,7 @@ def _make_default(started: current.Current) -> None:
     try:
         current.write(started)
     except OSError as error:
-        click.echo(f"speedwell: {current.state_directory()}: {error.strerror}; give the other commands "
+        click.echo(f"speedwell: {places.state_directory()}: {error.strerror}; give the other commands "
                    f"--nameserver {started.nameserver}, and `down` --local {started.directory}", err=True)
 
 

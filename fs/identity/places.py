@@ -15,12 +15,13 @@ from fs.identity import files
 VARIABLE = "SPEEDWELL_IDENTITY"
 """Of the environment: the directory of the identity to take to every nameserver."""
 
+STATE_VARIABLE = "SPEEDWELL_STATE_DIRECTORY"
 MACHINE_DIRECTORY = Path("/run/speedwell")
 
 
 def state_directory() -> Path:
     """Where this user's state files go; not made here."""
-    chosen = os.environ.get("SPEEDWELL_STATE_DIRECTORY")
+    chosen = os.environ.get(STATE_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
     if os.geteuid() == 0:

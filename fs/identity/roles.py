@@ -11,6 +11,9 @@ ROLES = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER)
 SERVERS = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH)
 """Only their certificates are good for the listening end of a connection."""
 
+WRITERS = (MOUNT, OPERATOR, DATASERVER)
+"""They change what files hold."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 

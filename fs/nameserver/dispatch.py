@@ -16,8 +16,9 @@ from fs.errors import (
     SpeedwellError,
 )
 from fs.identity.bundle import Peer
-from fs.identity.roles import DATASERVER
+from fs.identity.roles import DATASERVER, WRITERS
 from fs.nameserver import requests
+from fs.nameserver.asking import asking
 from fs.nameserver.rebuilding import Rebuilding
 from fs.nameserver.service import NameserverService
 from fs.proto import speedwell_pb2 as pb
@@ -76,6 +77,7 @@ class Requests:
         request_type, method = methods[name]
         try:
             request = _parse(request_type, data)
+            asking.may_write = sender is None or sender.role in WRITERS
             if sender is not None:
                 _require_own_name(sender, request)
             reply = method(request)

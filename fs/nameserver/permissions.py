@@ -13,7 +13,7 @@ ALLOWED = {
     NAMESERVER: READS,
     MOUNT: USES,
     OPERATOR: USES | {"SetQuota", "SetTrash", "SetDraining", "RemoveDataserver", "Balance", "Contents", "Repair",
-                      "Adopt", "Dump", "Load"},
+                      "Adopt", "Authorize", "Dump", "Load"},
     DATASERVER: {"Lookup", "Statistics", "Heartbeat", "ChangeReplicas", "Publish", "Mirror", "UploadMirror"},
 }
 """By role; a switch may ask nothing."""

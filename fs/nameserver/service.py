@@ -17,6 +17,7 @@ from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
+from fs.nameserver.asking import asking
 from fs.nameserver.attributes import WireAttributes
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
@@ -388,8 +389,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         return self._wire.of(inode)
 
     def _token(self, file_id: str, inode: int, rights: int) -> bytes:
-        """On an old copy of the namespace files are only read."""
-        rights = rights & ~WRITE if self.provenance.is_rolled_back else rights
+        """On an old copy of the namespace files are only read, and by who may only read."""
+        rights = rights & ~WRITE if self.provenance.is_rolled_back or not asking.may_write else rights
         return self._token_keys.sign(file_id, inode, rights, self._now_ms())
 
     def _now_ms(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.identities import of_operator
 from cluster.processes import Processes
 from fs.client import Client
 from tests.integration.cluster.speedwell import Speedwell, kill
@@ -50,7 +51,7 @@ def test_up_brings_back_a_nameserver_that_was_killed_and_lost_its_directory(tmp_
         write_tree(mountpoint)
         expected = seen(mountpoint)
         processes = Processes(directory)
-        with Client(processes.settings["addresses"]["nameserver"]) as client:
+        with Client(processes.settings["addresses"]["nameserver"], identity=of_operator(directory)) as client:
             wait_until(lambda: [mirror.holder and not mirror.behind for mirror in client.statistics().mirrors] ==
                        [True] * 3, 15, "the copies of the namespace do not become level")
         kill(directory, "supervisor", "nameserver")    # a nameserver that comes back at once would lose it twice

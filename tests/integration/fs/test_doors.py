@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fs import rpc
+from fs import rpc, tokens
 from fs.client import Client
 from fs.client.metadata import MetadataClient
 from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
@@ -189,6 +189,12 @@ def test_a_reader_reads_and_writes_nothing_over_a_local_socket_either(cluster: L
             assert reader.read(0, 100) == b"content"
         with pytest.raises(SpeedwellError, match="gives no right to write"):
             client.append("/f", b"more")
+
+
+def test_a_readers_tokens_change_nothing(cluster: LocalCluster, names: Names) -> None:
+    for who, rights in (("reader", tokens.READ), ("mount", tokens.READ | tokens.WRITE)):
+        claims = tokens.read(names(cluster.identity(who)).lookup("/f").token)
+        assert claims is not None and claims.rights == rights
 
 
 def test_fsspec_takes_an_identity(cluster: LocalCluster) -> None:

@@ -9,12 +9,12 @@ import pytest
 from cluster import local, local_metrics
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local import LocalSettings
-from cluster.local_commands import durability_options
+from cluster.local_commands import durability_options, listen_address
 from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
             "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True,
-            "fsync": None, "min_replicas": None}
+            "fsync": None, "min_replicas": None, "identity": False}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
@@ -62,6 +62,17 @@ def test_a_process_whose_port_for_prometheus_was_taken_gets_another_unless_it_ru
         found = local_metrics.addresses({"d0": address, "d1": address}, ["d0", "d1", "d2"], ["d1"], "127.0.0.1")
     assert found["d1"] == address
     assert len(set(found.values())) == 3
+
+
+def test_an_installation_gets_identities_but_while_one_runs_that_has_none(tmp_path):
+    processes = installation(tmp_path, identity=False)
+    del processes.settings["identity"]
+    assert local._choose(LocalSettings(tmp_path), tmp_path, processes)["identity"]
+    assert not local._choose(LocalSettings(tmp_path, identity=False), tmp_path, processes)["identity"]
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    processes.records = [ProcessRecord("d0", os.getpid(), ticks, 0, ["x"], "x.log")]
+    assert not local._choose(LocalSettings(tmp_path), tmp_path, processes)["identity"]
 
 
 def test_fsync_and_min_replicas_are_remembered_and_given_to_the_nameserver(tmp_path):
@@ -122,6 +133,6 @@ def test_down_of_a_stopped_installation_stops_nothing(tmp_path):
 def test_the_port_of_last_time_is_taken_again_only_while_it_is_free():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert local._listen_address(address) == "127.0.0.1:0"
-    assert local._listen_address(address) == address
-    assert local._listen_address(None) == "127.0.0.1:0"
+        assert listen_address(address) == "127.0.0.1:0"
+    assert listen_address(address) == address
+    assert listen_address(None) == "127.0.0.1:0"

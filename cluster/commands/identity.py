@@ -1,0 +1,112 @@
+"""speedwell identity"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cluster import current
+from cluster.commands.connection import installation_option, last_started
+from cluster.commands.output import echo, echo_json
+from cluster.commands.watching import watch_options
+from cluster.identities import FOLDER
+from cluster.tables import echo_table
+from fs import units
+from fs.identity.roles import ROLES
+from fs.option_types import Duration
+
+if TYPE_CHECKING:
+    from fs.identity.authority import Authority
+    from fs.identity.register import Certificate
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def identity() -> None:
+    """Certificates: who may talk to an installation, and as what.
+
+    A process shows its certificate with --identity DIR, where DIR is what `issue` prints. Servers take up what is
+    renewed or revoked while they run.
+    """
+
+
+def _place_options(function: F) -> F:
+    directory = click.option("--directory", type=click.Path(path_type=Path), metavar="DIR",
+                             help="Where the certificate authority is.  [default: that of the installation]")
+    return installation_option(directory(function))
+
+
+@identity.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list; times in seconds since 1970.")
+@watch_options
+@_place_options
+def list_identities(as_json: bool, installation: Path | None, directory: Path | None) -> None:
+    """List the certificates: the last one of each name, and older ones that are still valid."""
+    found = _authority(installation, directory).certificates()
+    now = time.time()
+    if as_json:
+        echo_json([{**asdict(each), "state": _state(each, now)} for each in found])
+        return
+    echo_table(("name", "role", "state", "ends in", "serial"),
+               [(each.name, each.role, _state(each, now), units.about(max(0.0, each.expires_at - now)),
+                 each.serial[:12].lower()) for each in found], ("ends in",))
+
+
+@identity.command()
+@click.argument("name")
+@click.argument("role", type=click.Choice(ROLES))
+@_place_options
+def issue(name: str, role: str, installation: Path | None, directory: Path | None) -> None:
+    """Make a key and a certificate for NAME, and print the directory that has them.
+
+    A dataserver's NAME is its --id. --directory may be a new one: then it gets an authority of its own.
+    """
+    echo(str(_authority(installation, directory, new=True).issue(name, role)))
+
+
+@identity.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--validity", type=Duration(3650 * 86400), help="They, and all later ones, are valid for so long.  "
+              "[default: as before; at first 30 days]")
+@_place_options
+def renew(names: tuple[str, ...], validity: int | None, installation: Path | None, directory: Path | None) -> None:
+    """Make new keys and certificates for NAMEs, or for all. Old ones stay valid until they end.
+
+    `speedwell up` does so by itself when two thirds of the time are over.
+    """
+    for name in _authority(installation, directory).renew(names, validity):
+        echo(f"renewed {name}")
+
+
+@identity.command()
+@click.argument("name")
+@_place_options
+def revoke(name: str, installation: Path | None, directory: Path | None) -> None:
+    """Have the servers of this machine refuse all certificates of NAME within a second.
+
+    `issue` gives NAME a new one.
+    """
+    _authority(installation, directory).revoke(name)
+
+
+def _authority(installation: Path | None, directory: Path | None, *, new: bool = False) -> Authority:
+    from fs.identity.authority import Authority  # takes 30 ms
+
+    if installation is not None and directory is not None:
+        raise click.UsageError("--installation does not go with --directory", click.get_current_context())
+    if directory is not None:
+        return Authority.make(directory.absolute()) if new else Authority(directory.absolute())
+    named = current.in_directory(installation) if installation is not None else last_started()
+    return Authority(Path(named.directory) / FOLDER)
+
+
+def _state(certificate: Certificate, now: float) -> str:
+    if certificate.revoked_at is not None:
+        return "revoked"
+    return "expired" if now >= certificate.expires_at else "due" if certificate.is_due(now) else "valid"

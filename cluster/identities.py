@@ -1,0 +1,71 @@
+"""The identities of an installation: made by `up`, renewed by its supervisor.
+
+    DIRECTORY/identity/    as fs.identity.authority has it; NAME is the process's, `operator` is for commands
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.processes import Command, Processes
+from fs.errors import SpeedwellError
+from fs.identity import places, register
+from fs.identity.roles import OPERATOR
+
+log = logging.getLogger(__name__)
+
+FOLDER = "identity"
+OPERATORS_NAME = "operator"
+LOOK_SECONDS = 1.0
+
+
+def prepare(directory: Path, names: Sequence[tuple[str, str]]) -> None:
+    """Issue what (name, role) lacks in the installation in `directory`, renew what is due. Raises IdentityError."""
+    from fs.identity.authority import Authority  # takes 30 ms
+
+    Authority.make(directory / FOLDER).ensure([*names, (OPERATORS_NAME, OPERATOR)])
+
+
+def of_operator(directory: Path | str) -> Path:
+    """With which commands talk to the installation in `directory`."""
+    return Path(directory) / FOLDER / OPERATORS_NAME
+
+
+def with_identity(processes: Processes, command: Command) -> Command:
+    """Of an installation that has identities, the command with its own; else as it is."""
+    if not processes.settings.get("identity"):
+        return command
+    return replace(command, argv=[*command.argv, "--identity", str(processes.directory / FOLDER / command.name)])
+
+
+def remember(nameserver: str, directory: Path) -> None:
+    """Programs on this machine that name the nameserver alone find the operator's identity, where this user can write
+    that down."""
+    with suppress(OSError):
+        places.remember(nameserver, of_operator(directory))
+
+
+def forget(nameserver: str) -> None:
+    """Undo `remember`."""
+    with suppress(OSError):
+        places.forget(nameserver)
+
+
+def keep_renewed(directory: Path, stopped: threading.Event) -> None:
+    """Renew what is due of the installation in `directory`, until `stopped`."""
+    told = ""
+    while not stopped.wait(LOOK_SECONDS):
+        try:
+            if register.is_due(directory / FOLDER, time.time()):
+                from fs.identity.authority import Authority  # takes memory: only when it is needed
+
+                log.info("renewed the certificates of %s", ", ".join(Authority(directory / FOLDER).renew_due()))
+            told = ""
+        except (SpeedwellError, OSError) as error:
+            if str(error) != told:
+                log.error("certificates are not renewed: %s", error)
+            told = str(error)
