@@ -246,7 +246,7 @@ class FileOperations(LockOperations):
 
     def fsync(self, number: int) -> None:
         handle = self._files.handle(number)
-        self._flush(handle)
+        self._flush(handle, whole_file=True)
         self._client.sync(handle.file.attributes)
 
     def release(self, number: int) -> None:

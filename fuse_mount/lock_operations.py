@@ -57,7 +57,7 @@ class LockOperations(NameOperations):
 
     def _take(self, request: pb.LockRequest, number: int, waits: bool) -> None:
         handle = self._files.handle(number)
-        self._flush(handle)
+        self._flush(handle, whole_file=True)
         self._acquire(request, number, waits)
         try:
             self._take_newest(handle)
@@ -68,7 +68,7 @@ class LockOperations(NameOperations):
     def _give_up(self, request: pb.LockRequest, handle: Handle) -> None:
         if self._locks.is_held(request.inode, request.owner, request.whole):
             try:
-                self._flush(handle)
+                self._flush(handle, whole_file=True)
             finally:
                 self._unlock(request)
 

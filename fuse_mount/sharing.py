@@ -8,9 +8,10 @@ from fuse_mount.shared import SharedState
 class Sharing(SharedState):
     """Both directions, with what the kernel has to be told about it."""
 
-    def _flush(self, handle: Handle) -> None:
+    def _flush(self, handle: Handle, *, whole_file: bool = False) -> None:
+        """Publish what was written through the handle, or with `whole_file` through any."""
         self._require_locks(handle)
-        if handle.wrote:
+        if handle.wrote or (whole_file and handle.file.dirty):
             handle.raise_failure()
             before = handle.file.attributes
             handle.file.flush()

@@ -1,5 +1,5 @@
 """Histories of operations, drawn by Hypothesis, on two mounts and on a plain directory: every result has to be the
-same, and every errno, and in the end every name, attribute and byte.
+same, and every errno, and in the end every name, attribute, time and byte.
 
 An operation goes through either mount; while a file is open, all go through the mount that has it open, so that
 what close-to-open consistency leaves to chance does not count. A history that failed is a list: it goes into
@@ -9,12 +9,15 @@ HISTORIES and is replayed from then on.
 # ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH115, PTH118, PTH208, PTH211 (the system calls by their names)
 
 import ctypes
+import fcntl
+import mmap
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -29,6 +32,8 @@ Step = tuple[Any, ...]  # operation, mount, arguments
 libc = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD = -100
 MAX_HANDLES = 3
+CLOCK_REALTIME_COARSE = 5   # linux/time.h
+HANDLE_OPERATIONS = ("close", "fstat", "pread", "pwrite", "resize", "fallocate", "map", "flock")
 
 HISTORIES: list[list[Step]] = [
     [("write", 0, "a", 0, b"one"), ("link", 0, "a", "b"), ("open", 0, "a", os.O_RDWR), ("unlink", 0, "a"),
@@ -49,6 +54,44 @@ def shown(status: os.stat_result) -> tuple[Any, ...]:
     """What two filesystems agree on. The size of a directory is each one's own."""
     size = None if stat.S_ISDIR(status.st_mode) else status.st_size
     return status.st_mode, status.st_nlink, status.st_uid, status.st_gid, size, status.st_rdev
+
+
+class Times(NamedTuple):
+    """When content and attributes were changed, in nanoseconds of the machine's clock."""
+
+    content_ns: int
+    attributes_ns: int
+
+
+class Moments:
+    """When each step began and ended.
+
+    While files are open all steps are one: what is written gets its time when it is published, at the latest when the
+    file is closed. A local filesystem may take its times from the clock that the kernel's timer sets (up to 10 ms
+    late), the nameserver from the clock itself.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, int, int]] = []
+        self._goes_on = False
+        self.begin()
+
+    def begin(self) -> None:
+        if not self._goes_on:
+            self._began = time.clock_gettime_ns(CLOCK_REALTIME_COARSE), time.time_ns()
+
+    def end(self, goes_on: bool = False) -> None:
+        self._goes_on = goes_on
+        self._steps.append((*self._began, time.time_ns()))
+
+    def __str__(self) -> str:
+        return f"steps (coarse clock, clock, clock at the end): {self._steps}"
+
+    def agree(self, plain_ns: int, mount_ns: int) -> bool:
+        """Whether one step may have set both."""
+        return plain_ns == mount_ns or any(
+            coarse_began <= plain_ns <= ended and began <= mount_ns <= ended
+            for coarse_began, began, ended in self._steps)
 
 
 class Side:
@@ -158,6 +201,29 @@ class Side:
     def resize(self, handle: int, size: int) -> None:
         os.ftruncate(self.handles[handle], size)
 
+    def fallocate(self, handle: int, mode: int, offset: int, length: int) -> None:
+        if libc.fallocate(self.handles[handle], mode, ctypes.c_long(offset), ctypes.c_long(length)):
+            raise OSError(ctypes.get_errno(), "fallocate")
+
+    def map(self, handle: int, offset: int, data: bytes) -> bytes:
+        """Change a shared mapping as far as the file goes; all of it before."""
+        size = os.fstat(self.handles[handle]).st_size
+        if not size:
+            return b""
+        with mmap.mmap(self.handles[handle], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+            before = mapped[:]
+            data = data[:max(0, size - offset)]
+            mapped[offset:offset + len(data)] = data
+            mapped.flush()
+        return before
+
+    def flock(self, handle: int, operation: int) -> None:
+        fcntl.flock(self.handles[handle], operation | fcntl.LOCK_NB)
+
+    def times(self, name: str) -> Times:
+        status = os.lstat(self.path(name))
+        return Times(status.st_mtime_ns, status.st_ctime_ns)
+
     def tree(self) -> dict[str, Any]:
         """Everything below the directory."""
         found: dict[str, Any] = {}
@@ -170,7 +236,8 @@ class Side:
                     content = Path(path).read_bytes()
                 elif stat.S_ISLNK(status.st_mode):
                     content = os.readlink(path)
-                found[os.path.relpath(path, self.directory)] = (shown(status), content)
+                times = Times(status.st_mtime_ns, status.st_ctime_ns)
+                found[os.path.relpath(path, self.directory)] = (shown(status), content, times)
         return found
 
     def close_all(self) -> None:
@@ -195,27 +262,44 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 
 def replay(mounts: list[Path], plain: Path, steps: list[Step]) -> None:
     """Do every step on a mount and on the plain directory; AssertionError where they differ."""
+    moments = Moments()
     for directory in (mounts[0] / "work", plain):
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
     both = [Side(mount / "work") for mount in mounts]
     expected = Side(plain)
     owner: int | None = None
+    moments.end()
+
+    def compare(found: Any, wanted: Any, what: str) -> None:
+        if isinstance(found, Times) and isinstance(wanted, Times):
+            assert all(map(moments.agree, wanted, found)), f"{what}: {found}, not {wanted}; {moments}"
+        else:
+            assert found == wanted, f"{what}: {found}, not {wanted}"
+
     try:
         for number, (operation, mount, *arguments) in enumerate(steps):
-            if operation in ("close", "fstat", "pread", "pwrite", "resize") and arguments[0] not in expected.handles:
+            if operation in HANDLE_OPERATIONS and arguments[0] not in expected.handles:
                 continue
             if operation == "open" and len(expected.handles) == MAX_HANDLES:
                 continue
             through = mount if owner is None else owner
+            moments.begin()
             wanted, found = expected.do(operation, *arguments), both[through].do(operation, *arguments)
-            assert found == wanted, f"step {number} {(operation, through, *arguments)}: {found}, not {wanted}"
+            moments.end(goes_on=bool(expected.handles))
+            compare(found, wanted, f"step {number} {(operation, through, *arguments)}")
             owner = through if expected.handles else None
         expected.close_all()
         if owner is not None:
             both[owner].close_all()
-        wanted = expected.tree()
-        assert [side.tree() for side in both] == [wanted, wanted]
+            moments.end()
+        wanted_tree = expected.tree()
+        for side in both:
+            found_tree = side.tree()
+            assert sorted(found_tree) == sorted(wanted_tree)
+            for name, wanted in wanted_tree.items():
+                for found_part, wanted_part in zip(found_tree[name], wanted, strict=True):
+                    compare(found_part, wanted_part, f"in the end {name!r}")
     finally:
         for side in (expected, *both):
             side.close_all()
@@ -232,6 +316,8 @@ offsets = st.integers(0, 300) | st.sampled_from([4096, 65536])
 handles = st.integers(0, MAX_HANDLES - 1)
 times_ns = st.integers(-10**18, 4 * 10**18)
 ATTRIBUTES = st.sampled_from(["x", "y"])
+ALLOCATIONS = st.sampled_from([0, 1, 1 | 2, 16, 16 | 1, 64])     # linux/falloc.h
+LOCKS = st.sampled_from([fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN])
 OPENINGS = st.sampled_from([os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL,
                             os.O_WRONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND])
 
@@ -245,13 +331,14 @@ steps = st.lists(st.one_of(
     step("symlink", names, names), step("readlink", names), step("mkfifo", names, modes),
     step("rename", names, names, st.integers(0, 2)), step("chmod", names, modes),
     step("chown", names, st.integers(-1, 3), st.integers(-1, 3)), step("utime", names, times_ns, times_ns),
-    step("lstat", places), step("list", places),
+    step("lstat", places), step("list", places), step("times", places),
     step("setxattr", names, ATTRIBUTES, attribute_values, st.integers(0, 2)),
     step("getxattr", names, ATTRIBUTES), step("write", names, offsets, content), step("append", names, content),
     step("replace", names, content), step("read", names), step("truncate", names, offsets),
     step("open", names, OPENINGS), step("close", handles), step("fstat", handles),
     step("pread", handles, offsets, offsets), step("pwrite", handles, offsets, content),
-    step("resize", handles, offsets)), max_size=40)
+    step("resize", handles, offsets), step("fallocate", handles, ALLOCATIONS, offsets, offsets),
+    step("map", handles, offsets, content), step("flock", handles, LOCKS)), max_size=40)
 
 
 @pytest.mark.parametrize("number", range(len(HISTORIES)))
@@ -261,7 +348,7 @@ def test_a_recorded_history_gives_what_a_plain_directory_gives(mounts: list[Path
 
 
 def checked(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return settings(max_examples=examples, deadline=None, print_blob=False,
+    return settings(max_examples=examples, deadline=None, print_blob=True,
                     suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink))
 
 
