@@ -132,7 +132,7 @@ def pass_through(place: Path) -> Iterator[Path]:
     mountpoint, content = place / "mount", place / "content"
     mountpoint.mkdir(parents=True)
     content.mkdir()
-    with _mounted(mountpoint, [sys.executable, PASS_THROUGH, content, mountpoint]):
+    with mounted(mountpoint, [sys.executable, PASS_THROUGH, content, mountpoint]):
         yield mountpoint
 
 
@@ -154,7 +154,7 @@ def juicefs(place: Path) -> Iterator[Path]:
         if not wait_for(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0,
                         START_SECONDS):
             raise BenchError("JuiceFS could not be formatted")
-        stack.enter_context(_mounted(mountpoint, [
+        stack.enter_context(mounted(mountpoint, [
             "juicefs", "mount", "--no-usage-report", "--backup-meta", "0", "--cache-dir", place / "cache", metadata,
             mountpoint]))
         yield mountpoint
@@ -174,7 +174,7 @@ def seaweedfs(place: Path) -> Iterator[Path]:
         if not wait_for(lambda: _listens(filer) and _listens(volume), START_SECONDS):
             raise BenchError("SeaweedFS did not start")
         mount = ["weed", "mount", f"-filer={LOOPBACK}:{filer}", f"-dir={mountpoint}", f"-cacheDir={cache}"]
-        stack.enter_context(_mounted(mountpoint, mount, until=lambda: _can_write(mountpoint)))
+        stack.enter_context(mounted(mountpoint, mount, until=lambda: _can_write(mountpoint)))
         yield mountpoint
 
 
@@ -203,7 +203,7 @@ def _can_write(mountpoint: Path) -> bool:
 
 
 @contextmanager
-def _mounted(mountpoint: Path, command: Sequence[str | Path], until: Callable[[], bool] = lambda: True
+def mounted(mountpoint: Path, command: Sequence[str | Path], until: Callable[[], bool] = lambda: True
              ) -> Iterator[None]:
     with running(command):
         try:
@@ -241,7 +241,7 @@ def glusterfs(place: Path, replicas: int = 1) -> Iterator[Path]:
                  "force")
         stack.callback(_stop_volume, socket)
         _gluster(socket, "volume", "start", "bench")
-        stack.enter_context(_mounted(mountpoint, [
+        stack.enter_context(mounted(mountpoint, [
             "glusterfs", "--no-daemon", f"--volfile-server={GLUSTER_HOST}", "--volfile-id=bench",
             "--log-file", logs / "client.log", mountpoint]))
         yield mountpoint
