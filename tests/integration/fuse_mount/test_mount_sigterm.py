@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.root
 
 OPEN_FILES = 100
+LOST_FILES = 50     # each waits for a dataserver for seconds
 ENTRIES = 1000
 ROUNDS = 5
 FLOCK_SYSTEM_CALL = "73 "
@@ -155,7 +156,7 @@ def test_sigterm_ends_with_1_if_something_that_was_written_is_lost(tmp_path: Pat
     with LocalCluster(tmp_path / "cluster", dataservers=1, replication=1) as cluster:
         mount = Mounted(tmp_path / "mount", cluster.nameserver.address)
         try:
-            files = [os.open(mount.path / f"file{number}", os.O_WRONLY | os.O_CREAT) for number in range(OPEN_FILES)]
+            files = [os.open(mount.path / f"file{number}", os.O_WRONLY | os.O_CREAT) for number in range(LOST_FILES)]
             for file in files:
                 os.write(file, b"no dataserver gets this")
             cluster.dataservers[0].kill()
