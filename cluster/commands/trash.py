@@ -105,6 +105,7 @@ def restore(path: str, destination: str | None, target: Target) -> None:
                 newest[entry.path] = entry
         if not newest:
             raise ClusterError(f"nothing that was removed at {path} is kept; `speedwell trash list` shows what is")
+        restored = 0
         for old in sorted(newest):
             new = new_top + old[len(top):] if top != paths.ROOT else paths.join(new_top, old[1:])
             _make_directories(client, paths.parent(new))
@@ -112,7 +113,8 @@ def restore(path: str, destination: str | None, target: Target) -> None:
                 client.metadata.purge([newest[old]])
             else:
                 client.metadata.restore(newest[old], new)
-    echo(f"{len(newest)} restored" if len(newest) > 1 else f"{os.fsdecode(new)} restored")
+                restored += 1
+    echo(f"{os.fsdecode(new)} restored" if len(newest) == 1 else f"{restored} restored")
 
 
 @trash.command()

@@ -294,7 +294,7 @@ def test_what_was_removed_is_listed_restored_and_emptied(speedwell, room, tmp_pa
     (row,) = (line for line in speedwell.ok("trash", "list").splitlines() if f"{room}/tree" in line)
     assert row.split()[-4:] == ["11", "B", "3", f"{room}/tree"], row
     speedwell.ok("trash", "restore", f"{room}/tree/file")
-    speedwell.ok("trash", "restore", f"{room}/tree")
+    assert "2 restored" in speedwell.ok("trash", "restore", f"{room}/tree")
     assert speedwell.ok("cat", f"{room}/tree/file", f"{room}/tree/sub/other") == "precioustoo"
 
     speedwell.ok("rm", f"{room}/tree/file")
