@@ -36,6 +36,10 @@ class ExperimentName(click.ParamType):  # type: ignore[type-arg]  # generic only
                       context)
         return str(value)
 
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """What is told when none is named."""
+        return "`speedwell experiment --list` shows all."
+
     def shell_complete(self, context: click.Context, parameter: click.Parameter,
                        incomplete: str) -> list[CompletionItem]:
         from evaluation.experiment import all_experiments

@@ -160,4 +160,4 @@ def test_version_is_the_packages(tmp_path):
 def test_a_missing_choice_is_one_line(tmp_path):
     result = run("experiment", state=tmp_path)
     assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1 and "mincof-background" in result.stderr
+    assert len(result.stderr.splitlines()) == 1 and "experiment --list` shows all" in result.stderr
