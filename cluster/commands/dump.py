@@ -34,7 +34,8 @@ def dump(file: str, target: Target) -> None:
 
     place = Path(file)
     if file != STANDARD and not place.parent.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place.parent))
+        code = errno.ENOTDIR if place.parent.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), str(place.parent))
     with target.connect() as client, ExitStack() as cleanup:
         stream: IO[bytes] = sys.stdout.buffer
         new = place.with_name(f".{place.name}.{os.getpid()}")

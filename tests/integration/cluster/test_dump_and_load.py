@@ -54,7 +54,7 @@ def test_a_dump_is_whole_or_not_there(tmp_path: Path) -> None:
         file = tmp_path / "names"
         file.write_text("what was there before")
         refused = error_line(installation.run("dump", tmp_path / "missing" / "names"))
-        assert refused == f"speedwell: {tmp_path / 'missing'}: Not a directory"
+        assert refused == f"speedwell: {tmp_path / 'missing'}: No such file or directory"
         assert file.read_text() == "what was there before"
         shown = installation.run("dump", "-")
         assert shown.returncode == 0 and len(shown.stdout.splitlines()) == 6
