@@ -1,5 +1,6 @@
 """Mininet's prompt for a fabric."""
 
+import re
 from typing import Any
 
 from mininet.cli import CLI
@@ -35,6 +36,9 @@ class FabricCLI(CLI):  # type: ignore[misc]
         """UDP throughput between two hosts at a rate such as 10M, by iperf3.
            Usage: iperfudp rate [from to]"""
         rate, *names = line.split() or ["10M"]
+        if not re.fullmatch(r"\d+(\.\d+)?[KMG]?", rate, re.IGNORECASE):
+            error(f"{rate!r} is not a rate such as 10M\n")
+            return
         self._iperf(names, rate)
 
     def waitForNode(self, node: Any) -> None:  # noqa: N802
