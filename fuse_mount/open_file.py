@@ -198,7 +198,7 @@ class OpenFile:
                 self.flush()
             reader = self._reader(handle)
             staging = self._staging if handle.reads(self.attributes.file_id) else None
-            if offset >= (reader.size if staging is None else staging.size):
+            if not 0 <= offset < (reader.size if staging is None else staging.size):
                 raise OSError(errno.ENXIO, "beyond the end")
             return seek(data_in(reader, staging, offset), offset, whence)
 

@@ -74,7 +74,7 @@ def test_what_is_not_published_yet_counts(here: Path) -> None:
         assert os.fstat(stream.fileno()).st_blocks * 512 < MIB
         subprocess.run(["fallocate", "--punch-hole", "--offset", "0", "--length", str(2 * BLOCK), path], check=True)
         assert next(data_of(stream.fileno()))[0] == 2 * BLOCK
-        for offset in (20 * MIB + 1, 30 * MIB):
+        for offset in (-1, 20 * MIB + 1, 30 * MIB):
             with pytest.raises(OSError) as caught:
                 os.lseek(stream.fileno(), offset, os.SEEK_HOLE)
             assert caught.value.errno == errno.ENXIO
