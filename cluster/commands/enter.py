@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import click
@@ -36,8 +35,6 @@ def enter(host: str, command: tuple[str, ...]) -> None:
         raise InvalidSetting(f"no host or switch is named {host!r}; there are {', '.join(sorted(nodes))}")
     if os.geteuid() != 0:
         raise ClusterError("entering a host of the fabric needs root: run the command with sudo")
-    if command and shutil.which(command[0]) is None:
-        raise InvalidSetting(f"there is no command {command[0]!r} on this machine, whose files {host} has")
     argv = command or shell(os.environ.get("SHELL", "/bin/sh"))
     command_line = in_namespace(nodes[host]["pid"], with_host_names(fabric["hosts_file"], argv))
     variables = {HOST_VARIABLE: host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
