@@ -47,8 +47,8 @@ def up(settings: FabricSettings, progress: Callable[[str], None] = lambda messag
     if os.geteuid() != 0:
         raise ClusterError("an emulated fabric needs root: network namespaces, Open vSwitch; "
                            "or try `speedwell up --local`")
-    _refuse_second()
     capacity.check_number(settings.fabric, machine=settings.machine)
+    _refuse_second()
     _clear_leftovers(progress)
     settings.directory.mkdir(parents=True, exist_ok=True)
     log = settings.directory / "supervisor.log"

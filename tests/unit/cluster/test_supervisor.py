@@ -39,7 +39,7 @@ def test_a_fabric_of_which_a_node_is_gone_is_started_again_with_its_files(
 def test_a_fabric_that_is_too_large_is_refused_before_anything_of_the_last_one_is_cleared(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(supervisor, "_refuse_second", lambda: None)
+    monkeypatch.setattr(supervisor, "_refuse_second", lambda: pytest.fail("another one counts first"))
     monkeypatch.setattr(supervisor, "_clear_leftovers", lambda progress: pytest.fail("it is cleared"))
     with pytest.raises(TooLarge, match="4394 hosts"):
         supervisor.up(FabricSettings(fabric=fat_tree(k=26), machine=True))
