@@ -122,8 +122,10 @@ class NameOperations(Sharing):
         listing = self._listings[number]
         if offset + FETCHED_AHEAD >= len(listing.entries) and listing.has_more:
             last = listing.entries[-1].name if len(listing.entries) > FETCHED_AHEAD else b""
+            if names_only and listing.names_only is None:
+                listing.names_only = self._metadata.names_do()
             reply = self._metadata.list_page(paths.of_inode(inode), last, LIST_PAGE if last else FIRST_PAGE,
-                                             names_only=names_only)
+                                             names_only=names_only and bool(listing.names_only))
             listing.entries.extend(reply.entries)
             listing.has_more = reply.more
         return listing.entries[offset:offset + MOST_AT_ONCE]

@@ -42,6 +42,7 @@ class Listing:
 
     entries: list[DirectoryEntry] = field(default_factory=list)
     has_more: bool = True
+    names_only: bool | None = None  # not decided yet
 
 
 class Caller(NamedTuple):

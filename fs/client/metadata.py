@@ -96,6 +96,10 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """What may be answered about names in a directory without asking, each with for how many seconds."""
         return self._cache.entries(directory, names, time.monotonic())
 
+    def names_do(self) -> bool:
+        """Whether a program that is about to list a directory will probably not look at its files."""
+        return self._look_ahead.names_do()
+
     def seconds_left(self, path: bytes) -> float:
         """For how long what was answered about `path` may be told to others."""
         return self._cache.seconds_left(path, time.monotonic())

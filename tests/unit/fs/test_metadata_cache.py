@@ -160,6 +160,17 @@ def test_the_next_directory_is_looked_at_anew() -> None:
     assert walk(ahead, b"/e", [b"a", b"b", b"c"]) == [0, 0, FIRST_PAGE]
 
 
+def test_names_do_until_somebody_walks_over_what_was_listed() -> None:
+    ahead = LookAhead()
+    assert ahead.names_do()
+    walk(ahead, b"/d", [b"a", b"b", b"c"])
+    ahead.hits += 60
+    assert not ahead.names_do()
+    ahead.hits += 60
+    assert not ahead.names_do()
+    assert ahead.names_do()
+
+
 def test_entries_of_a_directory_are_told_with_the_seconds_that_are_left() -> None:
     cache = filled(b"/d/a", b"/d/b", seconds=2.0)
     assert [found and (found[0].inode, found[1]) for found in cache.entries(b"/d", [b"a", b"x", b"b"], 0.5)] == [
