@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...",
-                type=click.Path(exists=True, file_okay=False, path_type=Path))
+                type=click.Path(file_okay=False, path_type=Path))
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"),
               show_default=True, metavar="FILE", help="The page; what is there is replaced.")
 def report(directories: tuple[Path, ...], output: Path) -> None:

@@ -44,6 +44,7 @@ def parse(command: str) -> None:
 def in_a_directory_with_the_files_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPEEDWELL_POLICY_PATH", "")     # an own policy is the whole process's from here on
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     for name in ("FILE", "KEY"):
         (tmp_path / name).touch()
     for page in PAGES:
