@@ -278,6 +278,7 @@ class FabricCluster:
         return Command(f"dataserver-{name}", [
             program("speedwell-dataserver"), "--id", name,
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
+            "--other-host", host.management_ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), env=self.environment)

@@ -83,7 +83,8 @@ class Door:
 
     def _take(self, admission: Admission) -> None:
         self._ahead_ms = admission.now_ms - self._clock() * 1000
-        self._servers = frozenset(map(_address, admission.servers))
+        self._servers = frozenset((server.dataserver_id, host, server.port) for server in admission.servers
+                                  for host in (server.host, *server.other_hosts))
         secrets = {key.number: key.secret for key in admission.keys}
         if secrets != self._secrets:
             self._secrets, self._checked = secrets, {}

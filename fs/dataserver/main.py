@@ -56,6 +56,8 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--id", required=True, metavar="NAME", help="Stable name of this dataserver, for example p0r0h0.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Data channel; port 0: any free one.")
 @click.option("--advertise", metavar="HOST", help="Address that clients connect to.  [default: --listen's]")
+@click.option("--other-host", "other_hosts", multiple=True, metavar="HOST",
+              help="Another address of this machine, at which other dataservers may be sent here. May be repeated.")
 @click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
 @click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
 @click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
@@ -133,7 +135,8 @@ def run(flags: SimpleNamespace) -> int:
                                 identity=identity, pace=Pace(flags.recovery_rate), door=door)
     if flags.metrics:
         metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)])
-    own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod)
+    own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod,
+                  other_hosts=flags.other_hosts)
     copies = Copies(store, own, flags.nameserver, controller=flags.controller, local_host=advertised,
                     bytes_per_second=flags.recovery_rate, door=door, identity=flags.identity)
     mirroring = Mirroring(mirror, link, flags.id)

@@ -46,6 +46,7 @@ class Status:
     disk_left_bytes: int = 0
     """A second that its disk could write besides; 0: not known."""
     insecure: bool = False
+    other_hosts: tuple[str, ...] = ()
 
 
 class Registry:
@@ -68,7 +69,8 @@ class Registry:
 
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
                   capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "",
-                  disk_left_bytes: int = 0, insecure: bool = False) -> Dataserver:
+                  disk_left_bytes: int = 0, insecure: bool = False,
+                  other_hosts: tuple[str, ...] = ()) -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -84,8 +86,10 @@ class Registry:
                                 f"at {known.host}:{known.port}")
         if server != known:
             self._write(server)
+        elif self._status[server.number].other_hosts != other_hosts:
+            self.changes += 1
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk,
-                                      disk_left_bytes, insecure))
+                                      disk_left_bytes, insecure, other_hosts))
         return server
 
     def introduce(self, batch: Batch, servers: Iterable[NumberedDataserver]) -> dict[str, int]:
@@ -217,6 +221,10 @@ class Registry:
     def known(self) -> list[Dataserver]:
         """All dataservers ever seen: sets of replicas may name those that were removed for a while."""
         return list(self._servers.values())
+
+    def other_hosts(self, number: int) -> tuple[str, ...]:
+        """At which a dataserver may be reached besides, as it last said."""
+        return self._status[number].other_hosts
 
     def statuses(self) -> list[tuple[Dataserver, Status]]:
         """All dataservers ever seen and not removed, by id."""

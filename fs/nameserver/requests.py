@@ -18,6 +18,7 @@ MIN_CHUNK_BYTES = 1024
 MAX_CHUNK_BYTES = 1 << 40
 MAX_TEXT = 253  # the longest host name
 MAX_DATASERVER_ID = 200
+MAX_HOSTS = 16
 LIST_LIMIT = 1000
 LIST_BYTES = 512 << 10   # a frame has room for twice that
 MAX_TARGET_BYTES = 4095   # with its NUL a symbolic link's target fits Linux's longest path
@@ -87,6 +88,12 @@ def text(value: str, field: str, *, required: bool = False) -> str:
     if not value.isprintable():
         raise InvalidArgument(f"{field}: {value!r} has characters that cannot be printed")
     return value
+
+
+def hosts(values: Sequence[str], field: str) -> tuple[str, ...]:
+    if len(values) > MAX_HOSTS:
+        raise InvalidArgument(f"{field}: {len(values)} addresses, at most {MAX_HOSTS} are allowed")
+    return tuple(text(value, f"{field}[{index}]", required=True) for index, value in enumerate(values))
 
 
 def dataserver_id(value: str, field: str) -> str:

@@ -233,6 +233,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         dataserver_id = requests.dataserver_id(server.dataserver_id, "server.dataserver_id")
         host = requests.text(server.host, "server.host", required=True)
         port = requests.number(server.port, "server.port", 65535, 1)
+        others = requests.hosts(server.other_hosts, "server.other_hosts")
         rack, pod = requests.text(server.rack, "server.rack"), requests.text(server.pod, "server.pod")
         capacity = requests.number(request.capacity_bytes, "capacity_bytes", requests.MAX_SIZE_BYTES)
         available = requests.number(request.available_bytes, "available_bytes", capacity)
@@ -249,7 +250,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 self._mirrors.check(request)
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
-                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure)
+                disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure,
+                other_hosts=others)
             self.provenance.heard(dataserver, request)
             now_ms = self._now_ms()
             if not self.provenance.is_rolled_back:

@@ -65,8 +65,8 @@ class TokenKeys:
             return Admission()
         if self._listed[0] != registry.changes:
             self._listed = registry.changes, [
-                Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port)
-                for server in registry.known()]
+                Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port,
+                        other_hosts=registry.other_hosts(server.number)) for server in registry.known()]
         version = (self._version + registry.changes) % 2**64
         others = [key for key in self._keys if key.number != self._signing.number]
         return Admission(keys=[self._signing, *others], now_ms=now_ms, servers_version=version,

@@ -58,6 +58,7 @@ NEXT_KEY = TokenKey(number=8, secret=b"n" * 32)
 NOW_MS = 10**12
 HOUR_MS = 3_600_000
 SERVER = Replica(dataserver_id="d1", host="10.0.0.1", port=7001)
+LISTED = Replica(dataserver_id="d1", host="10.0.0.1", port=7001, other_hosts=["10.255.0.1"])
 INODE = 5
 
 
@@ -79,7 +80,7 @@ class Site:
         return Door(self.store, clock=lambda: self.seconds, news_seconds=0.02)
 
     def hear(self, *keys: TokenKey, now_ms: int = NOW_MS, version: int = 3) -> None:
-        self.door.hear(Admission(keys=keys or [KEY], now_ms=now_ms, servers_version=version, servers=[SERVER]))
+        self.door.hear(Admission(keys=keys or [KEY], now_ms=now_ms, servers_version=version, servers=[LISTED]))
 
     def make_file(self) -> None:
         with self.store.opened_for_append(FILE, INODE, b"/f", 1 << 20) as file:
@@ -206,6 +207,10 @@ class TestTheDoor:
         with pytest.raises(TokenRefused, match="no dataserver of this installation"):
             site.check(token(READ | WRITE | SERVE), **{name: operation})
 
+    def test_a_registered_server_is_taken_at_its_other_addresses(self, site: Site) -> None:
+        other = Replica(dataserver_id="d1", host="10.255.0.1", port=7001)
+        site.check(token(READ | WRITE | SERVE), length=LengthOperation(file_id=FILE, others=[other, SERVER]))
+
     def test_a_key_that_comes_with_the_next_heartbeat_is_waited_for(self, tmp_path: Path) -> None:
         site = Site(tmp_path / "data")
         site.door = Door(site.store, clock=lambda: site.seconds, news_seconds=30)
@@ -286,6 +291,11 @@ class TestKeys:
         assert not keys.admission(registry, first.servers_version, NOW_MS).servers
         registry.heartbeat("d2", "10.0.0.2", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0)
         assert len(keys.admission(registry, first.servers_version, NOW_MS).servers) == 2
+        registry.heartbeat("d2", "10.0.0.2", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0,
+                           other_hosts=("10.255.0.2",))
+        second = keys.admission(registry, first.servers_version, NOW_MS)
+        assert [list(server.other_hosts) for server in second.servers] == [[], ["10.255.0.2"]]
+        assert not keys.admission(registry, second.servers_version, NOW_MS).servers
         registry.remove(1)      # files name it until their replicas are made anew
         assert len(keys.admission(registry, first.servers_version, NOW_MS).servers) == 2
 
