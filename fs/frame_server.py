@@ -177,7 +177,20 @@ class FrameServer(ABC):
             self._open[channel] = False
             self._of_source[channel.source] += 1
             self._rests_since[channel] = time.monotonic()
-        threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+        try:
+            threading.Thread(target=self._converse, args=(channel,), daemon=True).start()
+        except RuntimeError as error:   # out of threads: who accepts connections goes on
+            self.note_refusal("%s is not served: %s", channel.peer, error)
+            self._end(channel)
+
+    def _end(self, channel: Channel) -> None:
+        with self._changed:
+            del self._open[channel], self._rests_since[channel]
+            self._of_source[channel.source] -= 1
+            if not self._of_source[channel.source]:
+                del self._of_source[channel.source]
+            self._changed.notify_all()
+        channel.close()
 
     def _admit(self, source: str) -> bool:
         """Whether a source may have another connection, in place of one of its own that rests if it has its share."""
@@ -215,13 +228,7 @@ class FrameServer(ABC):
         except Exception:
             log.exception("a request of %s failed", channel.peer)
         finally:
-            with self._changed:
-                del self._open[channel], self._rests_since[channel]
-                self._of_source[channel.source] -= 1
-                if not self._of_source[channel.source]:
-                    del self._of_source[channel.source]
-                self._changed.notify_all()
-            channel.close()
+            self._end(channel)
 
     def _serve_one(self, channel: Channel) -> bool:
         channel.set_timeout(self._idle_seconds, SEND_STALL_SECONDS)

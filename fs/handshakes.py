@@ -103,7 +103,8 @@ class Handshakes:
                 self._step(descriptor, self._under_way[descriptor])
             except Exception:
                 log.exception("a handshake failed")
-                self._forget(descriptor).close()
+                if descriptor in self._under_way:
+                    self._forget(descriptor).close()
 
     def _take_new(self) -> None:
         while self._new:
@@ -141,7 +142,12 @@ class Handshakes:
         except OSError as error:
             self._refuse(descriptor, handshake, str(error.reason if isinstance(error, ssl.SSLError) else error))
         else:
-            self._accepted(self._forget(descriptor))    # type: ignore[arg-type]
+            connection = self._forget(descriptor)
+            try:
+                self._accepted(connection)  # type: ignore[arg-type]
+            except BaseException:
+                connection.close()
+                raise
 
     def _begun(self, descriptor: int, handshake: _Handshake) -> bool:
         first = handshake.connection.recv(1, socket.MSG_PEEK)
@@ -151,9 +157,14 @@ class Handshakes:
             handshake.connection.send(self._plain_answer)
             self._refuse(descriptor, handshake, "it does not speak TLS")
         else:
-            handshake.connection = self._identity.server_context().wrap_socket(
-                handshake.connection, server_side=True, do_handshake_on_connect=False)
-            return True
+            context = self._identity.server_context()
+            try:
+                handshake.connection = context.wrap_socket(handshake.connection, server_side=True,
+                                                           do_handshake_on_connect=False)
+                return True
+            except (OSError, ValueError) as error:  # reset by now: it is closed already, its number free for others
+                self._note_refused(handshake, str(error))
+                self._forget(descriptor)
         return False
 
     def _refuse(self, descriptor: int, handshake: _Handshake, why: str) -> None:

@@ -199,3 +199,19 @@ def test_strangers_do_not_fill_the_log(start: Start, caplog: pytest.LogCaptureFi
             assert stranger.recv(1)
     said = [record for record in caplog.records if "malformed" in record.message]
     assert 1 <= len(said) <= 1 + time.monotonic() - began
+
+
+def test_a_connection_without_a_thread_is_closed_and_later_ones_are_served(
+        start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, address = start(max_connections=1)
+    begin_thread = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", begin_thread)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with connected(address) as channel:
+        assert channel.receive(DataReply) is None
+    with connected(address) as channel:
+        assert ask(channel).status == NOT_FOUND

@@ -1,0 +1,77 @@
+"""Handshakes at a listening end: what strangers do ends nobody else's."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from fs.handshakes import Handshakes
+from fs.identity.authority import Authority
+from fs.identity.bundle import Identity, peer_of
+from fs.identity.roles import NAMESERVER, OPERATOR
+
+RESET = struct.pack("ii", 1, 0)
+
+
+class Door:
+    """Hands connections to `Handshakes`; `fails` so many of those that were accepted."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = Authority.make(directory)
+        self.client = Identity(authority.issue("op", OPERATOR))
+        self.accepted: SimpleQueue[ssl.SSLSocket] = SimpleQueue()
+        self.fails = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.handshakes = Handshakes(Identity(authority.issue("ns", NAMESERVER)), self.accept, b"plain")
+
+    def accept(self, connection: ssl.SSLSocket) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("can't start new thread")
+        self.accepted.put(connection)
+
+    def arrive(self) -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname(), 10)
+        self.begin()
+        return client
+
+    def begin(self) -> None:
+        self.handshakes.begin(self.listener.accept()[0])
+
+    def reset_after_a_byte(self) -> None:
+        client = socket.create_connection(self.listener.getsockname(), 10)
+        client.send(b"\x16")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+        self.begin()
+
+    def shake(self) -> str:
+        with self.client.wrap_client(self.arrive(), NAMESERVER), self.accepted.get(timeout=10) as accepted:
+            return str(peer_of(accepted))
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    door = Door(tmp_path / "identity")
+    yield door
+    door.handshakes.stop()
+    door.listener.close()
+
+
+def test_connections_that_are_reset_after_a_byte_keep_nobody_out(door: Door) -> None:
+    for _ in range(20):
+        door.reset_after_a_byte()
+        assert door.shake() == "operator op"
+
+
+def test_a_connection_that_cannot_be_served_keeps_no_other_out(door: Door) -> None:
+    door.fails = 1
+    with door.client.wrap_client(door.arrive(), NAMESERVER) as refused:
+        assert refused.recv(1) == b""
+    assert door.shake() == "operator op"
