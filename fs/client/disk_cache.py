@@ -29,7 +29,7 @@ BLOCK_BYTES = 256 << 10
 DEFAULT_CAPACITY_BYTES = 10 << 30
 DISK_BLOCK_BYTES = 4096
 _KEY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.\d+\.\d+")
-_PARTIAL = "partial-"
+_PARTIAL = re.compile(r"partial-\d+")
 
 
 class DiskCache:
@@ -86,7 +86,7 @@ class DiskCache:
 
     def put(self, key: str, block: Data) -> None:
         """Keep a block, in place of others if need be."""
-        partial = f"{_PARTIAL}{next(self._numbers)}"
+        partial = f"partial-{next(self._numbers)}"
         path, size_bytes = self._directory / partial, _on_disk(len(block) + SUM_BYTES)
         with self._guard:
             gone = self._order.add(partial, size_bytes)
@@ -134,7 +134,7 @@ class DiskCache:
                 if _KEY.fullmatch(name) and path == self._path(name):
                     status = path.stat()
                     found.append((status.st_mtime_ns, name, _on_disk(status.st_size)))
-                elif name.startswith(_PARTIAL):
+                elif _PARTIAL.fullmatch(name) and path.parent == self._directory:
                     path.unlink()
         for _, key, size_bytes in sorted(found):
             yield key, size_bytes
