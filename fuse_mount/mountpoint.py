@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -52,10 +53,8 @@ def mounts(table: Path = Path("/proc/self/mountinfo")) -> Iterator[Mount]:
 
 
 def _unescaped(field: bytes) -> bytes:
-    """Space, tab, newline and backslash are written as three octal digits."""
-    for character in b" \t\n\\":
-        field = field.replace(b"\\%03o" % character, bytes([character]))
-    return field
+    """Space, tab, newline, backslash and # are written as three octal digits."""
+    return re.sub(rb"\\([0-7]{3})", lambda digits: bytes([int(digits[1], 8)]), field)
 
 
 def mounted_here(mountpoint: Path) -> Mount | None:

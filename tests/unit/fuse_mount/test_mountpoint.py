@@ -7,7 +7,7 @@ from fuse_mount.mountpoint import Mount, mounts, prepare
 
 TABLE = rb"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 41 22 0:41 / /mnt/with\040space\011and\134more rw,nosuid - fuse.speedwell speedwell@127.0.0.1:7000 rw,user_id=1000
-42 22 0:42 / /mnt/shared rw master:1 - tmpfs none rw
+42 22 0:42 / /mnt/shared rw master:1 - tmpfs a\043b\134040 rw
 """
 
 
@@ -18,7 +18,7 @@ def test_the_mount_table_is_read_with_escaped_and_optional_fields(tmp_path: Path
         Mount(Path("/"), "ext4", "/dev/vda", ("rw", "relatime", "rw"), "254:0"),
         Mount(Path("/mnt/with space\tand\\more"), "fuse.speedwell", "speedwell@127.0.0.1:7000",
               ("rw", "nosuid", "rw", "user_id=1000"), "0:41"),
-        Mount(Path("/mnt/shared"), "tmpfs", "none", ("rw", "rw"), "0:42"),
+        Mount(Path("/mnt/shared"), "tmpfs", r"a#b\040", ("rw", "rw"), "0:42"),
     ]
     assert [mount.owner for mount in mounts(table)] == [0, 1000, 0]
 
