@@ -204,6 +204,8 @@ class FileOperations(LockOperations):
 
     def _truncate_to_zero(self, inode: int) -> Attributes:
         attributes = self._client.truncate(paths.of_inode(inode))
+        self._note_mode(attributes)
+        self._written(inode)
         file = self._files.by_inode(inode)
         if file is not None:
             file.replace(attributes)
@@ -231,7 +233,7 @@ class FileOperations(LockOperations):
         if handle.failure is not None:
             handle.raise_failure()
         self._require_locks(handle)
-        handle.wrote = True
+        handle.wrote = handle.wrote_under_mode = True
         if self._set_id:
             self._written(handle.file.inode)
         return handle

@@ -10,7 +10,7 @@ from fs.client.metadata import LIST_PAGE
 from fs.errors import NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry
-from fuse_mount.shared import Listing, Status
+from fuse_mount.shared import SET_ID_BITS, Listing, Status
 from fuse_mount.sharing import Sharing
 
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
@@ -96,11 +96,14 @@ class NameOperations(Sharing):
         """`changes` are what `MetadataClient.set_attributes` takes."""
         path = paths.of_inode(inode)
         times = [key for key in ("atime_ns", "mtime_ns") if key in changes]
-        if times or "atime_now" in changes or "mtime_now" in changes:
-            # A commit sets the time of the write: what is buffered has to be committed before, not after.
+        sets_id = changes.get("mode", 0) & SET_ID_BITS
+        if times or sets_id or "atime_now" in changes or "mtime_now" in changes:
+            # A commit sets the time of the write, and set-id bits go: what is buffered has to be committed before.
             file = self._files.by_inode(inode)
             if file is not None:
                 file.flush()
+                for handle in list(file.handles) if sets_id else ():
+                    handle.wrote_under_mode = False
         for key in times:
             changes[key] = max(-MAX_TIME_NS, min(changes[key], MAX_TIME_NS))
         attributes = self._metadata.set_attributes(path, **changes)

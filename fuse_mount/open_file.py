@@ -343,7 +343,7 @@ class Handle:
     """What one open(2) returned."""
 
     __slots__ = ("_reader", "append", "executes", "failure", "file", "lock_generation", "made_file", "synchronous",
-                 "writable", "wrote")
+                 "writable", "wrote", "wrote_under_mode")
 
     def __init__(self, file: OpenFile, *, writable: bool = False, append: bool = False,
                  reader: Reader | None = None) -> None:
@@ -354,7 +354,7 @@ class Handle:
         self.executes = False   # it is a running program
         self.synchronous = False    # each write is to be on the disks before it returns
         self.made_file = False  # the file was made by this open(2)
-        self.wrote = False
+        self.wrote = self.wrote_under_mode = False  # ever; since this mount has set the file's mode
         self.lock_generation: int | None = None     # of the session when a lock was taken through it
         self.failure: SpeedwellError | None = None
 

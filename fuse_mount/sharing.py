@@ -2,7 +2,7 @@
 
 from fs.errors import LocksLost, NoSuchFile
 from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.shared import SharedState
+from fuse_mount.shared import SET_ID_BITS, SharedState
 
 
 class Sharing(SharedState):
@@ -19,6 +19,10 @@ class Sharing(SharedState):
             if after is not before and after.file_id != before.file_id:
                 self._nodes.published(after.inode, before.file_id, after.file_id)
             self._after_flush(handle.file)
+            if handle.wrote_under_mode and after.mode & SET_ID_BITS:   # which another mount has set
+                handle.wrote_under_mode = False
+                self._note_mode(after)
+                self._written(after.inode)
 
     def _require_locks(self, handle: Handle) -> None:
         """A program that had a lock must not go on when others may have it: its handle fails from then on. Raises

@@ -250,6 +250,39 @@ def test_a_write_of_another_user_takes_the_set_id_bits(here: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o777
 
 
+def test_another_user_who_empties_a_file_takes_the_set_id_bits(here: Path) -> None:
+    here.chmod(0o755)
+    path = here / "program"
+    path.write_text("x")
+    path.chmod(0o6777)
+    assert as_nobody(here, "os.close(os.open('program', os.O_WRONLY | os.O_TRUNC))").returncode == 0
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_size) == (0o777, 0)
+
+
+def test_a_write_of_another_user_takes_set_id_bits_that_another_mount_has_set_meanwhile(here: Path, there: Path
+                                                                                      ) -> None:
+    here.chmod(0o755)
+    (here / "program").write_text("old")
+    (here / "program").chmod(0o777)
+    script = "f = open('program', 'r+'); print('opened', flush=True); sys.stdin.readline(); f.write('new'); f.close()"
+    with subprocess.Popen(["/usr/bin/python3", "-c", f"import sys; {script}"], cwd=here, user=NOBODY, group=NOBODY,
+                          extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == "opened\n"
+        (there / "program").chmod(0o6777)
+        program.communicate("\n", timeout=30)
+    assert program.returncode == 0 and (there / "program").read_text() == "new"
+    wait_until(lambda: stat.S_IMODE((there / "program").stat().st_mode) == 0o777, 10, "the bits stay")
+
+
+def test_who_writes_and_then_sets_set_id_bits_has_them_after_close(here: Path) -> None:
+    here.chmod(0o777)
+    write = "f = os.open('program', os.O_CREAT | os.O_WRONLY); os.write(f, b'x'); os.fchmod(f, 0o4755)"
+    done = as_nobody(here, write)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE((here / "program").stat().st_mode) == 0o4755
+
+
 def test_a_write_of_another_user_to_an_empty_file_takes_the_set_id_bits_at_once(here: Path) -> None:
     """As chmod/12.t of pjdfstest's C suite has it: the program that wrote looks itself."""
     here.chmod(0o755)
