@@ -61,12 +61,16 @@ class OpenFile:
 
     @property
     def hole_bytes(self) -> int:
-        """How many of `size` take no space, about."""
-        with self.lock:
+        """How many of `size` take no space, about: what is being published just now keeps nobody waiting."""
+        if not self.lock.acquire(blocking=False):
+            return self.attributes.hole_bytes
+        try:
             if self._staging is None:
                 return self.attributes.hole_bytes
             used = self.attributes.size - self.attributes.hole_bytes + self._staging.staged_bytes
             return max(0, self.size - used)
+        finally:
+            self.lock.release()
 
     def refresh(self, attributes: Attributes) -> None:
         """Take over attributes that were just fetched: appends and versions of other mounts."""
