@@ -43,6 +43,7 @@ class Monitor:
         self.statistics = statistics
         self.access_log = access_log
         self._path: Path | None = None
+        self._made: tuple[int, int] | None = None
 
     def start(self, device: int) -> None:
         """`device` is the mount's st_dev. Raises OSError."""
@@ -50,14 +51,21 @@ class Monitor:
         _make_private(path.parent)
         path.unlink(missing_ok=True)    # of a mount that was killed and had this number
         server = _Server(str(path), self)
-        self._path = path
+        self._path, self._made = path, _identity(path)
         threading.Thread(target=server.serve_forever, args=(_WAKE_SECONDS,), name="monitor", daemon=True).start()
 
     def stop(self) -> None:
-        """Take the socket away; who reads goes on until the process ends."""
+        """Take the socket away; who reads goes on until the process ends. What has its place by now, of a later mount
+        that got the same number, stays."""
         if self._path is not None:
             with suppress(OSError):
-                self._path.unlink()
+                if _identity(self._path) == self._made:
+                    self._path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_ino, status.st_ctime_ns
 
 
 def _make_private(directory: Path) -> None:
