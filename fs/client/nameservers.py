@@ -9,7 +9,7 @@ from typing import Any
 from fs.addresses import parse_address
 from fs.client.calls import CallFailed
 from fs.client.secure_calls import calls_to
-from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotLeader
+from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotAuthenticated, NotLeader
 from fs.identity.known import identity_for
 from fs.proto import speedwell_pb2 as pb
 
@@ -71,10 +71,12 @@ class Nameservers:
         """The reply. The request is sent until somebody answers, though it may have been carried out: changes have an
         id (`ChangeId` of the wire format).
 
-        Raises what the nameserver answered (`fs.errors`), NameserverUnavailable, FileClosed.
+        Raises what the nameserver answered (`fs.errors`), NotAuthenticated if all refuse, NameserverUnavailable,
+        FileClosed.
         """
         began = time.monotonic()
         deadline = began + self._timeout_seconds
+        refusing: set[int] = set()
         while True:
             left = deadline - time.monotonic()
             asked = self._asked
@@ -85,6 +87,12 @@ class Nameservers:
                     raise
                 time.sleep(REBUILDING_PAUSE_SECONDS)
                 deadline = time.monotonic() + self._timeout_seconds
+                continue
+            except NotAuthenticated:    # it may be the only one: another one leads then
+                refusing.add(asked)
+                if len(refusing) == len(self._calls):
+                    raise
+                self._ask_next(asked)
                 continue
             except (NotLeader, CallFailed):
                 self._ask_next(asked)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fs.client.calls import CallFailed
 from fs.client.secure_calls import calls_to
-from fs.errors import FileClosed, NameserverUnavailable, NotLeader
+from fs.errors import FileClosed, NameserverUnavailable, NotAuthenticated, NotLeader, SpeedwellError
 from fs.identity.bundle import Identity
 from fs.proto.speedwell_pb2 import (
     Attributes,
@@ -45,17 +45,23 @@ class NameserverLink:
         return reply
 
     def _ask(self, method: str, request: Any) -> Any:
-        """The answer of the first nameserver that leads, the last one known asked first; else the last error."""
-        for left in reversed(range(len(self._calls))):
+        """The answer of the first nameserver that leads, the last one known asked first; else the last error, a
+        refused certificate only if there is no other."""
+        failure: SpeedwellError | None = None
+        for _ in self._calls:
             asked = self._leader
             try:
                 return self._calls[asked].call(method, request, CALL_TIMEOUT_SECONDS)
-            except (CallFailed, NotLeader) as error:
-                if self._leader == asked:
-                    self._leader = (asked + 1) % len(self._calls)
-                if not left:
-                    raise self._unanswered() if isinstance(error, CallFailed) else error from None
-        raise AssertionError("there is always one nameserver")
+            except NotAuthenticated as error:
+                failure = failure or error
+            except CallFailed:
+                failure = self._unanswered()
+            except NotLeader as error:
+                failure = error
+            if self._leader == asked:
+                self._leader = (asked + 1) % len(self._calls)
+        assert failure is not None
+        raise failure
 
     def _unanswered(self) -> NameserverUnavailable:
         return NameserverUnavailable(f"the nameserver at {self.address} does not answer")

@@ -99,7 +99,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         with self.guard:
             inode = (self._namespace.lookup(request.path) if request.path
                      else self._namespace.inode(request.inode))
-            if request.to_append and inode.content is not None and not self.provenance.is_rolled_back:
+            changes = request.to_append and asking.may_write and not self.provenance.is_rolled_back
+            if changes and inode.content is not None:
                 self._namespace.refuse_in_trash(inode)
                 inode = self._with_primary(inode.number, inode.content)
             return pb.LookupReply(attributes=self._attributes(inode))
