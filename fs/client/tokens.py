@@ -25,6 +25,8 @@ class _Kept:
     claims: Claims
     renew_at: float     # by the monotonic clock: half its time after it was first seen
     refused: bool = False
+    passed: frozenset[bytes] = frozenset()
+    """Tokens that were signed later by the nameserver's clock, and before: it was set back."""
 
 
 class Tokens:
@@ -75,13 +77,21 @@ class Tokens:
         with suppress(SpeedwellError):
             newest = self._metadata.lookup_inode(attributes.inode, to_append=bool(right & WRITE))
             if newest.file_id == attributes.file_id:
-                self._newest(newest)
+                self._replace(attributes.token, newest)
+
+    def _replace(self, shown: bytes, newest: Attributes) -> None:
+        with self._lock:
+            before = self._kept.pop(newest.file_id, None)
+        kept = self._newest(newest)
+        if before is not None and kept is not None:
+            kept.passed = frozenset(each for each in (*before.passed, before.token, shown) if each != kept.token
+                                    and tokens.read(each).signed_ms >= kept.claims.signed_ms)
 
     def _newest(self, attributes: Attributes) -> _Kept | None:
         """The token seen last of the content, in `attributes` or before."""
         with self._lock:
             kept = self._kept.get(attributes.file_id)
-            if kept is not None and kept.token == attributes.token:
+            if kept is not None and (kept.token == attributes.token or attributes.token in kept.passed):
                 return kept
             try:
                 claims = tokens.read(attributes.token)
@@ -89,7 +99,8 @@ class Tokens:
                 return kept
             if kept is None or claims.signed_ms > kept.claims.signed_ms or claims.rights & ~kept.claims.rights:
                 kept = self._kept[attributes.file_id] = _Kept(
-                    attributes.token, claims, self._clock() + claims.valid_ms / 2000)
+                    attributes.token, claims, self._clock() + claims.valid_ms / 2000,
+                    passed=frozenset() if kept is None else kept.passed)
                 while len(self._kept) > KEPT:
                     self._kept.popitem(last=False)
             return kept

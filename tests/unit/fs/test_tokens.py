@@ -390,6 +390,24 @@ class TestRenewal:
         assert kept.of(opened) != opened.token
         assert metadata.looked_up == 1
 
+    def test_a_clock_that_was_set_back_leaves_no_refused_token_in_use(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        earlier = metadata.attributes(READ | WRITE)
+        advance(60)
+        opened = metadata.attributes(READ | WRITE)
+        assert kept.of(opened) == opened.token
+        metadata.now_ms -= 24 * HOUR_MS
+        kept.refused(opened)
+        shown = kept.of(opened)
+        assert tokens.read(shown).signed_ms == metadata.now_ms
+        assert kept.of(earlier) == earlier.token
+        kept.refused(earlier)
+        advance(60)
+        assert kept.of(earlier) == kept.of(opened) == kept.of(earlier) != shown
+        assert tokens.read(kept.of(opened)).signed_ms == metadata.now_ms
+        assert metadata.looked_up == 2
+
     def test_without_tokens_nothing_is_asked(self) -> None:
         metadata = Metadata()
         kept, _ = self.kept(metadata)
