@@ -58,14 +58,15 @@ class Experiment(Layout):
     quick_minutes: float = 0
 
     def tasks(self, choices: Choices) -> list[Any]:
-        """The runs: the same seeds, so the same inputs, for every method. Raises InvalidSetting, UnknownPolicy."""
+        """The runs, each once: the same seeds, so the same inputs, for every method. Raises InvalidSetting,
+        UnknownPolicy."""
         if choices.seed < 0:
             raise InvalidSetting(f"seed: must be a number from 0 up, not {choices.seed}")
         added = [self.method_of(policy) for policy in choices.policies] if self.method_of is not None else []
         points = [self.points[index] for index in self.quick_points] if choices.quick else self.points
         return [self.task(point, method, choices.seed + run, choices) for point in points
                 for run in range(self.quick_runs if choices.quick else self.runs)
-                for method in (*self.methods, *added)]
+                for method in dict.fromkeys((*self.methods, *added))]
 
     def manifest(self, name: str, mode: str, choices: Choices, tasks: Sequence[Any]) -> dict[str, object]:
         """What is run, and what is taken where the paper is silent, as JSON values. `mode` is how."""

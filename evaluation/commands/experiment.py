@@ -18,6 +18,8 @@ from evaluation.results.output import Output, existing_options
 from fs.command_line import Number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from evaluation.experiment import Choices, Experiment
 
 ALL = "all"
@@ -103,15 +105,16 @@ def experiment(name: str, simulate: bool, quick: bool, policies: tuple[str, ...]
     from sim.errors import SimulationError
 
     choices, wanted = Choices(quick, seed, policies, trace), Emulation(runs, reads, host_mbps, slowdown)
-    if not simulate:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
     try:
         if name == ALL:
+            _check_all(choices, wanted, simulate, scheduler)
             _all(choices, wanted, simulate, output or Path("results"), against, resume, force, scheduler)
             return
         found = named(name)
         assert found is not None
         _check(name, found, choices, wanted, simulate, scheduler)
+        if against is not None:
+            _check_against([name], against)
         results = Output(output or Path("results") / _place(name, simulate), resume, force)
         _run(name, found, choices, wanted, simulate, results, scheduler)
         if against is not None:
@@ -126,15 +129,40 @@ def _place(name: str, simulate: bool) -> str:
 
 def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, simulate: bool,
            scheduler: str | None) -> None:
-    """Raises UsageError for an option that would do nothing."""
     emulate = not simulate or found.run is None
-    refusals = (
-        (choices.trace is not None and not found.needs, "--trace goes with sinbad experiments"),
+    _refuse(
+        (choices.trace is not None and not found.needs,
+         f"{name} plays no trace: --trace goes with sinbad experiments, but for sinbad-busiest"),
         (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments"),
         (emulate and found.emulation is None, f"{name} runs in the simulator only"),
         (not emulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),
         (emulate and scheduler is not None, f"{name} runs on this machine only, without --scheduler"),
         (emulate and choices.policies, "--policy does not go with --emulate"))
+
+
+def _check_all(choices: Choices, wanted: Emulation, simulate: bool, scheduler: str | None) -> None:
+    _refuse(
+        (choices.policies, "--policy goes with one experiment, not with all"),
+        (simulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),
+        (wanted.reads, "--reads goes with one experiment, not with all: it is of no use to coflows"),
+        (not simulate and choices.trace is not None, "--trace does not go with --emulate"),
+        (not simulate and scheduler is not None, "--scheduler does not go with --emulate"))
+
+
+def _check_against(names: Sequence[str], against: Path) -> None:
+    """Raises InvalidSetting before hours have gone by."""
+    from evaluation.results.changes import read_table
+    from sim.errors import InvalidSetting
+
+    tables = [path for name in names if (path := _earlier(name, against)).exists()]
+    if not tables:
+        raise InvalidSetting(f"against: {against} has no {_earlier(names[0], against).name}")
+    for path in tables:
+        read_table(path)
+
+
+def _refuse(*refusals: tuple[object, str]) -> None:
+    """Raises UsageError for an option that would do nothing."""
     for refused, why in refusals:
         if refused:
             raise click.UsageError(why, click.get_current_context())
@@ -144,6 +172,7 @@ def _run(name: str, found: Experiment, choices: Choices, wanted: Emulation, simu
          scheduler: str | None) -> None:
     if found.run is None or not simulate:
         assert found.emulation is not None
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # as Ctrl-C: stop the fabric, keep the results
         resolve_name(found.emulation)(name, found, choices, wanted, output)
         return
     from evaluation.results.engine import run_all
@@ -163,15 +192,22 @@ def _all(choices: Choices, wanted: Emulation, simulate: bool, output: Path, agai
     from evaluation.experiment import all_experiments
     from evaluation.results.page import write_page
 
-    done = []
+    places: dict[str, Output] = {}
     for name, found in all_experiments().items():
         if why := _left_out(found, choices, simulate):
             click.echo(f"{name} is left out: {why}", err=True)
             continue
-        own = replace(choices, policies=(), trace=choices.trace if found.needs else None)
-        results = Output(output / _place(name, simulate), resume, force)
+        places[name] = Output(output / _place(name, simulate), resume, force)
+        places[name].check()
+    if against is not None:
+        _check_against(list(places), against)
+    done = []
+    for name, results in places.items():
+        found = all_experiments()[name]
+        own = replace(choices, trace=choices.trace if found.needs else None)
         _run(name, found, own, wanted, simulate, results, scheduler)
-        done.append((name, results.directory))
+        if results.file.exists():       # it may lack Java
+            done.append((name, results.directory))
     click.echo(f"{write_page([directory for _, directory in done], output / 'report.html')}: all of it on one page")
     if against is not None:
         _compare(done, against)
@@ -188,4 +224,8 @@ def _left_out(found: Experiment, choices: Choices, simulate: bool) -> str:
 def _compare(done: list[tuple[str, Path]], against: Path) -> None:
     from evaluation.results.changes import changes_table
 
-    changes_table([(name, against / f"{name}.csv", directory / "table.csv") for name, directory in done]).show()
+    changes_table([(name, _earlier(name, against), directory / "table.csv") for name, directory in done]).show()
+
+
+def _earlier(name: str, against: Path) -> Path:
+    return against / f"{name}.csv"

@@ -179,6 +179,6 @@ class _Meter:
 
 def manifest(scale: Scale) -> dict[str, Any]:
     """The part of the manifest that the emulation adds."""
-    return {"scale": asdict(scale), "read_bytes": scale.read_bytes,
+    return {"scale": asdict(scale), "host_bps": scale.host_bps, "read_bytes": scale.read_bytes,
             "poll_interval_seconds": scale.poll_interval_seconds, "mtu_bytes": Settings().mtu,
             "most_switch_cpu_share": MOST_SWITCH_SHARE}

@@ -8,23 +8,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cluster.tables import Table
+from sim.errors import InvalidSetting
 
 LEAST_CHANGE = 0.01
 """Where the earlier run had too few seeds for an interval, what differs by more has changed."""
 KEY = ("panel", "point", "method")
+NUMBERS = ("_value", "_low", "_high")
 
 
 def changes_table(compared: Sequence[tuple[str, Path, Path]]) -> Table:
     """For each experiment's name, the earlier table.csv and the new one: what has changed by more than its interval.
 
-    What is in one of the two only is a change. An experiment without an earlier table is named in the caption.
+    What is in one of the two only is a change. An experiment without both tables is named in the caption. Raises
+    InvalidSetting.
     """
     rows, same, without = [], [], []
     for name, earlier, new in compared:
-        if not earlier.exists():
+        if not (earlier.exists() and new.exists()):
             without.append(name)
             continue
-        changed = [(name, *row) for row in _changes(_read(earlier), _read(new))]
+        changed = [(name, *row) for row in _changes(read_table(earlier), read_table(new))]
         rows += changed
         if not changed:
             same.append(name)
@@ -35,9 +38,18 @@ def changes_table(compared: Sequence[tuple[str, Path, Path]]) -> Table:
                  rows, ("was", "is"), "\n".join(captions))
 
 
-def _read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    with path.open(newline="") as file:
-        return {tuple(row[name] for name in KEY): row for row in csv.DictReader(file)}
+def read_table(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of a table.csv by panel, point and method. Raises InvalidSetting."""
+    try:
+        with path.open(newline="") as file:
+            table = {tuple(row[name] for name in KEY): row for row in csv.DictReader(file)}
+        for row in table.values():
+            for name, text in row.items():
+                if name.endswith(NUMBERS) and text:
+                    float(text)
+    except (OSError, ValueError, KeyError, AttributeError, csv.Error):
+        raise InvalidSetting(f"{path} is not a table.csv of an experiment") from None
+    return table
 
 
 def _changes(earlier: dict[tuple[str, ...], dict[str, str]],

@@ -71,7 +71,18 @@ class Output:
             for name, text in {**beside, "manifest.json": _manifest(manifest)}.items():
                 (self.directory / name).write_text(text)
 
-        return ResultsFile(self.directory / "results.jsonl", self.resume, self.force, begin)
+        return ResultsFile(self.file, self.resume, self.force, begin)
+
+    @property
+    def file(self) -> Path:
+        """What holds the results."""
+        return self.directory / "results.jsonl"
+
+    def check(self) -> None:
+        """Raises InvalidSetting as `open` would."""
+        from evaluation.results.results_file import ResultsFile
+
+        ResultsFile(self.file, self.resume, self.force)
 
 
 def existing_options(function: F) -> F:

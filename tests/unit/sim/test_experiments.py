@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +14,7 @@ from evaluation import listing
 from evaluation.commands.experiment import experiment as command
 from evaluation.experiment import PAPERS, Choices, all_experiments, named
 from evaluation.results.changes import changes_table
+from evaluation.results.output import Output
 from evaluation.results.page import write_page
 from evaluation.results.plot import looks_of
 from evaluation.results.report import rows_of, write_csv
@@ -74,7 +77,7 @@ def results(name: str, scale: float = 1.0) -> list[dict[str, object]]:
 def kept(directory: Path, name: str, scale: float = 1.0) -> Path:
     """A directory as the command leaves it."""
     found, made = all_experiments()[name], results(name, scale)
-    directory.mkdir()
+    directory.mkdir(parents=True)
     (directory / "results.jsonl").write_text("".join(json.dumps(result) + "\n" for result in made))
     manifest = found.manifest(name, "simulate", Choices(), found.tasks(Choices()))
     (directory / "manifest.json").write_text(json.dumps(manifest))
@@ -119,3 +122,74 @@ def test_a_value_of_the_paper_is_of_something_that_is_measured(name: str) -> Non
     measures = {measure.name for measure in found.measures}
     for panel, point, method, measure in found.papers:
         assert (panel, point, method) in places and measure in measures
+
+
+def test_a_policy_that_is_compared_anyway_is_run_once() -> None:
+    found = all_experiments()["xco-incast"]
+    assert found.tasks(Choices(policies=("xco", "xco"))) == found.tasks(Choices())
+
+
+@pytest.mark.parametrize(("arguments", "why"), [
+    (["all", "--policy", "xco"], "--policy goes with one experiment"),
+    (["all", "--runs", "2"], "go with --emulate"),
+    (["all", "--emulate", "--reads", "50"], "--reads goes with one experiment"),
+    (["all", "--emulate", "--trace", __file__], "--trace does not go with --emulate"),
+    (["all", "--emulate", "--scheduler", "h:1"], "--scheduler does not go with --emulate"),
+    (["sinbad-busiest", "--trace", __file__], "sinbad-busiest plays no trace"),
+])
+def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], why: str, tmp_path: Path) -> None:
+    refused = CliRunner().invoke(command, [*arguments, "--output", str(tmp_path / "new")])
+    assert refused.exit_code == 2 and why in refused.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_all_is_refused_before_the_first_run_if_the_last_has_results(tmp_path: Path) -> None:
+    kept(tmp_path / "metaflow-cpu", "metaflow-cpu")
+    refused = CliRunner().invoke(command, ["all", "--quick", "--output", str(tmp_path)])
+    assert refused.exit_code == 1 and "metaflow-cpu/results.jsonl exists" in refused.output
+    assert [each.name for each in tmp_path.iterdir()] == ["metaflow-cpu"]
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    (None, "has no xco-rtt.csv"), ("a,b\n1,2\n", "xco-rtt.csv is not a table.csv"),
+    ("panel,point,method,good_value\n,p,m,much\n", "xco-rtt.csv is not a table.csv"),
+])
+def test_what_nothing_can_be_compared_with_is_refused_before_the_first_run(text: str | None, why: str,
+                                                                           tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    if text is not None:
+        (earlier / "xco-rtt.csv").write_text(text)
+    refused = CliRunner().invoke(command, ["xco-rtt", "--against", str(earlier), "--output", str(tmp_path / "new")])
+    assert refused.exit_code == 1 and why in refused.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_all_makes_its_page_without_what_could_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(name: str, *arguments: Any) -> None:
+        if name != "mayflower-fig8":        # as without Java
+            kept(next(each.directory for each in arguments if isinstance(each, Output)), name)
+
+    monkeypatch.setattr("evaluation.commands.experiment._run", run)
+    kept(tmp_path / "earlier", "mayflower-fig4")
+    for name in ("mayflower-fig4", "mayflower-fig8"):
+        (tmp_path / f"{name}.csv").write_text((tmp_path / "earlier" / "table.csv").read_text())
+    done = CliRunner().invoke(command, ["all", "--emulate", "--output", str(tmp_path), "--against", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "Within their intervals: mayflower-fig4." in done.output
+    page = (tmp_path / "report.html").read_text()
+    assert "mayflower-fig7" in page and "mayflower-fig8" not in page
+
+
+def test_what_ends_an_emulation_stops_its_fabric_though_emulate_is_not_named(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr("evaluation.replay.emulation.agreement",
+                        lambda *arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = CliRunner().invoke(command, ["mayflower-agreement", "--output", str(tmp_path / "new")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0, done.output
+    assert handlers != [before] and callable(handlers[0])
