@@ -31,27 +31,33 @@ def write_page(directories: Sequence[Path], path: Path) -> Path:
 
     Raises InvalidSetting for a directory without results.
     """
-    sections = [_section(directory) for directory in directories]
+    names = [directory.resolve().name for directory in directories]
+    sections = [_section(directory, name if names.count(name) == 1 else str(directory))
+                for directory, name in zip(directories, names, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join((
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Results</title>\n<style>{STYLE}</style>\n<h1>Results</h1>\n<ul>",
         *(f'<li><a href="#{_text(name)}">{_text(name)}</a>: {_text(title)}</li>\n' for name, title, _ in sections),
-        "</ul>\n", *(body for *_, body in sections), "</html>\n")))
+        "</ul>\n", *(body for *_, body in sections), "</html>\n")), encoding="utf-8")
     return path
 
 
-def _section(directory: Path) -> tuple[str, str, str]:
+def _section(directory: Path, name: str) -> tuple[str, str, str]:
     """Its name, its title and its HTML."""
     try:
         manifest = json.loads((directory / "manifest.json").read_text())
     except (OSError, ValueError):
         raise InvalidSetting(f"{directory}: there are no results of an experiment in it") from None
     results = read_results(directory / "results.jsonl")
-    layout, after = _layout(manifest, results)
-    tables = [*tables_of(layout, rows_of(results, layout)), *after] if results else []
-    return directory.name, layout.title, "".join(_parts(directory, layout, manifest, tables))
+    try:
+        layout, after = _layout(manifest, results)
+        tables = [*tables_of(layout, rows_of(results, layout)), *after] if results else []
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidSetting(f"{directory}: its manifest.json and results.jsonl are not what this version of "
+                             "`speedwell experiment` or `speedwell simulate` leaves") from None
+    return name, layout.title, "".join(_parts(directory, name, layout, manifest, tables))
 
 
 def _layout(manifest: dict[str, Any], results: list[dict[str, Any]]) -> tuple[Layout, list[Table | str]]:
@@ -62,8 +68,9 @@ def _layout(manifest: dict[str, Any], results: list[dict[str, Any]]) -> tuple[La
         if manifest["mode"] == "simulate" else []
 
 
-def _parts(directory: Path, layout: Layout, manifest: dict[str, Any], tables: list[Table | str]) -> Iterator[str]:
-    yield f'<h2 id="{_text(directory.name)}">{_text(directory.name)}</h2>\n<p>{_text(layout.title)}</p>\n'
+def _parts(directory: Path, name: str, layout: Layout, manifest: dict[str, Any],
+           tables: list[Table | str]) -> Iterator[str]:
+    yield f'<h2 id="{_text(name)}">{_text(name)}</h2>\n<p>{_text(layout.title)}</p>\n'
     if layout.claims:
         yield f"<p>{_text(layout.claims_of)}: {_text('; '.join(layout.claims))}</p>\n"
     plot = directory / "plot.png"

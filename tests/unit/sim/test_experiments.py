@@ -193,3 +193,19 @@ def test_what_ends_an_emulation_stops_its_fabric_though_emulate_is_not_named(
         signal.signal(signal.SIGTERM, before)
     assert done.exit_code == 0, done.output
     assert handlers != [before] and callable(handlers[0])
+
+
+def test_directories_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        kept(tmp_path / name / "size", "mincof-size")
+    page = write_page([tmp_path / name / "size" for name in ("one", "two")], tmp_path / "page.html").read_text()
+    assert f'id="{tmp_path}/one/size"' in page and f'id="{tmp_path}/two/size"' in page
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", '{"experiment": "mincof-size"}', '{"layout": {"titel": "x"}}'])
+def test_a_manifest_that_the_command_does_not_write_is_named(manifest: str, tmp_path: Path) -> None:
+    kept(tmp_path / "size", "mincof-size")
+    (tmp_path / "size" / "manifest.json").write_text(manifest)
+    with pytest.raises(InvalidSetting, match="size: its manifest"):
+        write_page([tmp_path / "size"], tmp_path / "page.html")
