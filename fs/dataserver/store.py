@@ -26,6 +26,7 @@ from fs.dataserver.lease import boot_seconds
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
+from fs.private_directory import keep_private
 from fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
@@ -68,12 +69,12 @@ class FileStore:
         self.remembers_since = boot_seconds()   # what was deleted before may be forgotten
         self._lock = threading.Lock()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o700)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._owner = os.open(directory / "dataserver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StorageFailed(f"cannot use the directory {directory}: {error.strerror}") from None
         self._claim(dataserver_id)
+        keep_private(directory)
         self._remove_half_made()
         self._recover_from_power_failure()
 

@@ -32,6 +32,7 @@ AUTHORITY_SECONDS = 3650 * DAY_SECONDS
 LEAST_VALIDITY_SECONDS = 5.0
 CLOCK_SKEW_SECONDS = 300.0
 """By so much another machine's clock may be behind."""
+_BEGUN = ("lock", "authority.key", files.AUTHORITY)
 
 
 class Authority:
@@ -46,7 +47,11 @@ class Authority:
 
     @classmethod
     def make(cls, directory: Path, clock: Callable[[], float] = time.time) -> "Authority":
-        """The one in `directory`, with a new key and certificate if there is none yet."""
+        """The one in `directory`, with a new key and certificate if there is none yet. Raises IdentityError for a
+        directory with other things in it, which stays as it is."""
+        if directory.exists() and not (directory / files.AUTHORITY).exists() and any(
+                not path.name.startswith(".") and path.name not in _BEGUN for path in directory.iterdir()):
+            raise IdentityError(f"{directory} holds no certificate authority, but other things: name a new directory")
         files.make_directory(directory)
         with files.locked(directory):
             if not (directory / files.AUTHORITY).exists():

@@ -18,6 +18,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from fs.errors import DatabaseDamaged, InvalidArgument, StorageFailed
+from fs.private_directory import keep_private
 from fs.store import JournaledStore, LevelDBStore, Position
 from fs.store.journal import Journal
 
@@ -62,13 +63,13 @@ class NameserverDirectory:
         self._path = path
         self._sync = sync
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o700)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageFailed(f"cannot make the directory {path}: {error.strerror}") from error
         if not os.access(path, os.W_OK | os.X_OK):
             raise StorageFailed(f"the directory {path} is not writable")
         self._lock = self._take_lock()
+        keep_private(path)
 
     def close(self) -> None:
         """Let another process use the directory. Safe to call again."""

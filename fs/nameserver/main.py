@@ -32,6 +32,7 @@ from fs.nameserver.server import check_address, serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.option_types import Size
+from fs.private_directory import keep_private
 from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
 def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address: str, *,
                       sync: bool) -> ReplicatedStore:
     client = EtcdClient(etcd)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keep_private(directory)
     try:
         try:
             mirror = LevelDBStore(directory / "mirror", sync=sync)
