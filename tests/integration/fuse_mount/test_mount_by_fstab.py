@@ -22,9 +22,9 @@ HELPER = Path(sys.executable).parent / "mount.speedwell"
 class Machine:
     """A mount namespace of its own whose /sbin has the helpers and whose /etc/fstab the test writes."""
 
-    def __init__(self, directory: Path, nameserver: str) -> None:
+    def __init__(self, directory: Path, nameserver: str, name: str = "mount point") -> None:
         self.nameserver = nameserver
-        self.place = directory / "mount point"
+        self.place = directory / name
         self.place.mkdir()
         self.fstab = directory / "fstab"
         self.fstab.touch()

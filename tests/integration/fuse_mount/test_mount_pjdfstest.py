@@ -51,7 +51,7 @@ def machine(cluster: LocalCluster) -> Iterator[Machine]:
     mount(8) finds what mounts it anew."""
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
-        machine = Machine(Path(place), cluster.nameserver.address)
+        machine = Machine(Path(place), cluster.nameserver.address, "mount")
         try:
             machine.run("mount", "-t", "speedwell", "-o", f"log={place}/log", machine.nameserver, machine.place)
             yield machine
@@ -93,7 +93,7 @@ def test_every_case_passes_that_is_not_left_out(machine: Machine, tmp_path: Path
 @pytest.mark.skipif(not (IN_C / "pjdfstest").exists() or shutil.which("prove") is None,
                     reason="pjdfstest in C is not installed (scripts/install-suites does it)")
 def test_every_check_of_the_suite_in_c_passes(machine: Machine) -> None:
-    done = run_suite(machine, "prove", "--quiet", "--recurse", IN_C / "tests", seconds=3500)
+    done = run_suite(machine, "prove", "--quiet", "--jobs=8", "--recurse", IN_C / "tests", seconds=3500)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     checks = re.search(r"Files=(\d+), Tests=(\d+)", done.stdout)
     assert checks is not None and int(checks[2]) > 8000, done.stdout[-2000:]
