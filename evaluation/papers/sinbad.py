@@ -34,6 +34,7 @@ RACK_BPS = 2e9
 HOSTS_PER_RACK = 10
 DISK_BPS = 8 * 50e6
 TRACE_SECONDS = 3600
+DRAWS = 50
 CHOSEN = {
     "outputs": "10.4 % of what a reducer receives: so 4 blocks of 256 MB come each second of the trace, as section "
                "7.2 says; the public trace has no outputs",
@@ -142,8 +143,6 @@ def run_task(task: WriteTask) -> dict[str, Any]:
 def summary(written: Written, writes: Writes) -> dict[str, Any]:
     """What is kept of a run: times in seconds, of every block in the order of writers, and how even the load was."""
     blocks = sorted(written.blocks, key=lambda block: (block.writer, block.asked))
-    if not blocks:
-        raise InvalidSetting("trace: nothing is written in this part of it")
     seconds = [block.seconds for block in blocks]
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
@@ -187,13 +186,20 @@ def _trace(path: Path) -> CoflowTrace:
 
 @cache
 def _writes(path: Path, point: WritePoint, seed: int) -> Writes:
-    """Each seed plays another eighth of the hour, from a second on that it draws."""
+    """Each seed plays another eighth of the hour, from a second on that it draws; again where nothing is written.
+
+    Raises InvalidSetting for a trace in which nothing is.
+    """
     hour = TRACE_SECONDS / point.speedup
     part = max(hour / 8 - point.window_seconds, 0.0)
     draw = Random(f"writes {seed}")
-    begin = min((seed % 8) * hour / 8 + draw.uniform(0.0, part), hour - point.window_seconds)
-    return writes_of(_trace(path), WriteWorkload(float(int(begin)), point.window_seconds, point.speedup,
-                                                 writers_per_rack=HOSTS_PER_RACK), draw)
+    for _ in range(DRAWS):
+        begin = min((seed % 8) * hour / 8 + draw.uniform(0.0, part), hour - point.window_seconds)
+        writes = writes_of(_trace(path), WriteWorkload(float(int(begin)), point.window_seconds, point.speedup,
+                                                       writers_per_rack=HOSTS_PER_RACK), draw)
+        if writes.writers:
+            return writes
+    raise InvalidSetting(f"trace: nothing is written in {DRAWS} parts of it")
 
 
 def _files(number: int, seed: int) -> Writes:

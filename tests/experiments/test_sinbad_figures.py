@@ -17,6 +17,7 @@ from evaluation.commands.experiment import experiment
 from evaluation.experiment import Choices
 from evaluation.papers import sinbad
 from evaluation.papers.sinbad_paper import beside_the_paper
+from sim.errors import InvalidSetting
 
 RACKS, SECONDS = 8, 1400
 
@@ -92,3 +93,10 @@ def test_the_busiest_link_is_less_busy_and_nothing_stays_reserved() -> None:
     assert {run["reserved_after_a_minute"] for runs in results.values() for run in runs} == {0}
     busiest = {name: runs[0]["busiest_over_mean"] for name, runs in results.items()}
     assert max(busiest["Sinbad"], busiest["sinbad-plus"]) < busiest["Rack-aware"]
+
+
+def test_a_part_in_which_nothing_is_written_is_drawn_again(trace: Path) -> None:
+    for seed in (1, 2, 9, 10, 17, 18):
+        assert sinbad._writes(trace, sinbad.WritePoint("short", window_seconds=2.0), seed).writers
+    with pytest.raises(InvalidSetting, match="nothing is written in 50 parts"):
+        sinbad._writes(trace, sinbad.WritePoint("behind its end"), 7)

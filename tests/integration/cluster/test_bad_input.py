@@ -27,7 +27,7 @@ LIBRARIES = re.compile(r"Traceback|pydantic|grpc|StatusCode|[Ee]rrno|HTTPConnect
 ENDS_WITH_NOTHING = re.compile(r"(:|''|\bNone|\()\s*(\(see `[^`]*`\))?$")
 ARGUMENTS = {"experiment": ["mayflower-fig4"], "trash on": ["--keep", "7d"], "quota set": ["/x", "--files", "9"],
              "chmod": ["644", "/x"], "chown": ["0", "/x"], "put": ["/etc/hostname", "/x"],
-             "coflow send": ["/etc/hostname", "127.0.0.1:1"]}
+             "identity issue": ["x", "mount"], "coflow send": ["/etc/hostname", "127.0.0.1:1"]}
 """What a command needs, where it is not a path for each of its arguments."""
 
 
