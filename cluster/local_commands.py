@@ -73,9 +73,9 @@ def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
 
 
 def mount_command(processes: Processes, mountpoint: Path) -> Command:
-    return with_identity(processes, Command(MOUNT, [
+    return with_identity(processes, with_metrics(processes, Command(MOUNT, [
         program("speedwell-mount"), str(mountpoint), "--foreground",
-        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK]))
+        "--nameserver", processes.settings["addresses"]["nameserver"], "--local-host", LOOPBACK])))
 
 
 def is_mounted(processes: Processes, mountpoint: Path) -> bool:

@@ -61,7 +61,15 @@ class SecureChannel(Channel):
         self.socket.sendall(frame)
 
     def _receive_waiting(self, count: int) -> bytes:
-        return self.socket.recv(count)
+        """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""
+        received = bytearray()
+        deadline = time.monotonic() + (self.socket.gettimeout() or 0.0)
+        while len(received) < count:
+            part = self.socket.recv(count - len(received))
+            received += part
+            if not part or time.monotonic() > deadline:
+                break
+        return bytes(received)
 
     def _lost(self, error: OSError) -> SpeedwellError:
         if isinstance(error, TimeoutError):

@@ -7,6 +7,8 @@ The state directory is SPEEDWELL_STATE_DIRECTORY if set; /run/speedwell for root
 """
 
 import os
+import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,10 +47,21 @@ def forget(nameserver: str) -> None:
 
 
 def known(nameserver: str) -> Path | None:
-    """The directory of the identity for one of those addresses."""
-    for address in nameserver.split(","):
+    """The directory of the identity for one of those addresses, however its host is written."""
+    place = state_directory() / "identities"
+    for address in _spellings(nameserver) if place.exists() else ():
         with suppress(OSError):
-            directory = Path(os.fsdecode((state_directory() / "identities" / address).read_bytes()))
+            directory = Path(os.fsdecode((place / address).read_bytes()))
             if (directory / files.CERTIFICATE).exists():
                 return directory
     return None
+
+
+def _spellings(nameserver: str) -> Iterator[str]:
+    addresses = nameserver.split(",")
+    yield from addresses
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        with suppress(OSError, UnicodeError):
+            for *_, found in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM):
+                yield f"{found[0]}:{port}"

@@ -60,7 +60,9 @@ def test_up_needs_no_step_by_hand_and_who_has_no_certificate_is_refused(
 def test_another_user_of_the_machine_gets_in_neither_by_network_nor_by_the_local_socket(
         place: tuple[Speedwell, Path]) -> None:
     _, directory = place
-    program = ("import sys; from fs.client import Client\n"
+    # nobody may enter a checkout below /root: what is needed is imported before
+    program = ("import os, sys, fs.client.secure_calls; from fs.client import Client\n"
+               f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
                "for host in (None, '127.0.0.1'):\n"
                "    with Client(sys.argv[1], local_host=host) as client:\n"
                "        try: client.create('/taken'); print('let in')\n"
@@ -69,7 +71,6 @@ def test_another_user_of_the_machine_gets_in_neither_by_network_nor_by_the_local
         os.chmod(home, 0o777)  # noqa: PTH101
         tried = subprocess.run([str(SCRIPTS / "python"), "-c", program, nameserver(directory)], text=True,
                                capture_output=True, timeout=60, check=False, cwd=Path.cwd(),
-                               user=NOBODY, group=NOBODY, extra_groups=[],
                                env={"HOME": home, "PATH": os.environ["PATH"]})
     assert tried.stdout.split() == ["NotAuthenticated"] * 2, tried.stderr
 

@@ -16,6 +16,8 @@ from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
 from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR
+from fs.proto.speedwell_pb2 import CallReply
+from fs.secure_channel import SecureChannel
 from tests.waiting import wait_until
 
 
@@ -65,6 +67,22 @@ def test_both_ends_learn_name_and_role_over_tls_1_3(authority: Authority) -> Non
         assert str(peer_of(mine)) == "nameserver ns" and str(peer_of(theirs)) == "operator op"
         assert theirs.version() == "TLSv1.3"
         assert peer_of(theirs).serial == authority.newest()["op"].serial
+
+
+def test_a_frame_of_many_tls_records_arrives_whole(authority: Authority) -> None:
+    server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
+    mine, theirs = shake(server, client)
+    message = CallReply(reply=bytes(1_000_000))
+    sender = SecureChannel(theirs, server, peer_of(theirs))
+    receiver = SecureChannel(mine, client, peer_of(mine))
+    sender.is_local = receiver.is_local = False     # as TLS always is
+    for receive in (receiver.receive, receiver.receive_alone):
+        thread = threading.Thread(target=sender.send, args=(message,))
+        thread.start()
+        assert receive(CallReply) == message
+        thread.join(10)
+    sender.close()
+    receiver.close()
 
 
 def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
