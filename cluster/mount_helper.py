@@ -141,8 +141,12 @@ def _remount(source: str, place: Path, wanted: Wanted) -> int:
     has["allow_other"] = "allow_other" in there.options
     for name, (option, _) in _known_options().items():
         field_ = str(option.name)
-        if field_ in has and requested.get_parameter_source(field_) is ParameterSource.COMMANDLINE \
-                and has[field_] != requested.params[field_]:
+        if requested.get_parameter_source(field_) is not ParameterSource.COMMANDLINE:
+            continue
+        if field_ not in has:
+            raise MountFailed(f"the process of {place} is not seen here, so neither is its {name}: remount with "
+                              f"{', '.join(KERNEL_OPTIONS)} only")
+        if has[field_] != requested.params[field_]:
             raise MountFailed(f"remounting cannot change {name}, only {', '.join(KERNEL_OPTIONS)}: unmount {place} "
                               "and mount it again")
     _change_flags(place, {*FLAGS} & {*there.options}, wanted.kernel)

@@ -157,6 +157,11 @@ def test_remounting_changes_what_the_kernel_allows_and_refuses_the_rest_by_name(
     machine.run("mount", "-o", "remount,rw,noexec,parts=3", machine.place)
     assert machine.mounts()[0].split()[1].startswith("rw,nosuid,nodev,noexec,relatime")
     machine.run("rm", file)
+    bound = machine.place.with_name("bound")
+    bound.mkdir()
+    machine.run("mount", "--bind", machine.place, bound)    # no process was told of this place
+    assert "neither is its parts" in machine.refusal("mount", "-o", "remount,parts=4", bound)
+    machine.run("umount", bound)
     machine.unmount()
 
 
