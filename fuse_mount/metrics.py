@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from pathlib import Path
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from fs.client import Client
 from fs.client.nameservers import leads, parse_addresses
-from fs.errors import SpeedwellError
+from fs.errors import NotAuthenticated, SpeedwellError
 from fuse_mount.measures import BOUNDS_SECONDS, Measures
 
 NAMESERVER_SECONDS = 1.0
@@ -41,16 +42,18 @@ class MountMetrics(Collector):
     """Reads the mount when it is asked."""
 
     def __init__(self, mountpoint: str, nameserver: str, measures: Measures, client: Client,
-                 open_files: Callable[[], int]) -> None:
+                 open_files: Callable[[], int], identity: Path | None = None) -> None:
+        """`identity` is the directory of the mount's, where it is not known of the nameserver."""
         self._about = {"mountpoint": mountpoint, "nameserver": nameserver}
         self._measures = measures
         self._client = client
         self._open_files = open_files
+        self._identity = identity
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("speedwell_mount", "What is mounted where.", value=self._about)
         yield GaugeMetricFamily("speedwell_mount_nameserver_up", "Whether a nameserver answers this mount.",
-                                value=_answers(self._about["nameserver"]))
+                                value=_answers(self._about["nameserver"], self._identity))
         yield GaugeMetricFamily("speedwell_mount_open_files", "Descriptors of files that programs have open.",
                                 value=self._open_files())
         yield from self._requests()
@@ -79,11 +82,13 @@ class MountMetrics(Collector):
                                 value=max(under_way, default=0))
 
 
-def _answers(nameserver: str) -> bool:
+def _answers(nameserver: str, identity: Path | None) -> bool:
     for address in parse_addresses(nameserver):
         try:
-            if leads(address, NAMESERVER_SECONDS):
+            if leads(address, NAMESERVER_SECONDS, identity):
                 return True
+        except NotAuthenticated:
+            continue
         except SpeedwellError:
             return True     # it says that it cannot answer yet
     return False

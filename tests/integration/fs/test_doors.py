@@ -23,6 +23,8 @@ from fs.identity.authority import Authority
 from fs.identity.bundle import LOOK_SECONDS
 from fs.identity.roles import DATASERVER, OPERATOR
 from fs.proto import speedwell_pb2 as pb
+from fuse_mount.measures import Measures
+from fuse_mount.metrics import MountMetrics
 from tests.local_cluster import SCRIPTS, LocalCluster
 from tests.waiting import wait_until
 
@@ -243,3 +245,12 @@ def test_servers_refuse_to_start_with_what_is_not_theirs(cluster: LocalCluster, 
                                check=False)
         assert ended.returncode != 0 and says in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
         assert not (tmp_path / "n").exists() and not (tmp_path / "d").exists(), "nothing was made"
+
+
+def test_a_mount_says_that_a_nameserver_answers_it_only_if_that_takes_its_certificate(cluster: LocalCluster,
+                                                                                      tmp_path: Path) -> None:
+    foreign = Authority.make(tmp_path).issue("operator", OPERATOR)
+    for identity, is_up in ((cluster.identity("mount"), 1), (foreign, 0)):
+        told = MountMetrics("/m", cluster.nameserver.address, Measures(), cluster.client(), lambda: 0, identity)
+        assert {metric.name: metric.samples[0].value for metric in told.collect() if metric.samples}[
+            "speedwell_mount_nameserver_up"] == is_up
