@@ -58,8 +58,10 @@ class DiskCache:
             raise InvalidArgument(f"cache_directory: {directory}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Let another process have the directory."""
-        os.close(self._lock)
+        """Let another process have the directory. Safe to call again."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def __contains__(self, key: str) -> bool:
         return key in self._order

@@ -143,3 +143,10 @@ def test_a_directory_has_one_user_and_one_process(opened: Opened, tmp_path: Path
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidArgument, match="cache_directory"):
         Opened(tmp_path / "file")
+
+
+def test_a_second_close_leaves_descriptors_of_others_alone(opened: Opened) -> None:
+    opened.cache.close()
+    others = os.open(os.devnull, os.O_RDONLY)
+    opened.cache.close()
+    os.close(others)
