@@ -23,15 +23,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fs.errors import IdentityError
 from fs.identity import files, register
-from fs.identity.register import Certificate
+from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
 from fs.identity.roles import SERVERS, checked_name, checked_role, host_of
 
 DAY_SECONDS = 86400.0
 VALIDITY_SECONDS = 30 * DAY_SECONDS
 AUTHORITY_SECONDS = 3650 * DAY_SECONDS
 LEAST_VALIDITY_SECONDS = 5.0
-CLOCK_SKEW_SECONDS = 300.0
-"""By so much another machine's clock may be behind."""
 _BEGUN = ("lock", "authority.key", files.AUTHORITY)
 
 
@@ -58,7 +56,9 @@ class Authority:
                 key = ec.generate_private_key(ec.SECP256R1())
                 subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
                                      x509.NameAttribute(NameOID.COMMON_NAME, "Speedwell certificate authority")])
-                certificate = _builder(subject, subject, key, clock(), AUTHORITY_SECONDS).add_extension(
+                now = clock()   # which may be wrong: the authority is good before, too
+                certificate = _builder(subject, subject, key, now - AUTHORITY_SECONDS,
+                                       now + AUTHORITY_SECONDS).add_extension(
                     x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
                     _usage(sign_certificates=True), critical=True).add_extension(
                     x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(
@@ -68,7 +68,7 @@ class Authority:
         return cls(directory, clock)
 
     def certificates(self) -> list[Certificate]:
-        """All that have not expired, and of each name that was issued one the last, in the order of issuing."""
+        """All that have not expired or were revoked, and of each name the last, in the order of issuing."""
         return self._issued()[0]
 
     def newest(self) -> dict[str, Certificate]:
@@ -144,7 +144,9 @@ class Authority:
     def _save(self, certificates: Sequence[Certificate], validity_seconds: float) -> None:
         now = self._clock()
         newest = {each.name: each for each in certificates}
-        kept = [each for each in certificates if each.expires_at > now or newest[each.name] is each]
+        # The clock may be wrong: what was revoked is not forgotten because of what it shows.
+        kept = [each for each in certificates
+                if each.expires_at > now or each.revoked_at is not None or newest[each.name] is each]
         register.write(self.directory, kept, validity_seconds)
         revoked = json.dumps({each.serial: each.name for each in kept if each.revoked_at is not None}).encode()
         for name in newest:
@@ -162,7 +164,8 @@ class Authority:
                              x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
                              x509.NameAttribute(NameOID.COMMON_NAME, name)])
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if role in SERVERS else [])]
-        made = _builder(subject, authority.subject, key, now, validity_seconds).add_extension(
+        made = _builder(subject, authority.subject, key, now - CLOCK_SKEW_SECONDS,
+                        now + validity_seconds).add_extension(
             x509.BasicConstraints(ca=False, path_length=None), critical=True).add_extension(
             _usage(sign_certificates=False), critical=True).add_extension(
             x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
@@ -182,12 +185,11 @@ class Authority:
         return place
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: float,
-             validity_seconds: float) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begins_at: float,
+             ends_at: float) -> x509.CertificateBuilder:
     return x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(
         key.public_key()).serial_number(x509.random_serial_number()).not_valid_before(
-        datetime.fromtimestamp(now - CLOCK_SKEW_SECONDS, UTC)).not_valid_after(
-        datetime.fromtimestamp(now + validity_seconds, UTC))
+        datetime.fromtimestamp(begins_at, UTC)).not_valid_after(datetime.fromtimestamp(ends_at, UTC))
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

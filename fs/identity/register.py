@@ -10,6 +10,9 @@ from fs.identity import files
 
 ISSUED = "issued.json"
 
+CLOCK_SKEW_SECONDS = 300.0
+"""By so much another machine's clock may be behind."""
+
 RENEWED_AT = 2 / 3
 """Of its time a certificate is renewed: the last third is for repairing what keeps it from being so."""
 
@@ -26,8 +29,9 @@ class Certificate:
     revoked_at: float | None = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it should be renewed."""
-        return now >= self.issued_at + RENEWED_AT * (self.expires_at - self.issued_at)
+        """Whether it should be renewed; also one that is not good yet: the clock was wrong when it was issued."""
+        due = self.issued_at + RENEWED_AT * (self.expires_at - self.issued_at)
+        return not self.issued_at - CLOCK_SKEW_SECONDS <= now < due
 
 
 def read(directory: Path) -> tuple[list[Certificate], float]:

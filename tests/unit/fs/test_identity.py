@@ -6,12 +6,13 @@ import json
 import socket
 import ssl
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from fs.errors import IdentityError
-from fs.identity import places
+from fs.identity import places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
@@ -139,6 +140,33 @@ def test_what_is_due_is_renewed_and_old_certificates_stay_valid(tmp_path: Path) 
     clock.now += VALIDITY_SECONDS / 2
     authority.renew(["op"])
     assert [each.name for each in authority.certificates()] == ["op", "ns", "op"], "expired ones are forgotten"
+
+
+@pytest.mark.parametrize("made_ahead", [True, False])
+def test_certificates_that_a_clock_ahead_has_made_are_renewed_when_it_is_right_again(
+        tmp_path: Path, made_ahead: bool) -> None:
+    clock = Clock(time.time())
+    if not made_ahead:
+        Authority.make(tmp_path, clock).ensure([("ns", NAMESERVER), ("op", OPERATOR)])
+    clock.now += 2 * VALIDITY_SECONDS
+    authority = Authority.make(tmp_path, clock)
+    authority.ensure([("ns", NAMESERVER), ("op", OPERATOR)])
+    clock.now = time.time()
+    assert register.is_due(tmp_path, clock.now)
+    assert authority.renew_due() == ["ns", "op"]
+    assert not register.is_due(tmp_path, clock.now)
+    for end in shake(Identity(tmp_path / "ns"), Identity(tmp_path / "op")):
+        end.close()
+
+
+def test_a_clock_that_was_ahead_makes_nobody_forget_what_was_revoked(authority: Authority) -> None:
+    revoked = authority.newest()["op"]
+    authority.revoke("op")
+    authority.issue("op", OPERATOR)
+    ahead = Authority(authority.directory, Clock(time.time() + 2 * VALIDITY_SECONDS))
+    ahead.renew_due()
+    authority.renew_due()
+    assert revoked.serial in json.loads((authority.directory / "ns" / "revoked.json").read_text())
 
 
 def test_a_renewed_certificate_and_a_revoked_one_are_noticed_while_in_use(authority: Authority) -> None:
