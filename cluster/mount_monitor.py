@@ -184,7 +184,7 @@ def connect(mount: Mount) -> socket.socket:
     connection.settimeout(ANSWER_SECONDS)
     try:
         connection.connect(str(socket_path(mount.owner, mount.device)))
-        if user_of(connection) not in (0, mount.owner):
+        if user_of(connection) != mount.owner:     # who may have put a link to root's there
             raise PermissionError(errno.EACCES, "the socket is somebody else's")
     except BaseException:
         connection.close()

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -142,6 +143,20 @@ def test_a_socket_that_another_user_put_there_is_not_believed(mount: Mount, monk
     assert Mounts().look([mount])[0].problem == "not yours"
     with pytest.raises(NotRunning, match="another user's mount"):
         next(follow(mount))
+
+
+def test_nothing_is_sent_to_another_users_socket_behind_a_link_of_the_owners(mount: Mount) -> None:
+    monitor(AccessLog())
+    [source] = Mounts().look([replace(mount, options=("user_id=65534",))])
+    assert source.problem == "not yours"
+
+
+def test_a_mount_that_ends_late_leaves_the_socket_of_the_next_with_its_number(mount: Mount) -> None:
+    first, second = monitor(AccessLog()), monitor(AccessLog())
+    first.stop()
+    assert Mounts().look([mount])[0].problem == ""
+    second.stop()
+    assert Mounts().look([mount])[0].problem == "no answer"
 
 
 def test_a_mount_believes_root_and_its_owner_only(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
