@@ -94,6 +94,8 @@ class Authority:
         for name, role in names:
             if name not in newest:
                 self.issue(name, role)
+            elif newest[name].revoked_at is None and newest[name].serial.encode() not in self._head(name):
+                self.renew([name])      # an end in the middle: it was issued, and not written
         self.renew_due()
 
     def renew(self, names: Sequence[str] = (), validity_seconds: float | None = None) -> list[str]:
@@ -137,6 +139,13 @@ class Authority:
 
     # ------------------------------------------------------------------ private
 
+    def _head(self, name: str) -> bytes:
+        """What stands in front of the certificate that NAME has; empty if it has none."""
+        try:
+            return (self.directory / name / files.CERTIFICATE).read_bytes().partition(b"\n")[0]
+        except FileNotFoundError:
+            return b""
+
     def _issued(self) -> tuple[list[Certificate], float]:
         found, validity = register.read(self.directory)
         return found, validity or VALIDITY_SECONDS
@@ -156,8 +165,11 @@ class Authority:
     def _make(self, name: str, role: str, certificates: list[Certificate], validity_seconds: float) -> Path:
         """Extends `certificates`."""
         now = self._clock()
-        authority = x509.load_pem_x509_certificate((self.directory / files.AUTHORITY).read_bytes())
-        signing = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
+        try:
+            authority = x509.load_pem_x509_certificate((self.directory / files.AUTHORITY).read_bytes())
+            signing = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
+        except ValueError:
+            raise IdentityError(f"the authority's key or certificate in {self.directory} is damaged") from None
         assert isinstance(signing, ec.EllipticCurvePrivateKey)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fs.errors import IdentityError
-from fs.identity import places, register
+from fs.identity import files, places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
@@ -236,3 +236,35 @@ def test_commands_find_what_up_made_for_a_nameserver(authority: Authority, tmp_p
     monkeypatch.delenv(places.VARIABLE)
     places.forget("127.0.0.1:7400,127.0.0.1:7401")
     assert identity_for("127.0.0.1:7400") is None
+
+
+@pytest.mark.parametrize("name", ["authority.key", "authority.pem"])
+def test_a_damaged_authority_is_said_and_renews_again_when_it_is_whole(authority: Authority, name: str) -> None:
+    whole = (authority.directory / name).read_bytes()
+    (authority.directory / name).write_text("not a key")
+    with pytest.raises(IdentityError, match="key or certificate in"):
+        authority.renew()
+    (authority.directory / name).write_bytes(whole)
+    assert authority.renew() == ["ns", "d0", "op"]
+
+
+def test_a_certificate_that_was_issued_and_not_written_is_made_again(
+        authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = files.replace
+
+    def end_before_the_certificate(path: Path, content: bytes) -> None:
+        if path.name == files.CERTIFICATE:
+            raise KeyboardInterrupt
+        replace(path, content)
+
+    monkeypatch.setattr(files, "replace", end_before_the_certificate)
+    for make in (lambda: authority.issue("d1", DATASERVER), lambda: authority.renew(["d0"])):
+        with pytest.raises(KeyboardInterrupt):
+            make()
+    monkeypatch.setattr(files, "replace", replace)
+    authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("d1", DATASERVER)])
+    for name in ("ns", "d0", "d1"):
+        assert Identity(authority.directory / name).own.serial == authority.newest()[name].serial
+    issued = len(authority.certificates())
+    authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("d1", DATASERVER)])
+    assert len(authority.certificates()) == issued
