@@ -9,12 +9,17 @@ from evaluation.experiment import Experiment, all_experiments
 def table() -> Table:
     """Every experiment with what it compares, its runs, about how long they take, and what it needs."""
     columns = ("experiment", "what it compares", "runs", "minutes", "quick", "needs")
-    rows = [(name, experiment.title, _runs(experiment), f"{experiment.minutes:g}" if experiment.minutes else "",
-             f"{experiment.quick_minutes:g}" if experiment.quick_minutes else "", _needs(experiment))
+    rows = [(name, experiment.title, _runs(experiment), _minutes(experiment, experiment.minutes),
+             _minutes(experiment, experiment.quick_minutes), _needs(experiment))
             for name, experiment in all_experiments().items()]
     return Table("Experiments", columns, rows, columns[2:5],
-                 "Minutes are about those of the simulator on two cores, quick ones with --quick. On an emulated "
+                 "Minutes are about those of the simulator on two cores, beside it those with --quick; the first "
+                 "run after the installation compiles for two more. On an emulated "
                  "fabric (--emulate, as root) a run takes minutes, a whole experiment hours.")
+
+
+def _minutes(experiment: Experiment, minutes: float) -> str:
+    return "" if experiment.run is None else f"{minutes:g}"
 
 
 def _runs(experiment: Experiment) -> str:

@@ -105,42 +105,42 @@ def _readings() -> list[Point]:
 
 
 EXPERIMENTS = {
-    "mayflower-fig4": _figure(
+    "mayflower-fig4": _figure(minutes=1.4, quick_minutes=0.2,
         title="Completion times by method, locality (0.5, 0.3, 0.2)", x_label="", normalised=True,
         methods=(*METHODS, TWO_REPLICAS, PLUS), points=(Point("", 0.0),), quick_points=(0,), runs=20,
         claims=("others' average: 1.4 to 3.4 times Mayflower's", "others' 95th percentile: up to 12.4 times",
                 "more than 25 % below Sinbad-R Mayflower: a ratio above 1.33",
                 "two replicas at once: up to 10 % off the average (section 4.3)")),
-    "mayflower-fig5": _figure(
+    "mayflower-fig5": _figure(minutes=1.9, quick_minutes=0.3,
         title="Completion times by locality of the clients", x_label="(R, P, O)", normalised=True, methods=METHODS,
         points=tuple(Point(str(locality), number, locality=locality)
                      for number, locality in enumerate((RACK_LOCAL, POD_LOCAL, REMOTE, EVEN))),
         quick_points=(0, 1, 2, 3), claims=("Mayflower consistently ahead (the values are only drawn)",)),
-    "mayflower-fig6": _figure(
+    "mayflower-fig6": _figure(minutes=8, quick_minutes=0.4,
         title="Completion times by arrival rate", x_label="reads per server and second", lines=True, methods=METHODS,
         points=(*_rates(RACK_LOCAL, "a"), *_rates(REMOTE, "b")), quick_points=(1, 3, 5, 8, 10),
         claims=("Nearest fails at high rates, Mayflower grows little",
                 "at (0.2, 0.3, 0.5) Sinbad-R ECMP is about Nearest ECMP",
                 "more than 80 % below HDFS ECMP (abstract): a ratio above 5")),
-    "mayflower-fig7": _figure(
+    "mayflower-fig7": _figure(minutes=0.9, quick_minutes=0.1,
         title="Completion times by over-subscription", x_label="core-to-rack ratio",
         methods=(MAYFLOWER, SINBAD_MAYFLOWER), base_points={"16:1": "8:1"},
         points=tuple(Point(f"{ratio:g}:1", ratio, oversubscription=ratio) for ratio in (4.0, 8.0, 12.0, 16.0)),
         quick_points=(1, 3), runs=20, claims=("completion times almost double from 8:1 to 16:1",)),
-    "mayflower-readings": _figure(
+    "mayflower-readings": _figure(minutes=4, quick_minutes=0.1,
         title="8:1 and 16:1 as the text may be read: ratio at the edge x ratio above it", x_label="split",
         methods=(MAYFLOWER, SINBAD_MAYFLOWER), points=tuple(_readings()), quick_points=(10, 11, 14, 15, 16),
         base_points={"1:1 x 16:1": "1:1 x 8:1", "2:1 x 8:1": "2:1 x 4:1", "4:1 x 4:1": "2:1 x 4:1",
                      "8:1 x 2:1": "4:1 x 2:1", "16:1 x 1:1": "8:1 x 1:1"},
         claims=("completion times almost double from 8:1 to 16:1",)),
-    "mayflower-plus": _figure(
+    "mayflower-plus": _figure(minutes=1.4, quick_minutes=0.2,
         title="mayflower-plus on Figure 4's reads, by arrival rate", x_label="reads per server and second",
         normalised=True, methods=PLUS_METHODS, runs=5, quick_points=(0, 2),
         # the rate that the paper's text names, the highest of figure 6, the highest at which Mayflower keeps up
         points=tuple(Point(f"{rate:g}", rate, rate) for rate in (0.07, 0.10, 0.12)),
         claims_of="Goal at the highest rate",
         claims=("mean / Mayflower at most 0.85, 95th percentile at most 0.75",)),
-    "mayflower-fig8": _figure(
+    "mayflower-fig8": _figure(minutes=0.6, quick_minutes=0.1,
         title="The prototype and HDFS, by arrival rate, locality (0.5, 0.3, 0.2)",
         x_label="reads per server and second", lines=True, methods=(MAYFLOWER, *HDFS_METHODS),
         points=tuple(Point(f"{rate:g}", rate, rate) for rate in (0.03, 0.05, 0.07)), quick_points=(2,),

@@ -144,19 +144,19 @@ _figure = partial(Experiment, base="Hash mapping", bounds={}, lines=True, x_labe
                   chosen=CHOSEN, beside=moved_keys,
                   palette=(*metadata.METHODS, SMALLEST))
 EXPERIMENTS = {
-    "metaflow-throughput": _figure(
+    "metaflow-throughput": _figure(minutes=1.4, quick_minutes=0.1,
         title="Throughput over the ideal (figure 13)", task=partial(_task, throughput),
         measures=(Measure("answered", "answered / ideal"), Measure("sustained", "sustained / ideal")),
         points=tuple(Point(servers, ratio) for ratio in (1.0, 1.5, 2.0, 100.0) for servers in _SERVERS),
         claims=("ratio 1: MetaFlow 0.80 to 0.88, One-Hop 0.50 to 0.55, Chord 0.15 to 0.20",
                 "ratio 2: 0.83 to 0.88, 0.64 to 0.70, 0.20 to 0.25")),
-    "metaflow-latency": _figure(
+    "metaflow-latency": _figure(minutes=1, quick_minutes=0.1,
         title="Latency (figure 15)", task=partial(_task, latency),
         measures=(Measure("mean_ms", "mean, ms"), Measure("p99_ms", "99th percentile, ms")),
         points=tuple(Point(servers, ratio) for ratio in (1.0, 0.7, 0.5, 0.001) for servers in _SERVERS),
         claims=("over hash mapping at ratio 1: MetaFlow 1.4, One-Hop 2.0, Chord 7.0",
                 "at 0.7 and 0.5: at most 1.05, at least 1.2, at least 1.5")),
-    "metaflow-tables": _figure(
+    "metaflow-tables": _figure(minutes=0.2, quick_minutes=0.1,
         title="Flow entries of a switch (figure 17)", task=partial(_task, tables), base="MetaFlow",
         methods=tuple(map(Method, ("MetaFlow", SMALLEST, "Speedwell"))), quick_points=(0, 3),
         measures=(*(Measure(f"{tier}_{kind}", f"{tier}, {kind}") for tier in ("edge", "aggregation", "core")
@@ -165,7 +165,7 @@ EXPERIMENTS = {
         papers={("", "2000 servers", "MetaFlow", f"{tier}_mean"): value
                 for tier, value in (("edge", 360.0), ("aggregation", 395.0), ("core", 278.0))},
         claims=("2,000 servers, means: edge 360, aggregation 395, core 278; a switch holds 2,048",)),
-    "metaflow-cpu": _figure(
+    "metaflow-cpu": _figure(minutes=0.1, quick_minutes=0.1,
         title="Processor time that is not the storage's (figure 18)", task=partial(_task, cpu), base="One-Hop",
         measures=(Measure("not_storage", "not storage, %"), Measure("look_ups", "a request, in look-ups")),
         points=tuple(Point(2000, ratio) for ratio in (1.0, 1.5, 2.0, 100.0)), quick_points=(0, 3),

@@ -158,23 +158,23 @@ _figure = partial(Experiment, base=BASE, normalised=True, methods=METHODS, task=
                   emulation="evaluation.coflow_replay.emulation:figure",
                   palette=tuple(method.name for method in METHODS))
 EXPERIMENTS = {
-    "mincof-width": _figure(
+    "mincof-width": _figure(minutes=0.5, quick_minutes=0.1,
         title="Completion times by the coflows' width (figure 6)", x_label="flows in a coflow", runs=10,
         quick_points=(0, 1),
         claims=("MinCOF up to 9.81 % below Tailor, at 8 flows; both below Varys",),
         points=tuple(CoflowPoint(str(width), width, CoflowWorkload(transfers=(width, width), flows=(1, 1)))
                      for width in (4, 8, 12, 16))),
-    "mincof-size": _figure(
+    "mincof-size": _figure(minutes=0.1, quick_minutes=0.1,
         title="Completion times by the coflows' size (figure 7)", x_label="size of a coflow", runs=10,
         quick_points=(0, 2), claims=("MinCOF up to 12.94 % below Tailor, at < 200 MB",),
         points=tuple(CoflowPoint(f"< {4 * megabytes} MB", 4.0 * megabytes, _sizes(megabytes))
                      for megabytes in (10, 40, 50))),
-    "mincof-blocking": _figure(
+    "mincof-blocking": _figure(minutes=2.4, quick_minutes=0.3,
         title="Completion times by blocking ratio (figure 8)", x_label="links to hosts : links to spines", runs=5,
         quick_points=(0, 2),
         claims=("MinCOF up to 11.33 % below Tailor, at the lowest ratio",),
         points=tuple(CoflowPoint(f"{4 // spines}:1", 4 / spines, spines=spines) for spines in (4, 2, 1))),
-    "mincof-background": _figure(
+    "mincof-background": _figure(minutes=3, quick_minutes=0.2,
         title="Completion times by background traffic (figure 9)", x_label="part of the coflows that is background",
         runs=5, quick_points=(0, 4),
         claims=("MinCOF up to 15.21 % below Tailor, at 50 %; Tailor saturates at 40 %",),

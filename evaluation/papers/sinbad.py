@@ -233,30 +233,30 @@ _figure = partial(Experiment, base=HDFS.name, bounds={}, points=(DISKS,), method
                   palette=tuple(method.name for method in (HDFS, SINBAD, PLUS, RACK_AWARE, QUANTUM, BOUND,
                                                            PLUS_SOURCES)))
 EXPERIMENTS = {
-    "sinbad-write": _figure(
+    "sinbad-write": _figure(minutes=0.9, quick_minutes=0.1,
         title="Times of block writes (sections 7.2 and 7.3)", x_label="", measures=_MEANS,
         methods=(HDFS, RACK_AWARE, SINBAD, QUANTUM, PLUS, BOUND, PLUS_SOURCES),
         claims=("blocks 1.58 times as fast as by HDFS's rule, writers 1.39", "1.89 where sources limit nothing",
                 "q = 1 s costs 20 %")),
-    "sinbad-imbalance": _figure(
+    "sinbad-imbalance": _figure(minutes=0.2, quick_minutes=0.1,
         title="Imbalance of the racks' links (figure 8)", x_label="",
         measures=(Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack")),
         claims=("medians of the coefficient of variation lower by 0.35 and 0.33",)),
-    "sinbad-storage": _figure(
+    "sinbad-storage": _figure(minutes=0.8, quick_minutes=0.1,
         title="What racks store in the end (figure 10)", x_label="",
         measures=(Measure("rack_bytes_cv", "std / mean of bytes"), Measure("rack_blocks_cv", "std / mean of blocks")),
         points=(replace(DISKS, window_seconds=60.0),),
         claims=("EC2: 15.8 GB on machines of 92 GB, by HDFS's rule 6.7 GB: 0.17 and 0.07 of the mean",)),
-    "sinbad-load": _figure(
+    "sinbad-load": _figure(minutes=0.9, quick_minutes=0.1,
         title="Times of block writes by the jobs' arrival rate (figure 11)", x_label="arrival rate",
         measures=_MEANS[:1],
         points=tuple(WritePoint(f"{speedup:g} x", speedup, speedup=speedup) for speedup in (0.5, 1.0, 2.0)),
         quick_points=(1,), lines=True, claims=("improvements shrink as the network becomes more congested",)),
-    "sinbad-memory": _figure(
+    "sinbad-memory": _figure(minutes=0.8, quick_minutes=0.1,
         title="Times of block writes without disks (section 7.6)", x_label="", measures=_MEANS, points=(MEMORY,),
         methods=(HDFS, SINBAD, PLUS, BOUND, PLUS_SOURCES),
         claims=("blocks 1.79 times as fast as by HDFS's rule, writers 1.4",)),
-    "sinbad-busiest": _figure(
+    "sinbad-busiest": _figure(minutes=1, quick_minutes=0.1,
         title="10,000 files of 1 to 256 MB on 64 hosts", x_label="", base=RACK_AWARE.name,
         methods=(RACK_AWARE, HDFS, SINBAD, PLUS), runs=2,
         points=(BUSIEST,), claims=(), needs="",

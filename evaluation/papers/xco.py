@@ -233,41 +233,41 @@ _figure = partial(Experiment, base="", bounds={}, claims=(), quick_points=(0, -1
 _LINK, _GOOD = Measure("link", "link used"), Measure("good", "received by programs, of the link")
 _TCP_FLOW, _UDP_FLOW = Measure("tcp", "each TCP flow, of the link"), Measure("udp", "each UDP flow, of the link")
 EXPERIMENTS = {
-    "xco-incast": _figure(
+    "xco-incast": _figure(minutes=0.7, quick_minutes=0.1,
         title="Incast: 256 KiB from each server at once", x_label="servers", measures=(_GOOD,), lines=True,
         points=tuple(XCoPoint(f"{servers} servers", servers, Setup(traffic=(FRAGMENT,) * servers))
                      for servers in (5, 16, 64))),
-    "xco-striped": _figure(
+    "xco-striped": _figure(minutes=0.3, quick_minutes=0.1,
         title="Striped reads of blocks of 1 MB (figures 2 and 12)", x_label="servers", measures=(_GOOD,), lines=True,
         points=tuple(XCoPoint(f"{servers} servers", servers, _stripes(servers), think=1.4e-3)
                      for servers in (1, 2, 4, 6, 8))),
-    "xco-mixed": _figure(
+    "xco-mixed": _figure(minutes=0.6, quick_minutes=0.1,
         title="TCP and UDP (figures 3, 4, 13, 14)", x_label="UDP senders", measures=(_GOOD, _LINK, _TCP_FLOW),
         lines=True, quick_points=(0, 2, 6, 8),
         points=(*(_mix(5, udp, 0) for udp in range(6)), *(_mix(13, udp, 10) for udp in (0, 4, 8, 13)))),
-    "xco-short-flows": _figure(
+    "xco-short-flows": _figure(minutes=0.1, quick_minutes=0.1,
         title="A long TCP flow beside sequences of 30 KB (figures 6 and 15)", x_label="sequences", lines=True,
         measures=(Measure("first", "the long flow, of the link"), _GOOD),
         points=tuple(XCoPoint(f"{number} sequences", number, _beside_short_flows(number))
                      for number in (0, 25, 100, 400))),
-    "xco-rtt": _figure(
+    "xco-rtt": _figure(minutes=0.1, quick_minutes=0.1,
         title="Ping beside 13 senders on a link of ten (figures 7 and 16)", x_label="",
         measures=(Measure("ping_p99_ms", "99th percentile, ms"), Measure("ping_max_ms", "longest, ms")),
         quick_points=(0,), points=(replace(_mix(13, 7, 10), panel=""),)),
-    "xco-migration": _figure(
+    "xco-migration": _figure(minutes=0.2, quick_minutes=0.1,
         title="Migration of 256 MB beside other senders (figure 17)", x_label="other senders", lines=True,
         measures=(Measure("seconds", "time, s"), _LINK), quick_points=(0, 4, 9), runs=5,
         points=tuple(_migration(others, kind, name) for kind, name in ((TCP, "TCP"), (UDP, "UDP"))
                      for others in range(5))),
-    "xco-fairness": _figure(
+    "xco-fairness": _figure(minutes=0.1, quick_minutes=0.1,
         title="Three TCP and two UDP flows (figure 18)", x_label="", measures=(_TCP_FLOW, _UDP_FLOW,
                                                                                Measure("jain", "Jain's index")),
         quick_points=(0,), points=(replace(_mix(5, 2, 0), panel=""),)),
-    "xco-conservation": _figure(
+    "xco-conservation": _figure(minutes=1, quick_minutes=0.1,
         title="Three UDP flows of 50 Mbit/s and two of all they can (figure 19)", x_label="", measures=(_GOOD, _LINK),
         quick_points=(0,), methods=(NOTHING, RATES, KEEPING, XCO, PLUS),
         points=(XCoPoint("5 UDP", 5, Setup(traffic=(UDP._replace(rate=0.05),) * 3 + (UDP,) * 2, uplink_rate=1)),)),
-    "xco-response": _figure(
+    "xco-response": _figure(minutes=0.1, quick_minutes=0.1,
         title="Two sets of three senders take turns (figure 20)", x_label="", quick_points=(0,),
         measures=(Measure("gap_ms", "longest gap, ms"), _LINK), points=(XCoPoint("3 and 3 UDP", 6, _alternating()),)),
 }
