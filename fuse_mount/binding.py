@@ -23,6 +23,7 @@ CAP_DONT_MASK = 1 << 6
 CAP_FLOCK_LOCKS = 1 << 10
 CAP_AUTO_INVAL_DATA = 1 << 12
 CAP_READDIRPLUS = 1 << 13
+CAP_ASYNC_DIO = 1 << 15
 CAP_POSIX_ACL = 1 << 19
 CAP_HANDLE_KILLPRIV_V2 = 1 << 21
 
@@ -67,6 +68,8 @@ def tune(connection: Any, *, acls: bool = False) -> None:
     # The pages of a content never change, and a new content is noticed at open: no need for the kernel to
     # ask for the attributes before every read.
     connection.want &= ~CAP_AUTO_INVAL_DATA
+    # The kernel drops pages that were read while a direct write was under way only if it waits for that write.
+    connection.want &= ~CAP_ASYNC_DIO
     connection.want |= connection.capable & CAP_HANDLE_KILLPRIV_V2
     if acls and connection.capable & CAP_POSIX_ACL:     # without a mask of the kernel's: a default list replaces it
         connection.want |= CAP_POSIX_ACL | CAP_DONT_MASK

@@ -4,10 +4,14 @@
 marked `full`.
 """
 
+import mmap
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -76,6 +80,44 @@ def fio(directory: Path, *arguments: str) -> None:
 @needs_fio
 def test_fio_reads_back_what_it_wrote_at_random(here: Path) -> None:
     fio(here, "--name=random", "--rw=randwrite", "--size=4m", "--bs=4k-64k", "--fsync=20", "--ioengine=psync")
+
+
+@contextmanager
+def read_again_and_again(path: Path, size_bytes: int) -> Iterator[None]:
+    """Through the page cache, by two threads."""
+    ended = Event()
+
+    def read() -> None:
+        with path.open("rb", buffering=0) as file:
+            while not ended.is_set():
+                os.pread(file.fileno(), size_bytes, 0)
+
+    readers = [Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+
+
+@needs_fio
+def test_the_page_cache_keeps_nothing_that_was_read_while_it_was_written_directly(here: Path) -> None:
+    """As generic/451 of xfstests: asynchronous direct writes, and reads that go on meanwhile."""
+    path, size_bytes = here / "file", 640 << 10
+    path.write_bytes(bytes(size_bytes))
+    memory = mmap.mmap(-1, size_bytes)
+    for seed in range(8):
+        with read_again_and_again(path, size_bytes):
+            fio(here, "--name=direct", f"--filename={path.name}", "--rw=randwrite", "--bs=64k", "--ioengine=libaio",
+                "--direct=1", "--iodepth=8", f"--size={size_bytes}", "--loops=10", f"--randseed={seed}", "--verify=0",
+                "--invalidate=0", "--refill_buffers")
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        os.preadv(descriptor, [memory], 0)
+        os.close(descriptor)
+        assert path.read_bytes() == memory[:]
 
 
 @needs_fio
