@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,7 +22,7 @@ from typing import Any
 from controller.policy.errors import InvalidPolicy
 from controller.policy.registry import POLICIES, Policy, PolicyRegistry
 
-__all__ = ["POLICIES", "add_file", "found"]
+__all__ = ["POLICIES", "add_file", "failed_in", "found"]
 
 GROUP = "speedwell.policies"
 VARIABLE = "SPEEDWELL_POLICY_PATH"
@@ -51,6 +52,14 @@ def add_file(policies: PolicyRegistry, path: Path) -> None:
         except InvalidPolicy as error:
             raise InvalidPolicy(f"{path}: {error}") from None
     os.environ[VARIABLE] = os.pathsep.join(map(str, (*_known_files(), path)))
+
+
+def failed_in(error: Exception) -> str:
+    """What went wrong in a user's file, with its line; empty for an error that comes from none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename) in _known_files():
+            return f"{frame.filename}, line {frame.lineno}: {_reason(error)}"
+    return ""
 
 
 def _known_files() -> list[Path]:

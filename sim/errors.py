@@ -13,5 +13,9 @@ class InvalidSetting(SimulationError):
     """A setting of a simulation or an experiment that is out of range."""
 
 
+class PolicyFailed(SimulationError):
+    """A policy of a user's own raised what it should not."""
+
+
 class Overloaded(SimulationError):
     """More is asked of the network than it can carry, so that reads pile up without end."""

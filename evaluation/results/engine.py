@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import as_completed as local_as_completed
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.synchronize import Lock
 from typing import Any, Protocol, TypeVar
 
 from numba.core import event
 
+from controller.own_policies import failed_in
 from evaluation.results.results_file import ResultsFile
-from sim.errors import InvalidSetting
+from sim.errors import InvalidSetting, PolicyFailed
 
 CONNECT_SECONDS = 5
 
@@ -56,7 +58,7 @@ def _on_this_machine(tasks: Sequence[T], run: Callable[[T], Result]) -> Iterator
     pool = ProcessPoolExecutor(max_workers=workers, mp_context=context, initializer=_prepare_worker,
                                initargs=(context.Lock(),))
     try:
-        futures = [pool.submit(run, task) for task in tasks]
+        futures = [pool.submit(_run, run, task) for task in tasks]
         yield (future.result() for future in local_as_completed(futures))
     finally:
         try:
@@ -66,6 +68,15 @@ def _on_this_machine(tasks: Sequence[T], run: Callable[[T], Result]) -> Iterator
             for worker in multiprocessing.active_children():
                 worker.terminate()
             raise
+
+
+def _run(run: Callable[[T], Result], task: T) -> Result:
+    try:
+        return run(task)
+    except Exception as error:
+        if failed := failed_in(error):
+            raise PolicyFailed(failed) from None
+        raise
 
 
 def _prepare_worker(untold: Lock) -> None:
@@ -105,7 +116,7 @@ def _on_dask(address: str, tasks: Sequence[T], run: Callable[[T], Result]) -> It
     with client:
         if not client.scheduler_info()["workers"]:
             raise InvalidSetting(f"scheduler: {address} has no workers: start `dask worker {address}` where they are")
-        futures = client.map(run, tasks, pure=False)
+        futures = client.map(partial(_run, run), tasks, pure=False)
         try:
             yield (future.result() for future in as_completed(futures))
         finally:

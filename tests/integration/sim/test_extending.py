@@ -55,6 +55,16 @@ def test_the_simulations_of_the_guide_compare_the_policy_of_its_file(command: st
     assert own.startswith(("widest", "fewest", "in-turn")) and own in done.stdout
 
 
+def test_a_policy_that_fails_is_told_with_its_file_and_line(directory: Path) -> None:
+    text = (directory / "widest.py").read_text()
+    broken = re.sub(r"^( +)return .*", r"\1return [][0]", text, flags=re.MULTILINE)
+    (directory / "widest.py").write_text(broken)
+    done = run(["cluster.cli", "simulate", "--policy-path", "widest.py", "--method", "widest+ecmp", "--files", "50",
+                "--reads", "20", "--runs", "1"], directory)
+    assert done.returncode == 1 and re.fullmatch(
+        r"speedwell: .*widest\.py, line \d+: IndexError: list index out of range\n", done.stderr), done.stderr
+
+
 def test_the_placement_policy_of_the_guide_takes_every_machine_in_its_turn(directory: Path) -> None:
     module = run_path(str(directory / "in_turn.py"))
     network, hosts = Network(), [f"h{number}" for number in range(6)]
