@@ -59,8 +59,8 @@ class CoflowScale:
 def emulated_tasks(figure: Experiment, choices: Choices, runs: int) -> list[CoflowTask]:
     """The runs of a figure for the methods that are played. Hosts have no queues there."""
     methods = tuple(method for method in METHODS if method.policy in EMULATED and not method.hosts_sliced)
-    chosen = replace(figure, methods=methods, runs=runs).tasks(choices)
-    return [_quicker(task) if choices.quick else task for task in chosen if task.seed < choices.seed + runs]
+    chosen = replace(figure, methods=methods, runs=runs, quick_runs=runs).tasks(choices)
+    return [_quicker(task) if choices.quick else task for task in chosen]
 
 
 def _quicker(task: CoflowTask) -> CoflowTask:

@@ -45,8 +45,8 @@ def emulated_tasks(figure: Experiment, choices: Choices, runs: int, reads: int) 
     Of the methods those that the paper compares, as every run takes real time. All of them meet a seed's reads before
     the next seed begins, so an interrupted experiment compares what it has.
     """
-    chosen = [replace(task, reads=reads) for task in figure.tasks(choices)
-              if task.seed < choices.seed + runs and task.method not in OTHER_METHODS and task.method.is_offered]
+    chosen = [replace(task, reads=reads) for task in replace(figure, runs=runs, quick_runs=runs).tasks(choices)
+              if task.method not in OTHER_METHODS and task.method.is_offered]
     return sorted(chosen, key=lambda task: (task.oversubscription, task.seed, task.x))
 
 

@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from evaluation import listing
+from evaluation.coflow_replay import experiment as coflows
 from evaluation.commands.experiment import experiment as command
 from evaluation.experiment import PAPERS, Choices, all_experiments, named
+from evaluation.replay import experiment as reads
 from evaluation.results.changes import changes_table
 from evaluation.results.output import Output
 from evaluation.results.page import write_page
@@ -209,3 +211,11 @@ def test_a_manifest_that_the_command_does_not_write_is_named(manifest: str, tmp_
     (tmp_path / "size" / "manifest.json").write_text(manifest)
     with pytest.raises(InvalidSetting, match="size: its manifest"):
         write_page([tmp_path / "size"], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_emulated_experiment_has_as_many_runs_as_are_asked_for(quick: bool) -> None:
+    plus, width = (all_experiments()[name] for name in ("mayflower-plus", "mincof-width"))
+    for tasks in (reads.emulated_tasks(plus, Choices(quick), 9, 100),
+                  coflows.emulated_tasks(width, Choices(quick), 9)):
+        assert {task.seed for task in tasks} == set(range(1, 10))
