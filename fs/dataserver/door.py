@@ -155,13 +155,13 @@ class Door:
             inode = self._store.inode_of(file_id)
         except StorageFailed:
             return      # there is nothing that could be read of it
-        begun = request.append.inode or request.write.inode
-        if inode is None and begun:
-            inode = begun
+        begins = request.WhichOneof("operation") in ("append", "write")
+        if begins and inode is None:
             signed_at = self._clock() - (self._now_ms() - claims.signed_ms) / 1000
             if signed_at < self._store.remembers_since:
                 raise TokenRefused("token: it is too old to begin a content with; look the file up again")
-        if inode not in (None, claims.inode):
+        begun = request.append.inode or request.write.inode
+        if inode not in (None, claims.inode) or (begins and begun != claims.inode):
             raise TokenRefused(NOT_OURS)
 
     def _hears_more(self, is_there: Callable[[], bool]) -> bool:

@@ -180,9 +180,15 @@ class TestTheDoor:
         with pytest.raises(TokenRefused, match="not one that"):
             site.check(token(inode=6))
 
-    def test_a_content_is_not_made_with_the_inode_of_another_file(self, site: Site) -> None:
-        with pytest.raises(TokenRefused, match="not one that"):
-            site.check(token(WRITE), append=AppendOperation(file_id=FILE, inode=6))
+    @pytest.mark.parametrize("inode", [0, 6])
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_nothing_is_made_under_the_inode_of_another_file(self, site: Site, inode: int, is_there: bool) -> None:
+        if is_there:
+            site.make_file()
+        for operation in ({"append": AppendOperation(file_id=FILE, inode=inode)},
+                          {"write": WriteOperation(file_id=OTHER, base=FILE, inode=inode)}):
+            with pytest.raises(TokenRefused, match="not one that"):
+                site.check(token(WRITE), **operation)
 
     def test_a_content_that_may_have_been_deleted_is_not_made_again(self, site: Site) -> None:
         site.seconds = site.store.remembers_since + 10
