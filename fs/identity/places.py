@@ -49,7 +49,7 @@ def forget(nameserver: str) -> None:
 def known(nameserver: str) -> Path | None:
     """The directory of the identity for one of those addresses, however its host is written."""
     place = state_directory() / "identities"
-    for address in _spellings(nameserver) if place.exists() else ():
+    for address in _spellings(nameserver) if os.access(place, os.X_OK) else ():
         with suppress(OSError):
             directory = Path(os.fsdecode((place / address).read_bytes()))
             if (directory / files.CERTIFICATE).exists():

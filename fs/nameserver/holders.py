@@ -95,9 +95,11 @@ def decide(reports: Mapping[str, Report], own: Report, *, namespace: bytes, forc
             return Wait("a dataserver that belongs to a namespace; a nameserver that is to begin a new one is "
                         "started with --new")
         namespace = known.pop()
+    emptied = {name for name, report in reports.items() if report == Report()}
     reports = {name: report for name, report in reports.items() if report.holders.namespace == namespace}
     newest = max([own.holders, *(report.holders for report in reports.values())], key=lambda holders: holders.version)
-    missing = [name for name in newest.members if name not in reports]
+    # one that is heard and knows of no copy has lost its own, as a power cut takes what was just begun
+    missing = [name for name in newest.members if name not in reports and name not in emptied]
     if missing and not force:
         return Wait(f"{_and(missing)}, which may have the newest copy of the namespace and cannot be heard; if lost "
                     f"for good, start the nameserver with {FORCE_FLAG}")

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.local_cluster import LocalCluster
+from tests.machine_state import in_chroot
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
+PROPAGATION = ("--propagation", "unchanged") if in_chroot() else ()
+"""What is mounted is not to be seen on the machine; below a root that is no mount point it cannot be changed, and a
+container that has such a root shares nothing."""
 HELPER = Path(sys.executable).parent / "mount.speedwell"
 
 
@@ -30,7 +34,7 @@ class Machine:
         self.fstab.touch()
         (directory / "sbin").mkdir()
         sbin = os.path.realpath("/sbin")
-        self.process = subprocess.Popen(["unshare", "--mount", "sleep", "infinity"])
+        self.process = subprocess.Popen(["unshare", "--mount", *PROPAGATION, "sleep", "infinity"])
         host = Path("/proc/self/ns/mnt").readlink()
         wait_until(lambda: Path(f"/proc/{self.process.pid}/ns/mnt").readlink() != host, 15, "no namespace")
         self.call("umount", "--lazy", "--all", "-t", "fuse.speedwell")  # copies, which would keep their processes
@@ -41,10 +45,15 @@ class Machine:
         self.run("ln", "-sf", HELPER, f"{sbin}/mount.fuse.speedwell")
         self.run("mount", "--bind", self.fstab, "/etc/fstab")
 
+    @property
+    def inside(self) -> list[str]:
+        """What runs the rest of a command line there."""
+        return ["nsenter", "--mount", "--root", "--wd", "--target", str(self.process.pid)]
+
     def call(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program there."""
-        return subprocess.run(["nsenter", "--mount", "--target", str(self.process.pid), *map(str, command)],
-                              capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*self.inside, *map(str, command)], capture_output=True, text=True, timeout=60,
+                              check=False)
 
     def run(self, *command: str | Path) -> str:
         """Run a program that has to succeed; returns what it printed."""
@@ -168,7 +177,7 @@ def test_remounting_changes_what_the_kernel_allows_and_refuses_the_rest_by_name(
 @contextmanager
 def machine_open(machine: Machine, file: Path) -> Iterator[subprocess.Popen[str]]:
     """A program there that has written to `file` and keeps it open."""
-    process = subprocess.Popen(["nsenter", "--mount", "--target", str(machine.process.pid), "sh", "-c",
+    process = subprocess.Popen([*machine.inside, "sh", "-c",
                                 'exec >"$0"; printf written; echo ready >&2; exec sleep infinity', str(file)],
                                stderr=subprocess.PIPE, text=True)
     try:

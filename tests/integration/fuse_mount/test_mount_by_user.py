@@ -64,7 +64,7 @@ def test_sigterm_ends_a_users_mount_that_is_in_use(machine: Machine, cluster: Lo
     client = cluster.client()
     client.mkdir("/for-all", 0o777)
     assert mount(machine, "--subdirectory", "/for-all").returncode == 0
-    with subprocess.Popen(["nsenter", "--mount", "--target", str(machine.process.pid), *AS_NOBODY, "sh", "-c",
+    with subprocess.Popen([*machine.inside, *AS_NOBODY, "sh", "-c",
                            'cd "$0"; exec 3>file; printf kept >&3; echo ready; exec sleep infinity', machine.place],
                           stdout=subprocess.PIPE) as inside:
         assert inside.stdout is not None and inside.stdout.readline() == b"ready\n"

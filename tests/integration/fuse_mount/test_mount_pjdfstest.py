@@ -63,7 +63,7 @@ def run_suite(machine: Machine, *command: str | Path, seconds: float) -> subproc
     """In a directory of its own on the mount."""
     directory = machine.place / "suite"
     machine.run("mkdir", "--parents", "--mode=755", directory)
-    inside = ["nsenter", "--mount", "--target", str(machine.process.pid), "env", f"--chdir={directory}"]
+    inside = [*machine.inside, "env", f"--chdir={directory}"]
     return subprocess.run([*inside, *command], capture_output=True, text=True, timeout=seconds, check=False)
 
 

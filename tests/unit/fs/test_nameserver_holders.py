@@ -37,6 +37,13 @@ def test_all_of_the_newest_list_must_have_reported() -> None:
     assert taken(reports, force=True) == "c"
 
 
+def test_who_has_lost_its_copy_and_the_list_is_not_waited_for() -> None:
+    reports = {"a": Report(), "b": report(3, "a b c", 12), "c": report(3, "a b c", 11)}
+    assert taken(reports) == "b"
+    reports["a"] = Report(damage="a flipped bit")
+    assert waits_for(reports).startswith("a, ")
+
+
 def test_a_list_heard_by_one_without_a_copy_counts() -> None:
     reports = {"a": report(3, "a b c", 10), "b": report(3, "a b c", 10), "c": report(3, "a b c", 10),
                "x": report(4, "b c d")}
