@@ -114,7 +114,7 @@ class Contents:
                     continue
                 if report.epoch:
                     log.info("%s is dropped: other dataservers hold the file", report.file_id)
-                    self._store.begin_anew(report.file_id)
+                    self._store.begin_anew(report.file_id, report.inode)
                 else:
                     log.warning("%s goes to quarantine: no file has it", report.file_id)
                     self._quarantine.put(report.file_id)

@@ -136,7 +136,7 @@ class Copies:
         if self._joined_since(copy):
             return  # the order was on its way while the copy before it joined
         primary = copy.replicas[0]
-        self._store.begin_anew(copy.file_id)
+        self._store.begin_anew(copy.file_id, copy.inode)
         known = self._ask(primary, copy, history=HistoryOperation(file_id=copy.file_id))
         with self._store.opened_for_append(copy.file_id, copy.inode, known.path, copy.chunk_size,
                                            known.file_size) as file:

@@ -167,8 +167,12 @@ class FileStore:
             self._reported.pop(file_id, None)
         self._erase(file_id)
 
-    def begin_anew(self, file_id: str) -> None:
-        """Forget what is left of a file, and that it was deleted: a new replica of it is being made."""
+    def begin_anew(self, file_id: str, inode: int) -> None:
+        """Forget what is left of a content of the file `inode`, and that it was deleted: a new replica of it is being
+        made. Raises InvalidArgument for one of another file: clients choose the ids of contents."""
+        with contextlib.suppress(StorageFailed):    # damaged: whose it was is unknown
+            if self.inode_of(file_id) not in (None, inode):
+                raise InvalidArgument(f"file_id: {file_id} is a content of another file than inode {inode} here")
         self.delete(file_id)
         with self._lock:
             self._deleted.pop(file_id, None)

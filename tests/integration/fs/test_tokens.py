@@ -153,6 +153,22 @@ def test_a_version_does_not_take_the_content_of_another_file(cluster: LocalClust
     assert cluster.stored_bytes(file.replicas[0].dataserver_id, file.file_id) == DATA
 
 
+def test_a_copy_does_not_begin_over_the_content_of_another_file(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=3, replication=2) as cluster:
+        client = cluster.client(metadata_cache_seconds=0)
+        for name, replicas in (("mine", ["d0", "d1"]), ("theirs", ["d2"])):
+            client.create(f"/{name}", replicas=replicas)
+            client.append(f"/{name}", DATA)
+        mine, theirs = client.lookup("/mine"), client.lookup("/theirs")
+        named = DataRequest(token=mine.token, write=WriteOperation(
+            file_id=theirs.file_id, base=mine.file_id, inode=mine.inode, path=b"/mine", chunk_size=mine.chunk_size,
+            base_size=len(DATA), ranges=[Range(offset=0, length=4)], relay=mine.replicas[1:], epoch=mine.epoch))
+        assert ask(mine.replicas[0], named, b"evil").status == OK
+        client.metadata.set_draining("d1", True)    # orders a copy of what is now the content of both
+        wait_until(lambda: "of another file" in cluster.dataserver("d2").log.read_text(), 60, "no copy is ordered")
+        assert cluster.stored_bytes("d2", theirs.file_id) == DATA
+
+
 def test_what_was_removed_is_not_begun_again(cluster: LocalCluster, client: Client, file: Attributes,
                                              request: pytest.FixtureRequest) -> None:
     client.remove(f"/{request.node.name}")

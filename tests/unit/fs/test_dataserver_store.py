@@ -173,6 +173,16 @@ def test_a_deleted_file_is_gone_and_does_not_come_back_by_a_late_append(store: F
     assert names(store.directory) == {"boot", "dataserver"}
 
 
+def test_a_content_is_begun_anew_for_its_own_file_alone(store: FileStore) -> None:
+    append(store, b"abc")
+    with pytest.raises(InvalidArgument, match="another file than inode 8"):
+        store.begin_anew(FILE_ID, 8)
+    assert content(store) == b"abc"
+    store.begin_anew(FILE_ID, 7)
+    append(store, b"new")
+    assert content(store) == b"new"
+
+
 def test_an_append_to_a_file_deleted_meanwhile_fails(store: FileStore) -> None:
     append(store, b"abc")
     with store.opened_for_append(FILE_ID, 7, b"/a/b", 10) as file:
