@@ -17,7 +17,7 @@ from fs.limits import LEAST_ADVISED_BYTES, require_possible_length
 from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
 from fuse_mount.door import FileInfo
 from fuse_mount.lock_operations import LockOperations
-from fuse_mount.open_file import Handle
+from fuse_mount.open_file import Handle, OpenFile
 from fuse_mount.shared import Status
 
 # linux/fs.h: the kernel tells that way of an open whose handle it keeps as long as a program runs from the file
@@ -47,6 +47,7 @@ class FileOperations(LockOperations):
             # the name up again, never for what a create answers.
             raise OSError(errno.ESTALE, "the name is not free any more") from None
         status = self._found(path, attributes)
+        self._nodes.reads(attributes.inode, attributes.file_id)     # of a new file the kernel has no pages
         self._open_to_write(attributes, info)
         self._files.handle(info.fh).made_file = True
         return status
@@ -107,7 +108,7 @@ class FileOperations(LockOperations):
         if self._client.strong:
             info.direct_io = 1  # the kernel's pages, and the size it knows, may be older than the last append
         else:
-            self._use_pages(attributes, info)
+            self._use_pages(handle.file, attributes, info)
         self._catch_up(attributes, handle)
 
     def _open_to_write(self, attributes: Attributes, info: FileInfo) -> None:
@@ -122,16 +123,21 @@ class FileOperations(LockOperations):
             # others need pages, without which nothing can be mapped.
             info.direct_io = 1
         else:
-            self._use_pages(attributes, info)
+            self._use_pages(handle.file, attributes, info)
         self._catch_up(attributes, handle)
 
-    def _use_pages(self, attributes: Attributes, info: FileInfo) -> None:
-        if self._nodes.reads(attributes.inode, attributes.file_id):
-            info.keep_cache = 1
-        elif self._files.other_content_open(attributes.inode, attributes.file_id):
-            # Both handles would fill and read the same pages with different contents.
-            info.direct_io = 1
-            self._forget_pages(attributes.inode)
+    def _use_pages(self, file: OpenFile, attributes: Attributes, info: FileInfo) -> None:
+        with file.renewal:
+            if self._nodes.get(file.inode).pages != attributes.file_id and \
+                    self._files.other_content_open(file.inode, attributes.file_id):
+                # Both handles would fill and read the same pages with different contents.
+                info.direct_io = 1
+                self._forget_pages(file.inode)
+            elif self._locks.used and not info.flags & os.O_TRUNC:
+                # The kernel would drop them when it has this answer, and others who get a lock meanwhile read them.
+                info.keep_cache = self._has_pages_of(file.inode, attributes.file_id)
+            else:
+                info.keep_cache = self._nodes.reads(file.inode, attributes.file_id)
 
     def _catch_up(self, attributes: Attributes, handle: Handle) -> None:
         """Whoever opens a file sees what was written and closed before: also in the next fstat(2)."""

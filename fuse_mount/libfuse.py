@@ -146,14 +146,14 @@ class Session:
         inode = ROOT_INODE if inode == self._root else inode    # which the kernel need not know
         self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)
 
-    def drop_pages(self, inode: int) -> None:
+    def drop_pages(self, inode: int, within_seconds: float = DROP_SECONDS) -> bool:
         """The kernel first writes back changed pages, and those writes may wait for this very request. So another
-        thread asks the kernel, and the request goes on after DROP_SECONDS at the latest."""
+        thread asks the kernel, and the request goes on after `within_seconds` at the latest."""
         if self._dropping.acquire(blocking=False):   # once, and only now: a thread made before a fork would be lost
             threading.Thread(target=self._drop_asked, name="kernel-cache", daemon=True).start()
         done = threading.Event()
         self._asked.put((inode, done))
-        done.wait(DROP_SECONDS)
+        return done.wait(within_seconds)
 
     def _drop_asked(self) -> None:
         while True:

@@ -40,6 +40,7 @@ class OpenFile:
         self.changed_ns = 0  # when it was written last, by this machine's clock
         self.merged = False  # the content got changes of other mounts that the kernel has not seen
         self.lock = threading.RLock()
+        self.renewal = threading.Lock()     # while the kernel drops pages that are older than `attributes`
         self.size = attributes.size  # in bytes, what is not published yet included
         self._client = client
         self._staging_directory = staging_directory

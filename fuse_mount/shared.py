@@ -72,8 +72,8 @@ class Kernel(Protocol):
     def drop_attributes(self, inode: int) -> None:
         """Have the kernel ask again."""
 
-    def drop_pages(self, inode: int) -> None:
-        """The same, and have it read the content again."""
+    def drop_pages(self, inode: int, within_seconds: float = ...) -> bool:
+        """The same, and have it read the content again; whether it has dropped all that it had by then."""
 
 
 class SharedState:

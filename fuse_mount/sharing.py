@@ -1,8 +1,10 @@
 """Giving other mounts what was written here, and taking over what they wrote."""
 
-from fs.errors import LocksLost, NoSuchFile
+from fs.errors import LocksLost, NoSuchFile, ReadFailed
 from fuse_mount.open_file import Handle, OpenFile
 from fuse_mount.shared import SET_ID_BITS, SharedState
+
+RENEWAL_SECONDS = 20.0
 
 
 class Sharing(SharedState):
@@ -51,10 +53,19 @@ class Sharing(SharedState):
         """Have all programs that have the file open here see what was published before on any mount."""
         file = handle.file
         self._metadata.forget_all()
-        try:
-            is_other = file.renew()
-        except NoSuchFile:
-            return  # another mount has removed it: nobody can change it any more
-        has_pages_of_it = self._nodes.reads(file.inode, file.attributes.file_id)
-        if is_other or not has_pages_of_it:
-            self._kernel.drop_pages(file.inode)
+        with file.renewal:
+            try:
+                if file.renew():
+                    self._forget_pages(file.inode)
+            except NoSuchFile:
+                return  # another mount has removed it: nobody can change it any more
+            if not self._has_pages_of(file.inode, file.attributes.file_id):
+                raise ReadFailed(f"the kernel has kept old pages of inode {file.inode} for {RENEWAL_SECONDS:g} s")
+
+    def _has_pages_of(self, inode: int, file_id: str) -> bool:
+        """Have the kernel keep no pages but of that content. Only who has the file's `renewal` may believe it: until
+        the old ones are dropped, others would read them."""
+        if self._nodes.reads(inode, file_id) or self._kernel.drop_pages(inode, RENEWAL_SECONDS):
+            return True
+        self._forget_pages(inode)
+        return False

@@ -146,7 +146,8 @@ def test_who_gets_a_lock_sees_what_the_other_mount_wrote_under_it(here: Path, th
     assert (here / "count").read_bytes() == (there / "count").read_bytes() == expected
 
 
-def test_a_database_is_whole_when_programs_on_two_mounts_change_it(here: Path, there: Path) -> None:
+def count_in_a_database(here: Path, there: Path) -> None:
+    """Four programs on two mounts count in one database."""
     with closing(sqlite3.connect(here / "db")) as database:
         database.execute("create table counted (number)")
         database.execute("insert into counted values (0)")
@@ -165,6 +166,44 @@ for _ in range(8):
     with closing(sqlite3.connect(there / "db")) as database:
         assert database.execute("select number from counted").fetchall() == [(32,)]
         assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_database_is_whole_when_programs_on_two_mounts_change_it(here: Path, there: Path) -> None:
+    count_in_a_database(here, there)
+
+
+SLOW_KERNEL = """
+import runpy, sys, time
+from fuse_mount.libfuse import Session
+
+def serve(self, *arguments, serve=Session.serve):
+    drop = self._libfuse.fuse_lowlevel_notify_inval_inode
+    def drop_slowly(session, inode, offset, length):
+        time.sleep(0.1 if offset >= 0 else 0)
+        return drop(session, inode, offset, length)
+    self._libfuse.fuse_lowlevel_notify_inval_inode = drop_slowly
+    return serve(self, *arguments)
+
+Session.serve = serve
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_database_is_whole_where_the_kernel_takes_long_to_drop_old_pages(
+        cluster: LocalCluster, tmp_path: Path) -> None:
+    mounts: list[Mounted] = []
+    try:
+        for name in ("here", "there"):
+            mounts.append(Mounted(tmp_path / name, cluster.nameserver.address,
+                                  prefix=(sys.executable, "-c", SLOW_KERNEL)))
+        (mounts[0].path / "slow").mkdir()
+        for attempt in ("a", "b", "c"):
+            (mounts[0].path / "slow" / attempt).mkdir()
+            count_in_a_database(*(mount.path / "slow" / attempt for mount in mounts))
+    finally:
+        for mount in mounts:
+            mount.clean_up()
 
 
 def test_a_deadlock_between_mounts_is_told_to_one_of_the_two(here: Path, there: Path) -> None:
