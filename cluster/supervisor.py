@@ -197,6 +197,8 @@ def _supervise(cluster: FabricCluster) -> None:
         pass
     except (ClusterError, EmulationError) as error:
         _say({"error": str(error)})
+    except OSError as error:
+        _say({"error": f"{error.filename or 'the machine'}: {error.strerror}"})
     except Exception as error:
         traceback.print_exc()
         log = cluster.settings.directory / "supervisor.log"

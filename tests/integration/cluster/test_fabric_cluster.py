@@ -142,7 +142,7 @@ def test_a_cluster_whose_supervisor_was_killed_is_cleared_by_down(cluster):
 def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
     before = left_on_machine()
     blocked = settings.model_copy(update={"mounts": {SMALL.hosts[0].name: Path("/proc/speedwell")}})
-    with pytest.raises(StartFailed):
+    with pytest.raises(StartFailed, match=r"^/proc/speedwell: No such file or directory$"):
         up(blocked)
     assert left_on_machine() == before
 

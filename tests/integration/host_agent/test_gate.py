@@ -121,7 +121,6 @@ def test_an_agent_that_is_ended_lets_go_and_takes_all_it_made_away(
     assert agent.process.wait(DEADLINE_SECONDS) == 0
     all_arrive(datagrams, PACKETS)
     assert "SPEEDWELL" not in hosts.rules() and "noqueue" in hosts.qdiscs()
-    assert "Traceback" not in agent.log.read_text()
 
 
 def test_an_agent_takes_all_away_itself_if_its_guardian_stands_still(held: Held, datagrams: Datagrams) -> None:
