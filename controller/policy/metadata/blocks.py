@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.policy.errors import NoSuchKeyOwner, TableFull
+from controller.policy.errors import NoSuchKeyOwner
 from controller.policy.network.graph import Network
 from controller.policy.network.prefixes import ADDRESS_BITS, Prefix
 from controller.policy.network.tiers import Tiers
@@ -195,13 +195,6 @@ def walk(tables: Tables, switch: str, address: int) -> tuple[str, ...]:
             raise NoSuchKeyOwner(address)
         way.append(stop)
     return tuple(way)
-
-
-def check_limit(tables: Tables, limit: int = TABLE_LIMIT) -> None:
-    """Raises TableFull, which names the fullest switch, if a table has more entries than a switch holds."""
-    switch = max(tables, key=lambda each: len(tables[each]), default=None)
-    if switch is not None and len(tables[switch]) > limit:
-        raise TableFull(switch, len(tables[switch]), limit)
 
 
 def nodes_above(network: Network, servers: Iterable[str]) -> dict[str, tuple[Node, ...]]:

@@ -89,12 +89,6 @@ class Tree:
                                 else f"metadata server {server}: there is no switch {', '.join(edge)}")
         return replace(self._with({**self.places.parents, server: edge}), owned=self.owned or {server: (self.space,)})
 
-    def with_switch(self, switch: str, parent: Node) -> Tree:
-        """With an idle switch below a node. Raises UnknownServer for one that is there or a parent that is not."""
-        if any(switch in node for node in self.places.nodes) or parent not in self.places.nodes:
-            raise UnknownServer(f"switch {switch} is there already, or there is no switch {', '.join(parent)}")
-        return self._with({**self.places.parents, (switch,): parent})
-
     def without_server(self, server: str) -> Tree:
         """Without a server that failed or leaves: an idle one near it takes its place, or its busy neighbour its
         blocks. Raises UnknownServer, and NoIdleServer for the last one."""
@@ -106,24 +100,6 @@ class Tree:
             tree = self.merged(server) if idle is None else replace(self, owned={
                 idle if each == server else each: own for each, own in self.owned.items()})
         return tree._with({each: above for each, above in self.places.parents.items() if each != server})
-
-    def without_switch(self, switch: str) -> Tree:
-        """Without a switch that failed, and without the servers and nodes that only it led to. Raises UnknownServer,
-        and NoIdleServer if nobody is left."""
-        node = next((each for each in self.places.nodes if switch in each), None)
-        if node is None:
-            raise UnknownServer(f"there is no switch {switch}")
-        rest = tuple(each for each in node if each != switch)
-        if rest:
-            return replace(self, places=Places(rest if node == self.places.root else self.places.root, {
-                rest if each == node else each: rest if above == node else above
-                for each, above in self.places.parents.items()}))
-        tree, dead = self, self.places.below.get(node, ())
-        for server in sorted(dead, key=lambda each: each in self.owned):
-            tree = tree.without_server(server)
-        gone = {node} | {each for each in tree.places.nodes if tree.places.parents.get(each) == node}
-        return tree._with({each: above for each, above in tree.places.parents.items()
-                           if each not in gone and above not in gone})
 
     def _with(self, parents: Mapping[str | Node, Node]) -> Tree:
         return replace(self, places=replace(self.places, parents=parents))

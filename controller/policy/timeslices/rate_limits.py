@@ -11,10 +11,16 @@ from collections import Counter
 from collections.abc import Collection
 
 from controller.policy.network.graph import Network
-from controller.policy.timeslices.timeslice_policy import SLICE_SECONDS, Directives, Pair, PinnedPaths
+from controller.policy.timeslices.timeslice_policy import (
+    SLICE_SECONDS,
+    Directives,
+    Pair,
+    PinnedPaths,
+    TimeslicePolicy,
+)
 
 
-class RateLimits:
+class RateLimits(TimeslicePolicy):
     """Exactly C/n, at a pair's tightest link. No slice ever ends. See `TimeslicePolicy`."""
 
     def __init__(self, network: Network, slice_seconds: float = SLICE_SECONDS) -> None:
@@ -32,13 +38,6 @@ class RateLimits:
     def given_up(self, source: str, destination: str, now: float) -> Directives:
         """See `TimeslicePolicy`."""
         return self._share(self._rates_bps.keys() - {(source, destination)})
-
-    def left(self, source: str, now: float) -> Directives:
-        """See `TimeslicePolicy`."""
-        changed = self.backlogged(source, (), now)
-        self.paths.release_all_of(source)
-        changed.pop(source, None)
-        return changed
 
     def slice_ended(self, now: float) -> Directives:
         """See `TimeslicePolicy`."""

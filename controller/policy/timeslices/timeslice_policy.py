@@ -34,6 +34,10 @@ class TimeslicePolicy(Protocol):
 
     def left(self, source: str, now: float) -> Directives:
         """A source is gone, or begins anew: nothing that it said counts any more."""
+        changed = self.backlogged(source, (), now)
+        self.paths.release_all_of(source)
+        changed.pop(source, None)
+        return changed
 
     def slice_ended(self, now: float) -> Directives:
         """Time has come to `next_end`."""

@@ -7,25 +7,30 @@ tightest link, if that is worth it.
 
 **No link is given more than it carries**, as a pair gets no more than the rest. **Nobody waits for ever**: whoever
 keeps a pair from its turn shares a link with it and has waited longer; once served it stands behind. So a pair is
-served after at most as many slices as there are pairs that share a link with it. A coflow's rank (0 first) makes a
-pair wait `PATIENCE_SLICES` longer for each step, and no longer: that many are added to the bound.
+served after at most as many slices as there are pairs that share a link with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from controller.policy.network.graph import Link, Network
-from controller.policy.timeslices.timeslice_policy import ROUNDING, SLICE_SECONDS, Directives, Pair, PinnedPaths
+from controller.policy.timeslices.timeslice_policy import (
+    ROUNDING,
+    SLICE_SECONDS,
+    Directives,
+    Pair,
+    PinnedPaths,
+    TimeslicePolicy,
+)
 
 LEAST_PART = 0.25
 """A pair for which less than this part of its path's capacity is left waits for the next slice: to start at a trickle
 costs more than it brings."""
-PATIENCE_SLICES = 4
 
 
-class XCoPlus:
+class XCoPlus(TimeslicePolicy):
     """All slices begin and end together. See `TimeslicePolicy`."""
 
     def __init__(self, network: Network, slice_seconds: float = SLICE_SECONDS) -> None:
@@ -35,12 +40,7 @@ class XCoPlus:
         self._number = 0
         self._end = math.inf
         self._waits_since: dict[Pair, int] = {}
-        self._ranks: Mapping[Pair, int] = {}
         self._given_bps: dict[Pair, float] = {}
-
-    def set_ranks(self, ranks: Mapping[Pair, int]) -> None:
-        """The coflows' order, from the next slice on; 0, for all that are not named, goes first."""
-        self._ranks = ranks
 
     def backlogged(self, source: str, destinations: Collection[str], now: float) -> Directives:
         """See `TimeslicePolicy`."""
@@ -59,13 +59,6 @@ class XCoPlus:
         before = set(self._given_bps)
         self._drop((source, destination))
         return self._go_on(before, now)
-
-    def left(self, source: str, now: float) -> Directives:
-        """See `TimeslicePolicy`."""
-        changed = self.backlogged(source, (), now)
-        self.paths.release_all_of(source)
-        changed.pop(source, None)
-        return changed
 
     def slice_ended(self, now: float) -> Directives:
         """See `TimeslicePolicy`."""
@@ -101,7 +94,8 @@ class XCoPlus:
             for link in self.paths.of(pair):
                 left_bps[link] = left(link) - rate_bps
         filled = []
-        for pair in sorted((pair for pair in self._waits_since if pair not in self._given_bps), key=self._due):
+        waiting = [pair for pair in self._waits_since if pair not in self._given_bps]
+        for pair in sorted(waiting, key=self._waits_since.__getitem__):
             links = self.paths.of(pair)
             rate_bps = min(map(left, links))
             if rate_bps * ROUNDING >= LEAST_PART * self.paths.carries_bps(pair):
@@ -110,9 +104,6 @@ class XCoPlus:
                 self._given_bps[pair] = rate_bps
                 filled.append(pair)
         return filled
-
-    def _due(self, pair: Pair) -> int:
-        return self._waits_since[pair] + PATIENCE_SLICES * self._ranks.get(pair, 0)
 
     def _drop(self, pair: Pair) -> None:
         self._waits_since.pop(pair, None)

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.policy.errors import MetadataError, NoIdleServer, TableFull, UnknownServer
+from controller.policy.errors import MetadataError, NoIdleServer, UnknownServer
 from controller.policy.metadata.blocks import (
     SPACE,
     Block,
     Move,
     Node,
-    Tables,
-    check_limit,
     look_up,
     moves,
     nodes_above,
@@ -122,14 +120,6 @@ def test_what_cannot_be_is_refused(change: object, error: type[MetadataError]) -
     layout = lay_out({server: HOSTS[server] for server in ("p0r0h0", "p1r1h1")})
     with pytest.raises(error):
         change(layout)      # type: ignore[operator]
-
-
-def test_a_table_over_its_limit_is_refused_by_name() -> None:
-    made: Tables = tables(lay_out(HOSTS))
-    check_limit(made)
-    with pytest.raises(TableFull, match="edge-p") as refused:
-        check_limit(made, 5)
-    assert refused.value.limit == 5 < refused.value.entries
 
 
 def test_random_changes_move_what_they_must_and_leave_tables_small() -> None:
