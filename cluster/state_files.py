@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.errors import AlreadyRunning
+from fs.identity import files
 
 
 @contextmanager
@@ -34,12 +35,4 @@ def exclusive(path: Path, purpose: str) -> Iterator[None]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file so that a reader, or a machine that loses power, sees the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.replace(path, text.encode(), mode=0o666)

@@ -5,7 +5,6 @@ registered servers come with the answers to heartbeats; `ROOT/admission` has the
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from fs import tokens
 from fs.dataserver.lease import boot_seconds
 from fs.dataserver.store import FileStore
 from fs.errors import NotReady, StorageFailed, TokenRefused
+from fs.identity import files
 from fs.proto.speedwell_pb2 import Admission, DataRequest, Replica
 from fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
 
@@ -238,14 +238,7 @@ def _read(path: Path) -> Admission:
 
 
 def _write(path: Path, admission: Admission) -> None:
-    new = path.with_name(f".{path.name}")
     try:
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(admission.SerializeToString())
-            file.flush()
-            os.fsync(descriptor)
-        new.replace(path)
+        files.replace(path, admission.SerializeToString())
     except OSError as error:
         raise StorageFailed(f"cannot write to {path}: {error.strerror}") from None

@@ -24,10 +24,10 @@ def make_directory(path: Path) -> Path:
     return path
 
 
-def replace(path: Path, content: bytes) -> None:
-    """A reader, or a machine that loses power, sees the old content or the new one."""
+def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A reader, or a machine that loses power, sees the old content or the new one. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
