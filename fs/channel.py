@@ -278,7 +278,7 @@ class Channel:
     def is_idle(self) -> bool:
         """Whether the peer has neither closed nor sent anything: a pooled connection is still good."""
         try:
-            self.socket.recv(1, _PEEK)
+            socket.socket.recv(self.socket, 1, _PEEK)   # of TLS, too, the bytes as they came
         except BlockingIOError:
             return True
         except OSError:

@@ -1,6 +1,7 @@
 """Frames over TLS 1.3, both ends known by their certificates (`identity`)."""
 
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -18,21 +19,22 @@ from fs.identity.bundle import Identity, Peer, explain, peer_of
 
 
 class SecureChannel(Channel):
-    """One connection whose other end is `sender`. The kernel's timeouts do not wake OpenSSL: Python's do."""
+    """One connection whose other end is `sender`.
+
+    The socket blocks while Python takes it for one that does not: then the kernel's timeouts end a call, and no
+    `poll` comes before each.
+    """
 
     socket: ssl.SSLSocket
 
     def __init__(self, connection: ssl.SSLSocket, identity: Identity, sender: Peer,
                  stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
         super().__init__(connection, stall_timeout_seconds)
+        connection.setblocking(False)
+        os.set_blocking(connection.fileno(), True)
         self.sender = sender
         self._identity = identity
         self._generation = identity.generation
-
-    def set_timeout(self, receive_seconds: float, send_seconds: float | None = None) -> None:
-        longest = max(receive_seconds, send_seconds or 0.0)
-        if self.socket.gettimeout() != longest:
-            self.socket.settimeout(longest)
 
     def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         try:
@@ -50,7 +52,8 @@ class SecureChannel(Channel):
 
     def is_idle(self) -> bool:
         """Neither closed nor sent to, and made with the certificates that we have now."""
-        return self._generation == self._identity.generation and not self.is_readable(0.0)
+        return (self._generation == self._identity.generation and not self.socket.pending()
+                and super().is_idle())
 
     def interrupt(self) -> None:
         with contextlib.suppress(OSError):
@@ -58,12 +61,13 @@ class SecureChannel(Channel):
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def _send_frame(self, frame: bytes, more: bool) -> None:
-        self.socket.sendall(frame)
+        if (sent := self.socket.write(frame)) < len(frame):
+            self.socket.sendall(memoryview(frame)[sent:])
 
     def _receive_waiting(self, count: int) -> bytes:
         """All `count` bytes, or as many as come within the timeout: OpenSSL hands out a record at a time."""
         received = bytearray()
-        deadline = time.monotonic() + (self.socket.gettimeout() or 0.0)
+        deadline = time.monotonic() + self._timeouts[socket.SO_RCVTIMEO]
         while len(received) < count:
             part = self.socket.recv(count - len(received))
             received += part
@@ -72,7 +76,7 @@ class SecureChannel(Channel):
         return bytes(received)
 
     def _lost(self, error: OSError) -> SpeedwellError:
-        if isinstance(error, TimeoutError):
+        if isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError):
             return super()._lost(BlockingIOError())
         why = explain(error) if isinstance(error, ssl.SSLError) else None
         return super()._lost(error) if why is None else NotAuthenticated(_told(self.peer, why, self._identity))

@@ -78,7 +78,7 @@ class Requests:
         try:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
-            if sender is not None:
+            if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)
             reply = method(request)
             return reply if isinstance(reply, bytes) else reply.SerializeToString()
@@ -196,7 +196,7 @@ def _not_leading() -> SpeedwellError:
 def _require_own_name(sender: Peer, request: Any) -> None:
     """A dataserver speaks for itself alone."""
     claimed = getattr(getattr(request, "server", request), "dataserver_id", sender.name)
-    if sender.role == DATASERVER and claimed != sender.name:
+    if claimed != sender.name:
         raise NotAuthorised(f"the {sender} may not speak for the dataserver {claimed[:60]}")
 
 
