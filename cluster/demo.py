@@ -96,6 +96,7 @@ def demonstrate(console: Console, tree: Path, runs: int, keep: bool) -> list[dic
                             f"{len(fabric.hosts)} hosts at {HOST_BPS / 1e6:g} Mbit/s") as status:
             cluster = up(settings, status)
         cleanup.callback(_stop, console)
+        console.print(f"  watch it in a browser: {cluster['controller']}/", highlight=False)
         _copy_in(console, tree, mounts[first])
         _verify(console, tree, mounts[second])
         results = _congested_reads(console, fabric, cluster, runs)
@@ -271,6 +272,7 @@ def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:
     console.print("\n[bold]The cluster is up.[/bold] Try:", highlight=False)
     for command, meaning in (
         *((f"ls -l {mount}", f"the filesystem as {host} sees it") for host, mount in cluster["mounts"].items()),
+        (f"{url}/", "in a browser: links, reads and all else, live"),
         (f"curl -sS --fail-with-body {url}/", "all that the controller tells: /v1/network, /v1/links, /v1/reads ..."),
         (f"speedwell enter {first}", "a shell on that host"),
         ("speedwell status", "processes, dataservers, capacity"),

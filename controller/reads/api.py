@@ -162,7 +162,12 @@ class ReadsApi:
         remaining_bytes = max(part.size_bytes - part.transferred_bytes, 0)
         return models.ReadPartState(**self._part(part), transferred_bytes=part.transferred_bytes,
                                     remaining_bytes=remaining_bytes, measured_bps=part.measured_bps,
-                                    reroutes=part.reroutes, ended=part.ended, **_share(part, flows, now))
+                                    reroutes=part.reroutes, ended=part.ended, considered=self._considered(part),
+                                    **_share(part, flows, now))
+
+    def _considered(self, part: ReadPart) -> list[models.ConsideredReplica]:
+        return [models.ConsideredReplica(host=replica.host, host_name=self._state.name_of(replica.host),
+                                         cost_seconds=cost_seconds) for replica, cost_seconds in part.considered]
 
     def _flow(self, part: ReadPart, flows: dict[str, ReadFlow], now: float) -> models.PlacedFlow:
         connection = part.five_tuple

@@ -72,6 +72,15 @@ class PlacedReplica(OutputModel):
     port: Port
 
 
+class ConsideredReplica(OutputModel):
+    """A replica that was weighed when a part was placed."""
+
+    host: Ipv4
+    host_name: NodeName
+    cost_seconds: float = Field(description="Mayflower's cost of its cheapest path; a bound from below where that "
+                                            "alone was more than the chosen one's cost.")
+
+
 class PlacedPart(OutputModel):
     """One stream of a read: TCP from `replica` to the client's `client_port`. Sizes are such that all should end
     together; offsets of parts that came later are 0, as the client knows what it has left."""
@@ -108,6 +117,8 @@ class ReadPartState(PlacedPart):
     frozen: bool = Field(description="Whether the share is an estimate that measurements do not change yet.")
     reroutes: int = Field(ge=0, description="How often the path was changed under way.")
     ended: bool = Field(description="Whether it is over, while other parts of the read are not.")
+    considered: list[ConsideredReplica] = Field(description="The replicas that were weighed when it was placed; none "
+                                                            "under mayflower-plus, which divides reads as a whole.")
 
 
 class ReadState(OutputModel):

@@ -142,7 +142,8 @@ class ReadScheduler:
         connection = _connection(read, selection, client_port)
         flow_id = f"{next(self._flow_numbers):016x}" if selection.path.links else ""
         return ReadPart(read.id, len(read.parts), connection, selection.path, offset_bytes, size_bytes,
-                        selection.estimated_bps, selection.cost_seconds, flow_id, read.started_at)
+                        selection.estimated_bps, selection.cost_seconds, flow_id, read.started_at,
+                        considered=selection.considered)
 
     def _is_anothers(self, connection: FiveTuple, requester: str | None, now: float) -> bool:
         """Whether a connection carries a read that somebody else asked for: nobody ends such a read by naming its

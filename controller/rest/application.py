@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
 from controller.rest import openapi
-from controller.rest.http import Answer, Headers, Request
+from controller.rest.http import Answer, Headers, Pieces, Request
 from controller.rest.index import VERSION, Endpoint, Index
 from controller.rest.metrics import HttpMetrics, new_registry
 from controller.rest.problems import (
@@ -38,6 +38,8 @@ class RestApplication:
         """The same by the number of slashes, which a parameter never has."""
         self._encoders: dict[Route, TypeAdapter[Any]] = {}
         self._document: dict[str, Any] | None = None
+        self.browser_page: str | None = None
+        """The path of what is served at `/` to whoever asks for HTML."""
         self.metrics = new_registry()
         self._http_metrics = HttpMetrics(self.metrics)
         self.register(self)
@@ -93,6 +95,17 @@ class RestApplication:
         self._http_metrics.answered(*_labels(declaration), answer[0])
         return answer
 
+    def told(self, path: str) -> bytes | None:
+        """What GET of a path and query answers, for an application that passes it on; None if it is refused."""
+        request = Request(f"GET {path} HTTP/1.1".encode(), b"", _Inside())
+        try:
+            body = self._answer(request, *self._match(request))[2]
+        except Exception as error:
+            if isinstance(error, ProblemClass):
+                return None
+            raise
+        return body if isinstance(body, bytes) else None
+
     def _answer(self, request: Request, declaration: Route, arguments: dict[str, Any]) -> Answer:
         if declaration.request is not None:
             try:
@@ -104,8 +117,8 @@ class RestApplication:
         result = declaration.handler(**arguments)
         headers: Headers = []
         if isinstance(declaration.response, PlainText):
-            headers.append(("Content-Type", declaration.response.media_type))
-            body: bytes = result
+            headers += [("Content-Type", declaration.response.media_type), *declaration.response.headers]
+            body: bytes | Pieces = result
         elif declaration.response is not None:
             headers.append(("Content-Type", "application/json"))
             body = self._encoders[declaration].dump_json(result, indent=declaration.indent)
@@ -117,6 +130,8 @@ class RestApplication:
 
     def _match(self, request: Request) -> tuple[Route, dict[str, Any]]:
         path = request.path
+        if path == "/" and self.browser_page is not None and "text/html" in request.headers.get("accept", ""):
+            path = self.browser_page
         for pattern, methods in self._by_length.get(path.count("/"), ()):
             found = pattern.fullmatch(path)
             if found is None:
@@ -128,6 +143,18 @@ class RestApplication:
                                        headers=[("Allow", allowed)])
             return declaration, _arguments(declaration, found.groupdict(), request.parameters())
         raise UnknownUrl(f"Nothing is served at {path}; / lists what is.")
+
+
+class _Inside:
+    """Where requests of the controller to itself come from."""
+
+    peer = "127.0.0.1"
+
+    def receive(self) -> bytes:
+        return b""
+
+    def send(self, data: bytes) -> None:
+        pass
 
 
 def _labels(declaration: Route | None) -> tuple[str, str]:

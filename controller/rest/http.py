@@ -22,7 +22,17 @@ MAX_CHUNK_LINE_BYTES = 1024
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 Headers = list[tuple[str, str]]
-Answer = tuple[int, Headers, bytes]
+
+
+class Pieces(Protocol):
+    """A body that is sent piece by piece, for as long as there are any; `close` is called at its end in any case."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+Answer = tuple[int, Headers, bytes | Pieces]
 """Status, headers but for the body's length, and body."""
 
 
@@ -161,16 +171,16 @@ class Request:
 
 
 def response(answer: Answer, is_head: bool, is_last: bool) -> bytes:
-    """An answer on the wire."""
+    """An answer on the wire; only its head, if the body comes in pieces."""
     status, headers, body = answer
     lines = [_first_line(status), *(f"{name}: {value}\r\n" for name, value in headers), _date(int(time.time()))]
     if is_last:
         lines.append("Connection: close\r\n")
     # An answer without content has no length either (RFC 9110, section 8.6).
-    if status != HTTPStatus.NO_CONTENT:
+    if status != HTTPStatus.NO_CONTENT and isinstance(body, bytes):
         lines.append(f"Content-Length: {len(body)}\r\n")
     lines.append("\r\n")
-    return "".join(lines).encode("latin-1") + (b"" if is_head else body)
+    return "".join(lines).encode("latin-1") + (body if isinstance(body, bytes) and not is_head else b"")
 
 
 @lru_cache(maxsize=64)

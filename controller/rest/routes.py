@@ -24,9 +24,11 @@ _PARAMETER = re.compile(r"{(\w+)}")
 
 @dataclass(frozen=True)
 class PlainText:
-    """A response that is not JSON: `media_type` says what it is."""
+    """A response that is not JSON: `media_type` says what it is, `headers` come beside. The handler returns bytes, or
+    `Pieces` that are sent one by one as they come."""
 
     media_type: str
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import eventlet
 
 from controller.loops import Loops
-from controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Request, response
+from controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Pieces, Request, response
 from controller.rest.problems import BadRequest, HttpProblem, RequestTimedOut, answer_to
 
 LOG = logging.getLogger(__name__)
@@ -55,8 +55,12 @@ class _Connection:
                 answer = self._application(request)
                 request.discard_body()
                 unread = request.unread
-                self._socket.sendall(response(answer, request.method == "HEAD", request.is_last))
-                if request.is_last:
+                body, is_head = answer[2], request.method == "HEAD"
+                is_last = request.is_last or not isinstance(body, bytes)
+                self._socket.sendall(response(answer, is_head, is_last))
+                if not isinstance(body, bytes):
+                    self._send_pieces(body, is_head)
+                if is_last:
                     return
         except HttpProblem as problem:
             self._refuse(problem)
@@ -66,6 +70,12 @@ class _Connection:
             LOG.exception("a connection fails")
         finally:
             self._socket.close()
+
+    def _send_pieces(self, body: Pieces, is_head: bool) -> None:
+        with contextlib.closing(body):
+            for piece in () if is_head else body:
+                with eventlet.Timeout(REQUEST_TIMEOUT_SECONDS, TimeoutError):
+                    self._socket.sendall(piece)
 
     def _head(self, unread: bytes) -> tuple[bytes, bytes]:
         """A request's first lines, and what follows them; no lines at the connection's end.

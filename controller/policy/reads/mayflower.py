@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -67,16 +68,23 @@ class Mayflower:
         if not len(rows):
             raise NoPath(f"no replica of this read can reach {request.client}")
         table = self._table
-        best, cost, share, _ = kernels.cheapest(
+        best, cost, share, costs = kernels.cheapest(
             *table.state(), rows, float(request.size_bits), now, table.stamps(len(rows)), table.losing,
             table.new_shares)
         if paths is not None:
-            return Selection(*paths[best], share, cost)
+            least: dict[Replica, float] = {}
+            for (replica, _), each in zip(paths, costs.tolist(), strict=True):
+                least[replica] = min(each, least.get(replica, math.inf))
+            return Selection(*paths[best], share, cost, tuple(least.items()))
+        ends = list(accumulate(count for _, count in replicas))
+        considered = tuple((replica, float(costs[end - count:end].min()))
+                           for (replica, count), end in zip(replicas, ends, strict=True) if count)
         replica, count = replicas.pop(0)
         while best >= count:
             best -= count
             replica, count = replicas.pop(0)
-        return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost)
+        return Selection(replica, self._network.shortest_path(replica.host, request.client, best), share, cost,
+                         considered)
 
     def _all_paths(self, request: SelectionRequest) -> tuple[list[tuple[Replica, int]], Integers]:
         """How many shortest paths each replica has, and the link indices of all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.policy.errors import InvalidRequest
 from controller.policy.network.graph import Path
@@ -45,10 +45,12 @@ class Selection:
 
     `path` starts at the replica's host; it has one node and no links if that is the client itself, and then
     `estimated_bps` is infinite. `estimated_bps` is the new flow's estimated share b_j, `cost_seconds` the
-    path's cost by Eq. 2, whichever policies chose.
+    path's cost by Eq. 2, whichever policies chose. `considered` are the replicas that were weighed, each with the
+    cost of its cheapest path, or with a bound that this cannot be below if it is above `cost_seconds` already.
     """
 
     replica: Replica
     path: Path
     estimated_bps: float
     cost_seconds: float
+    considered: tuple[tuple[Replica, float], ...] = field(default=(), compare=False)

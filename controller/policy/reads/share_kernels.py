@@ -201,14 +201,16 @@ def reductions(flows: Records, links: Records, members: Integers, ascending: Int
 @compiled
 def cheapest(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
              candidates: Integers, size: float, now: float, stamp: int, losing: Integers,
-             new_shares: Reals) -> tuple[int, float, float, int]:
-    """The candidate of least cost (Eq. 2): its number, its cost, the new flow's share, and the last stamp used.
+             new_shares: Reals) -> tuple[int, float, float, Reals]:
+    """The candidate of least cost (Eq. 2): its number, its cost, the new flow's share, and the costs of all.
 
-    Widest first: once the size over the share alone exceeds the best cost, no later candidate can win.
+    Widest first: once the size over the share alone exceeds the best cost, no later candidate can win, and that is
+    the cost which is given for it.
     """
     shares = np.empty(len(candidates), np.float64)
     for order in range(len(candidates)):
         shares[order] = -share_of_new_flow(flows, links, members, ascending, candidates[order])
+    costs = size / -shares
     best, best_cost, best_share, best_length = -1, np.inf, 0.0, 0
     for order in np.argsort(shares, kind="mergesort"):
         share, route = -shares[order], candidates[order]
@@ -220,13 +222,14 @@ def cheapest(flows: Records, links: Records, members: Integers, ascending: Integ
         for index in range(found):
             f = losing[index]
             cost += remaining_at(flows, routes, f, now) * (1 / new_shares[index] - 1 / flows[f].bandwidth)
+        costs[order] = cost
         length = 0
         while length < len(route) and route[length] >= 0:
             length += 1
         if best < 0 or cost < best_cost or (cost == best_cost and (
                 length < best_length or (length == best_length and order < best))):
             best, best_cost, best_share, best_length = order, cost, share, length
-    return best, best_cost, best_share, stamp
+    return best, best_cost, best_share, costs
 
 
 @compiled

@@ -1,0 +1,133 @@
+// What the controller told: the fabric, and the frames of the last ten minutes.
+
+const KEPT_SECONDS = 600;
+export const DOWN = -1;
+export const UNKNOWN = -2;
+
+export class Model extends EventTarget {
+  fabric = null;
+  frames = [];
+  blocks = null;
+  connected = false;
+  cursor = null; // the frame that is looked at, or null: the newest
+
+  connect() {
+    const source = new EventSource("/v1/events");
+    source.addEventListener("open", () => {
+      this.#connection(true);
+      this.#loadHistory();
+    });
+    source.addEventListener("error", () => {
+      this.#connection(false);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.connect(), 2000);
+    });
+    source.addEventListener("fabric", (event) => this.#setFabric(JSON.parse(event.data)));
+    source.addEventListener("frame", (event) => this.#addFrame(JSON.parse(event.data)));
+    source.addEventListener("blocks", (event) => { this.blocks = JSON.parse(event.data).blocks; });
+  }
+
+  get frame() {
+    return this.cursor ?? this.frames.at(-1) ?? null;
+  }
+
+  get isLive() {
+    return this.cursor === null;
+  }
+
+  look(index) {
+    this.cursor = index === null || index >= this.frames.length - 1 ? null : this.frames[Math.max(index, 0)];
+    this.#tell("frame");
+  }
+
+  get position() {
+    return this.cursor === null ? this.frames.length - 1 : this.frames.indexOf(this.cursor);
+  }
+
+  // The transfers of a frame: parts of reads, appends, and flows of coflows that have a path.
+  flows(frame) {
+    if (frame.flows) return frame.flows;
+    const flows = [];
+    for (const read of frame.reads?.reads ?? []) {
+      for (const part of read.parts) {
+        if (part.ended) continue;
+        flows.push({
+          key: `${read.id}/${part.number}`, kind: read.placement_id ? "write" : "read", read, part,
+          from: part.replica.host_name, to: read.client_name, path: this.#numbers(part.path),
+          rate: part.measured_bps, share: part.share_bps,
+        });
+      }
+    }
+    for (const coflow of frame.members ?? []) {
+      coflow.members.forEach((member, number) => flows.push({
+        key: `${coflow.id}/${number}`, kind: "coflow", coflow, member, from: member.source_name,
+        to: member.destination_name, path: this.#numbers(member.path), rate: null, share: member.rate_bps,
+      }));
+    }
+    frame.flows = flows;
+    return flows;
+  }
+
+  // The load of a link there (0) or back (1), as a part of its capacity; null if it is not known, DOWN.
+  load(frame, link, direction) {
+    const value = frame.loads[2 * link + direction] ?? UNKNOWN;
+    return value === UNKNOWN ? null : value === DOWN ? DOWN : value / 1000;
+  }
+
+  busiest(frame, link) {
+    const there = this.load(frame, link, 0), back = this.load(frame, link, 1);
+    return there === DOWN && back === DOWN ? DOWN : Math.max(there ?? 0, back ?? 0);
+  }
+
+  #numbers(path) {
+    return path.map((node) => this.fabric?.numbers.get(node)).filter((number) => number !== undefined);
+  }
+
+  #connection(connected) {
+    this.connected = connected;
+    this.#tell("connection");
+  }
+
+  #setFabric(said) {
+    if (this.fabric && this.fabric.epoch !== said.epoch) this.#forget();
+    const nodes = said.nodes.map(([id, name, tier], number) => ({ id, name, tier, number, links: [] }));
+    const links = said.links.map(([a, b, there, back], number) => ({ a, b, capacity: [there, back], number }));
+    for (const link of links) {
+      nodes[link.a].links.push(link.number);
+      nodes[link.b].links.push(link.number);
+    }
+    const between = new Map(links.map((link) => [`${link.a},${link.b}`, link.number]));
+    this.fabric = {
+      epoch: said.epoch, nodes, links, numbers: new Map(nodes.map((node) => [node.id, node.number])),
+      link: (a, b) => between.get(`${a},${b}`) ?? between.get(`${b},${a}`),
+    };
+    this.#tell("fabric");
+  }
+
+  #addFrame(frame) {
+    const last = this.frames.at(-1);
+    // After a restart the controller numbers nodes and links anew.
+    if (last && last.health?.uptime_seconds > frame.health?.uptime_seconds + 2) this.#forget();
+    if (last && frame.at <= last.at) return;
+    this.frames.push(frame);
+    while (this.frames[0].at < frame.at - KEPT_SECONDS && this.frames[0] !== this.cursor) this.frames.shift();
+    this.#tell("frame");
+  }
+
+  #forget() {
+    this.frames = [];
+    this.cursor = null;
+  }
+
+  async #loadHistory() {
+    const answer = await fetch("/v1/events/history").catch(() => null);
+    if (!answer?.ok) return;
+    const earlier = await answer.json();
+    const first = this.frames[0]?.at ?? Infinity, epoch = this.fabric?.epoch;
+    this.frames.unshift(...earlier.filter((frame) => frame.at < first - 0.5 && frame.epoch === epoch));
+    this.#tell("frame");
+  }
+
+  #tell(name) {
+    this.dispatchEvent(new Event(name));
+  }
+}

@@ -1,0 +1,217 @@
+// The views beside the picture, and what is told of a selected node, link or transfer.
+
+import { DOWN } from "./model.js";
+
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "data") Object.assign(element.dataset, value);
+    else if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function scaled(value, unit, step) {
+  if (value === null || value === undefined) return "–";
+  let prefix = 0;
+  while (value >= step && prefix < 5) [value, prefix] = [value / step, prefix + 1];
+  const digits = value < 10 && prefix ? 1 : 0;
+  const letters = step === 1024 ? ["", "Ki", "Mi", "Gi", "Ti", "Pi"] : ["", "k", "M", "G", "T", "P"];
+  return `${value.toFixed(digits)} ${letters[prefix]}${unit}`;
+}
+
+export const rate = (bps) => scaled(bps, "bit/s", 1000);
+export const size = (bytes) => scaled(bytes, "B", 1024);
+export const percent = (part) => part === null ? "–" : part === DOWN ? "down" : `${Math.round(100 * part)} %`;
+const seconds = (value) => value === null ? "–" : value < 100 ? `${value.toFixed(2)} s` : `${Math.round(value)} s`;
+const age = (value) => value < 90 ? `${Math.round(value)} s` : `${Math.round(value / 60)} min`;
+
+function table(columns, rows, caption) {
+  if (!rows.length) return h("p", { className: "dim" }, caption);
+  const cell = (tag, value, index) => h(tag, { className: columns[index].startsWith("#") ? "number" : "" }, value);
+  return h("table", {}, h("thead", {}, h("tr", {}, columns.map((name, index) => cell("th", name.replace("#", ""), index)))),
+    h("tbody", {}, rows.map(({ key, pick, selected, cells }) => h("tr", {
+      ...(pick ? { tabIndex: 0, onclick: pick, data: { key, hover: key } } : {}), className: selected ? "selected" : "",
+    }, cells.map((value, index) => cell("td", value ?? "–", index))))));
+}
+
+const more = (list, shown) => list && list.total > shown
+  ? h("p", { className: "dim" }, `${shown} of ${list.total} are shown.`) : null;
+
+function flowRows(app, flows) {
+  return flows.map((flow) => ({
+    key: flow.key, pick: () => app.pick({ kind: "flow", flow: flow.key }), selected: app.isPicked(flow.key),
+    cells: [flow.kind, `${flow.from} → ${flow.to}`, rate(flow.rate), rate(flow.share)],
+  }));
+}
+
+// --- views ---
+
+function reads(app, frame) {
+  const all = frame.reads?.reads ?? [];
+  const rows = all.map((read) => {
+    const done = read.parts.reduce((sum, part) => sum + part.transferred_bytes, 0);
+    const running = read.parts.filter((part) => !part.ended), key = `${read.id}/`;
+    return {
+      key, pick: () => app.pick({ kind: "flow", flow: key }), selected: app.isPicked(key),
+      cells: [
+        `${read.parts.map((part) => part.replica.host_name).join(", ") || "waits"} → ${read.client_name}`,
+        `${read.placement_id ? "write" : "read"}${read.parts.length > 1 ? `, ${read.parts.length} parts` : ""}`,
+        rate(running.reduce((sum, part) => sum + (part.measured_bps ?? 0), 0)),
+        rate(running.reduce((sum, part) => sum + (part.share_bps ?? 0), 0)),
+        h("meter", { max: read.size_bytes, value: done, title: `${size(done)} of ${size(read.size_bytes)}`,
+          ariaLabel: `${percent(done / read.size_bytes)} of ${size(read.size_bytes)}` }),
+      ],
+    };
+  });
+  return [table(["from → to", "", "#measured", "#share", "done"], rows, "No read runs."), more(frame.reads, all.length)];
+}
+
+function coflows(app, frame) {
+  if (!frame.coflows) return [h("p", { className: "dim" }, "Coflows are not scheduled here: set coflow_key_file.")];
+  const members = new Map((frame.members ?? []).map((coflow) => [coflow.id, coflow.members]));
+  const rows = frame.coflows.coflows.map((coflow) => {
+    const queues = [...new Set((members.get(coflow.id) ?? []).map((member) => member.queue))].join(", ");
+    const key = `${coflow.id}/`;
+    return {
+      key, pick: () => app.pick({ kind: "flow", flow: key }), selected: app.isPicked(key),
+      cells: [coflow.position === null ? "–" : coflow.position + 1, `${coflow.id.slice(-8)} ${coflow.state}`,
+        queues || "–", coflow.flows, rate(coflow.rate_bps), size(coflow.remaining_bytes)],
+    };
+  });
+  return [table(["#order", "coflow", "queue", "#flows", "#rate", "#left"], rows, "No coflow is live."),
+    more(frame.coflows, rows.length)];
+}
+
+function placements(app, frame) {
+  const all = frame.placements?.placements ?? [];
+  return [h("p", { className: "dim" }, `Policy: ${frame.health.policies.placement_policy}. Transfers that are expected to run.`),
+    table(["writer → replicas", "#size", "#rate", "#since", "#flows"], all.map((each) => ({
+      cells: [`${each.writer_name} → ${each.destination_names.join(" → ")}`, size(each.size_bytes), rate(each.rate_bps),
+        `${age(each.age_seconds)} of ${age(each.expected_seconds)}`, each.flows],
+    })), "No placement is expected to be written."), more(frame.placements, all.length)];
+}
+
+function metadata(app, frame) {
+  const servers = frame.metadata?.servers ?? [];
+  if (!servers.length) return [h("p", { className: "dim" }, "No metadata server has announced itself: names are looked up at the nameserver.")];
+  const byOwner = Map.groupBy?.(app.model.blocks ?? [], (block) => block.host_name) ?? new Map();
+  return [
+    table(["server", "state", "#share", "#blocks"], servers.map((server) => ({
+      cells: [`${server.host_name}:${server.port}`, server.state, percent(server.share), server.blocks.length],
+    })), ""),
+    h("h3", {}, "Blocks of keys"),
+    h("ul", { className: "tree" }, [...byOwner].map(([owner, blocks]) => h("li", {}, owner ?? "nobody",
+      h("ul", { className: "tree" }, blocks.map((block) => h("li", { className: block.host ? "" : "bad" }, block.block,
+        block.moving_to ? ` → ${block.moving_to} (${block.phase})` : "")))))),
+  ];
+}
+
+function links(app, frame) {
+  const { links: all, nodes } = app.model.fabric;
+  const ways = all.flatMap((link) => [[link, 0, link.a, link.b], [link, 1, link.b, link.a]])
+    .map(([link, way, from, to]) => ({ link, way, from, to, load: app.model.load(frame, link.number, way) }));
+  const down = ways.filter((each) => each.load === DOWN && each.way === 0);
+  const busy = ways.filter((each) => each.load > 0).sort((a, b) => b.load - a.load).slice(0, 40);
+  return [table(["link", "#load", "#rate", "#capacity"], [...down, ...busy].map(({ link, way, from, to, load }) => ({
+    key: `link ${link.number} ${way}`, pick: () => app.pick({ kind: "link", link: link.number }),
+    cells: [`${nodes[from].name} → ${nodes[to].name}`, percent(load),
+      load === DOWN ? "–" : rate(load * link.capacity[way]), rate(link.capacity[way])],
+  })), "No link carries anything.")];
+}
+
+function health(app, frame) {
+  const said = frame.health;
+  return [
+    h("p", {}, `Controller ${said.version}, up for ${age(said.uptime_seconds)}. Switches: ${said.switches_connected} of ${
+      said.switches_known} connected. Last poll of all: ${said.last_poll_age_seconds === null ? "none yet"
+      : `${said.last_poll_age_seconds.toFixed(1)} s ago`}.`),
+    h("p", {}, `Policies: replicas ${said.policies.replica_policy}, paths ${said.policies.path_policy}, placements ${
+      said.policies.placement_policy}.`),
+    h("h3", {}, "Troubles"),
+    table(["what", "problem", "#since"], said.troubles.map((each) => ({
+      cells: [each.name, each.problem, age(each.age_seconds)],
+    })), "None."),
+  ];
+}
+
+export const VIEWS = [
+  { id: "reads", name: "Reads", draw: reads, count: (frame) => frame.reads?.total },
+  { id: "coflows", name: "Coflows", draw: coflows, count: (frame) => frame.coflows?.total },
+  { id: "placements", name: "Placements", draw: placements, count: (frame) => frame.placements?.total },
+  { id: "metadata", name: "Metadata", draw: metadata, count: (frame) => frame.metadata?.servers.length || undefined },
+  { id: "links", name: "Links", draw: links, count: () => undefined },
+  { id: "health", name: "Health", draw: health, count: (frame) => frame.health?.troubles.length || undefined },
+];
+
+// --- what is selected ---
+
+export function detail(app, frame, selection) {
+  if (selection.kind === "link") return linkDetail(app, frame, app.model.fabric.links[selection.link]);
+  if (selection.kind === "node") return nodeDetail(app, frame, app.model.fabric.nodes[selection.node]);
+  return flowDetail(app, frame, selection.flow);
+}
+
+function linkDetail(app, frame, link) {
+  const { nodes } = app.model.fabric;
+  const flows = app.model.flows(frame).filter((flow) => flow.path.some((node, index) => index > 0
+    && app.model.fabric.link(flow.path[index - 1], node) === link.number));
+  const way = (index, from, to) => {
+    const load = app.model.load(frame, link.number, index);
+    const carried = load === null || load === DOWN ? "–" : rate(load * link.capacity[index]);
+    return h("p", {}, `${nodes[from].name} → ${nodes[to].name}: ${percent(load)}, ${carried} of ${rate(link.capacity[index])}`);
+  };
+  return [`Link ${nodes[link.a].name} – ${nodes[link.b].name}`, way(0, link.a, link.b), way(1, link.b, link.a),
+    table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "No transfer that the controller steers goes over it.")];
+}
+
+function nodeDetail(app, frame, node) {
+  const flows = app.model.flows(frame).filter((flow) => flow.path.includes(node.number));
+  const neighbours = node.links.map((number) => {
+    const link = app.model.fabric.links[number], out = link.a === node.number ? 0 : 1;
+    const other = app.model.fabric.nodes[out ? link.a : link.b];
+    return { key: `link ${number}`, pick: () => app.pick({ kind: "link", link: number }), other,
+      load: app.model.busiest(frame, number),
+      cells: [other.name, percent(app.model.load(frame, number, out)), percent(app.model.load(frame, number, 1 - out))] };
+  }).sort((a, b) => b.load - a.load);
+  return [`${node.tier ? "Switch" : "Host"} ${node.name}`, h("p", { className: "dim" }, node.id),
+    table(["link to", "#sends", "#receives"], neighbours, "It has no links."),
+    flows.length ? table(["", "transfer", "#measured", "#share"], flowRows(app, flows), "") : null];
+}
+
+function flowDetail(app, frame, key) {
+  const flows = app.model.flows(frame).filter((flow) => flow.key.startsWith(key));
+  if (!flows.length) return ["This transfer", h("p", { className: "dim" }, "It has ended, or is not told of at this time.")];
+  const { read, coflow } = flows[0];
+  if (coflow) {
+    return [`Coflow ${coflow.id.slice(-8)}`, h("p", {}, coflow.position === null ? coflow.state
+      : `${coflow.state}, number ${coflow.position + 1} in the order of service.`),
+      table(["flow", "queue", "#rate", "path"], flows.map(({ member }) => ({
+        cells: [`${member.source_name} → ${member.destination_name}`, member.queue, rate(member.rate_bps),
+          member.path_names.slice(1, -1).join(" → ") || member.state],
+      })), "")];
+  }
+  const named = read.file_id ? ` of ${read.file_id}` : "";
+  return [`${read.placement_id ? "Write" : "Read"} by ${read.client_name}${named}`,
+    h("p", {}, `${size(read.size_bytes)}, chosen by ${read.replica_policy} (replica) and ${read.path_policy} (path), ${
+      age(read.age_seconds)} ago.`),
+    flows.map(({ part }) => partDetail(part, read))];
+}
+
+function partDetail(part, read) {
+  const weighed = [...part.considered].sort((a, b) => a.cost_seconds - b.cost_seconds);
+  const chosen = part.replica.host;
+  return h("div", { className: "part" },
+    h("h3", {}, `Part ${part.number + 1}: from ${part.replica.host_name}`),
+    h("p", {}, part.path_names.join(" → ") || "on the same host"),
+    h("p", {}, `Measured ${rate(part.measured_bps)}, share ${rate(part.share_bps)}${part.frozen ? " (estimate, frozen)" : ""}; ${
+      size(part.transferred_bytes)} of ${size(part.size_bytes)}${part.reroutes ? `; moved ${part.reroutes} times` : ""}.`),
+    weighed.length > 1 ? h("h3", {}, "Why this replica") : null,
+    weighed.length > 1 ? table(["replica", "#cost when chosen", ""], weighed.map((each) => ({
+      cells: [each.host_name, `${each.host !== chosen && each.cost_seconds > part.cost_seconds ? "≥ " : ""}${seconds(each.cost_seconds)}`,
+        each.host === chosen ? "taken" : `+ ${seconds(each.cost_seconds - part.cost_seconds)}`],
+    })), "") : h("p", { className: "dim" }, weighed.length ? "It was the only replica to choose from."
+      : `${read.replica_policy} weighs reads as a whole; costs of single replicas are not told.`));
+}

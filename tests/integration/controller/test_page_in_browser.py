@@ -1,0 +1,155 @@
+"""The page in a real browser, of a controller with simulated switches."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chromium import Browser, browser
+from tests.unit.controller.controller_process import controller_process
+from tests.waiting import wait_until
+from topo.fabric import Fabric, three_tier
+
+sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+import bench_reads
+
+VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Placements": "sinbad", "Metadata": "No metadata server",
+         "Links": "33 %", "Health": "Switches: 26 of 26"}
+
+
+@contextlib.contextmanager
+def controller_of(fabric: Fabric, reads: int) -> Iterator[str]:
+    """The page's address, of a controller that knows all hosts and has so many reads in flight."""
+    with bench_reads.running(Path(__file__).parents[3], fabric, 0, 10) as controller, contextlib.closing(
+            bench_reads.Clients(controller, [host.ip for host in fabric.hosts], 4, 3, {}, 1)) as clients:
+        clients.meet_all()
+        clients.fill(reads, 30)
+        yield "http://{}:{}/".format(*controller.address)
+
+
+@pytest.fixture(scope="module", name="url")
+def _url() -> Iterator[str]:
+    with controller_of(three_tier(4, 4, 4, host_bps=1e9), 8) as url:
+        yield url
+
+
+@pytest.fixture(name="page")
+def _page(url: str) -> Iterator[Browser]:
+    with browser() as page:
+        page.show(1280, 800)
+        page.open(url)
+        page.until("document.querySelector('#picture').dataset.firstMs")
+        yield page
+        assert not page.problems
+
+
+def test_the_fabric_is_drawn_with_its_loads_and_every_view_tells_what_runs(page: Browser) -> None:
+    assert page.value("({...document.querySelector('#picture').dataset})").items() >= {
+        "nodes": "90", "links": "112"}.items()
+    page.until("document.querySelector('#summary').innerText.includes('33 %')")
+    assert page.text("#status") == "ok"
+    assert page.text("#counts").startswith("26 switches · 64 hosts · 8 reads")
+    for number, (name, told) in enumerate(VIEWS.items(), 1):
+        page.press(str(number))
+        assert page.text("[role=tab][aria-selected=true]").startswith(name)
+        page.until(f"document.querySelector('#panel').innerText.includes({told!r})")
+
+
+def test_a_link_leads_to_its_flows_and_a_flow_to_its_path_and_why_it_was_chosen(page: Browser) -> None:
+    link = """(() => { const { model, picture } = speedwell, flow = model.flows(model.frame)[0];
+        return picture.whereIs(model.fabric.links[model.fabric.link(flow.path[0], flow.path[1])]); })()"""
+    page.click(**page.value(link))
+    page.until("document.querySelector('#detail h2').innerText.startsWith('Link')")
+    page.value("document.querySelector('#detail tr[tabindex]').click()")
+    assert page.text("#detail h2").startswith("Read by")
+    told = page.text("#detail")
+    assert "edge-p" in told and "Why this replica" in told and told.count("taken") == 1
+    assert len(page.value("[...document.querySelectorAll('#detail tbody tr')].map((row) => row.innerText)")) == 3
+    page.press("Escape")
+    assert page.value("document.querySelector('#detail').hidden")
+
+
+def test_all_of_it_can_be_reached_by_keyboard(page: Browser) -> None:
+    page.value("document.querySelector('#picture').focus()")
+    page.press("ArrowRight", "ArrowDown")
+    assert page.text("#detail h2").startswith("Switch aggregation")
+    page.press("ArrowDown", "ArrowDown", "ArrowRight")
+    assert page.text("#detail h2").startswith("Host 10.")
+    page.press("Enter")
+    assert page.text("#detail h2").startswith("Link")
+    page.press("+", "+", "+")
+    assert int(page.until("Number(document.querySelector('#picture').dataset.drawn) < 112 "
+                          "&& document.querySelector('#picture').dataset.drawn")) > 0
+    page.press("0")
+    page.until("document.querySelector('#picture').dataset.drawn === '112'")
+    page.press("1")
+    page.value("document.querySelector('#panel tr[tabindex]').focus()")
+    page.press("ArrowDown", "Enter")
+    page.until("document.querySelector('#detail h2').innerText.startsWith('Read by')")
+    page.press("?")
+    assert page.value("document.querySelector('#help').open") and "a minute back" in page.text("#help")
+
+
+def test_the_past_can_be_looked_at_also_by_who_comes_late(page: Browser) -> None:
+    page.until("speedwell.model.frames.length > 3")
+    opened = "performance.timeOrigin / 1000"
+    earliest = page.until(f"speedwell.model.frames[0].at < {opened} - 1 && speedwell.model.frames[0].at")
+    page.press("[", "[")
+    assert page.value("speedwell.model.isLive") is False and "\u22120:0" in page.text("#clock")
+    page.value("""{ const time = document.querySelector('#time'); time.value = 0;
+               time.dispatchEvent(new Event('input')); }""")
+    assert page.value("speedwell.model.frame.at") == earliest
+    page.press("l")
+    assert page.value("speedwell.model.isLive")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_phone_and_follows_light_and_dark(page: Browser, dark: bool) -> None:
+    page.show(360, 740, dark=dark, phone=True)
+    for number in range(1, len(VIEWS) + 1):
+        page.press(str(number))
+        assert page.value("document.documentElement.scrollWidth") <= 360
+    ground = page.value("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") is not dark
+    assert page.value("document.querySelector('#picture').clientHeight") >= 260
+
+
+def test_the_page_goes_on_when_the_controller_was_started_again() -> None:
+    with controller_process() as first, browser() as page:
+        port = first.rest[1]
+        page.open(f"http://127.0.0.1:{port}/")
+        page.until("document.querySelector('#status').innerText === 'empty'")
+        first.process.kill()
+        first.process.wait()
+        page.until("document.querySelector('#status').innerText.startsWith('connection lost')")
+        with controller_process("--rest-port", str(port)):
+            page.until("document.querySelector('#status').innerText === 'empty'")
+            assert page.value("speedwell.model.frame.health.uptime_seconds") < 60
+
+
+def test_ten_viewers_are_told_the_same_and_are_forgotten_when_they_go(url: str) -> None:
+    answers = [urllib.request.urlopen(f"{url}v1/events", timeout=20) for _ in range(10)]
+    for answer in answers:
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        while not answer.readline().startswith(b"event: frame"):
+            pass
+        answer.close()
+    wait_until(lambda: b"speedwell_page_viewers 0.0" in urllib.request.urlopen(f"{url}metrics", timeout=20).read(),
+               30, "those who left are counted")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_thousand_hosts_are_drawn() -> None:
+    with controller_of(three_tier(16, 8, 8, host_bps=1e9), 20) as url, browser() as page:
+        page.show(1280, 800)
+        page.open(url)
+        page.until("document.querySelector('#picture').dataset.nodes > 1024")
+        page.press("+", "+", "+", "+")
+        wait_until(lambda: page.value("speedwell.model.frames.length") > 2, 30, "frames come")
+        assert not page.problems
