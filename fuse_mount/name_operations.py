@@ -2,37 +2,28 @@
 
 import errno
 import stat
-from collections.abc import Iterable, Sequence
+import struct
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from fs import paths
-from fs.client.metadata import LIST_PAGE
 from fs.errors import NoSuchFile, SpeedwellError
+from fs.file_status import NS, PREFERRED_IO_BYTES, SPECIAL_KINDS, STATUS
 from fs.proto import speedwell_pb2 as pb
-from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry
-from fuse_mount.shared import SET_ID_BITS, Listing, Status
+from fs.proto.speedwell_pb2 import Attributes
+from fuse_mount.shared import ONE_CALL_SECONDS, SET_ID_BITS, Listing, Status
 from fuse_mount.sharing import Sharing
 
-PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
 FRAGMENT_BYTES = 4096
-MOST_AT_ONCE = 4096 # entries of a directory that one answer looks at
-FIRST_PAGE = 256    # what the kernel asks for first, with attributes, is about that much
-FETCHED_AHEAD = 2   # as many as do not come from the nameserver: `.` and `..`
 NAME_MAX_BYTES = 255
+OWN_ENTRIES = 2     # `.` and `..`
+TOLD = struct.Struct("<8xQ16xqq4xII28x")  # what nodes keep of a STATUS
 # 64 bits of nanoseconds: 1677 to 2262. What is beyond becomes the first or the last, as on other filesystems.
 MAX_TIME_NS = 2**63 - 1
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 FREE_INODES = 1 << 40  # there is no limit; programs such as df and rsync want to see that there are some
-
-SPECIAL_KINDS: dict[int, int] = {
-    stat.S_IFIFO: pb.FIFO, stat.S_IFSOCK: pb.SOCKET, stat.S_IFCHR: pb.CHARACTER_DEVICE,
-    stat.S_IFBLK: pb.BLOCK_DEVICE,
-}
-TYPE_BITS: dict[int, int] = {
-    pb.REGULAR: stat.S_IFREG, pb.DIRECTORY: stat.S_IFDIR, pb.SYMBOLIC_LINK: stat.S_IFLNK,
-    **{kind: bits for bits, kind in SPECIAL_KINDS.items()},
-}
 
 
 class NameOperations(Sharing):
@@ -114,32 +105,54 @@ class NameOperations(Sharing):
 
     def opendir(self, inode: int) -> int:
         number = next(self._listing_numbers)
-        self._listings[number] = Listing()
+        self._listings[number] = _listing(inode)
         return number
 
-    def entries(self, inode: int, number: int, offset: int, *, names_only: bool = False) -> list[DirectoryEntry]:
-        """The entries of an open directory from the one on with number `offset`; the first two are `.` and `..`."""
+    def entries(self, inode: int, number: int, offset: int, *, statuses: bool = False) -> Listing:
+        """An open directory, listed beyond the entry with the number `offset`, if it has more."""
         if not offset:
-            own = Attributes(inode=inode, type=pb.DIRECTORY)
-            self._listings[number] = Listing([DirectoryEntry(name=name, attributes=own) for name in (b".", b"..")])
-        listing = self._listings[number]
-        if offset + FETCHED_AHEAD >= len(listing.entries) and listing.has_more:
-            last = listing.entries[-1].name if len(listing.entries) > FETCHED_AHEAD else b""
-            if names_only and listing.names_only is None:
-                listing.names_only = self._metadata.names_do()
-            reply = self._metadata.list_page(paths.of_inode(inode), last, LIST_PAGE if last else FIRST_PAGE,
-                                             names_only=names_only and bool(listing.names_only))
-            listing.entries.extend(reply.entries)
+            self._listings[number] = _listing(inode)
+        listing, begin = self._listings[number], max(offset, OWN_ENTRIES)
+        if statuses and begin < len(listing.names) and not self._holds(inode, listing, begin):
+            for column in (listing.names, listing.inodes, listing.kinds):
+                del column[begin:]
+            listing.has_more = True
+        if begin >= len(listing.names) and listing.has_more:
+            reply, listing.moment, until = self._metadata.list_columns(
+                paths.of_inode(inode), b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses)
+            listing.first, listing.statuses = len(listing.names), reply.statuses
+            listing.until = until if statuses else 0.0
+            listing.names.extend(reply.names)
+            listing.inodes.extend(reply.inodes)
+            listing.kinds.extend(reply.kinds)
             listing.has_more = reply.more
-        return listing.entries[offset:offset + MOST_AT_ONCE]
+        return listing
 
-    def looked_up(self, directory: int, names: Sequence[bytes]) -> list[Status | None]:
-        """Like `lookup` of each of the entries that were just listed, where that is to be had without asking."""
-        path = paths.of_inode(directory)
-        known = self._metadata.known_entries(path, names)
-        self._nodes.found_all((attributes[0].inode, paths.join(path, name))
-                              for name, attributes in zip(names, known, strict=True) if attributes is not None)
-        return [None if each is None else self._status_for(*each) for each in known]
+    def _holds(self, directory: int, listing: Listing, begin: int) -> bool:
+        """Whether what is known about the entries from `begin` on may be told."""
+        return listing.first <= begin and time.monotonic() < listing.until and not self._metadata.changed_since(
+            listing.moment, [directory])
+
+    def looked_up(self, directory: int, listing: Listing, begin: int, end: int) -> tuple[list[bytes], float]:
+        """Like `lookup` of each of some entries: their STATUS, empty where that is not known, and for how many
+        seconds the kernel may keep it."""
+        own, seconds = max(0, min(end, OWN_ENTRIES) - begin), listing.until - time.monotonic()
+        begin += own
+        inodes = listing.inodes[begin:end]
+        if not self._holds(directory, listing, begin):
+            return [b""] * (own + len(inodes)), 0.0
+        unknown = self._metadata.changed_since(listing.moment, inodes)
+        if self._files:
+            unknown.update(inode for inode in inodes if self._files.by_inode(inode) is not None)
+        statuses = listing.statuses[(begin - listing.first) * STATUS.size:(end - listing.first) * STATUS.size]
+        above = paths.join(paths.of_inode(directory), b"")
+        self._nodes.found_all([
+            (inode, above + name, (size, mtime * NS + mtime_ns, ctime * NS + ctime_ns))
+            for inode, name, (size, mtime, ctime, mtime_ns, ctime_ns) in zip(
+                inodes, listing.names[begin:end], TOLD.iter_unpack(statuses), strict=True) if inode not in unknown])
+        known = [b"" if inode in unknown else statuses[at:at + STATUS.size]
+                 for inode, at in zip(inodes, range(0, len(statuses), STATUS.size), strict=True)]
+        return [b""] * own + known, min(seconds, ONE_CALL_SECONDS) if self._locks.used else seconds
 
     def releasedir(self, number: int) -> None:
         self._listings.pop(number, None)
@@ -207,6 +220,10 @@ class NameOperations(Sharing):
             self._hold(replaced)
         elif replaced is not None and replaced.type == pb.DIRECTORY:
             self._nodes.get(replaced.inode).removed = replaced
+
+
+def _listing(directory: int) -> Listing:
+    return Listing([b".", b".."], [directory] * OWN_ENTRIES, bytearray([pb.DIRECTORY] * OWN_ENTRIES))
 
 
 def _place(directory: int, name: bytes) -> bytes:

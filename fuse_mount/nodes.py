@@ -37,17 +37,19 @@ class Nodes:
 
     def found(self, inode: int, place: bytes) -> None:
         """The kernel is about to be told what has the name `place`."""
-        self.found_all([(inode, place)])
+        self.found_all([(inode, place, None)])
 
-    def found_all(self, found: Iterable[tuple[int, bytes]]) -> None:
-        """The same for many names."""
+    def found_all(self, found: Iterable[tuple[int, bytes, object]]) -> None:
+        """The same for many names, each with what else is `told` of it, if that is known."""
         with self._lock:
-            for inode, place in found:
+            for inode, place, told in found:
                 node = self._nodes.get(inode)
                 if node is None:
                     node = self._nodes[inode] = Node()
                 node.lookups += 1
                 node.place = place
+                if told is not None:
+                    node.told = told
 
     def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
         """The kernel gives back so many look-ups of each inode."""

@@ -5,24 +5,25 @@ import errno
 import struct
 from collections.abc import Iterable
 from ctypes import byref
+from itertools import islice
 from typing import Any
 
-from fs.proto.speedwell_pb2 import DirectoryEntry
+from fs.file_status import NS, PREFERRED_IO_BYTES, STATUS, TYPE_BITS, blocks
 from fuse_mount.libfuse import Session
-from fuse_mount.name_operations import PREFERRED_IO_BYTES, TYPE_BITS
-from fuse_mount.shared import Status
+from fuse_mount.shared import Listing, Status
 
 # fuse_lowlevel.h, FUSE_SET_ATTR_...
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (
     1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8)
 
 
-# linux/fuse.h: struct fuse_dirent without its name, and struct fuse_entry_out
+# linux/fuse.h: struct fuse_dirent without its name; what struct fuse_entry_out has between inode and status
 DIRENT = struct.Struct("=QQII")
-ENTRY = struct.Struct("=QQQQIIQQQqqqIIIIIIIIII")
-NO_ENTRY = bytes(ENTRY.size)
-ALIGNMENT = 8
-NS = 10**9
+TIMES = struct.Struct("=QQQII")
+INODE_BYTES = ALIGNMENT = 8
+NO_ENTRY = bytes(INODE_BYTES + TIMES.size + STATUS.size)
+PADDING = bytes(ALIGNMENT)
+KINDS = {kind: bits >> 12 for kind, bits in TYPE_BITS.items()}
 
 
 class Requests(Session):
@@ -111,20 +112,20 @@ class Requests(Session):
             self._operations.releasedir(number)
 
     def _readdir(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        entries = self._operations.entries(inode, info.contents.fh, offset, names_only=True)
-        self._reply(request, (_dirent(entry, following) for following, entry in
-                              enumerate(_fitting(entries, size, DIRENT.size), start=offset + 1)))
+        listing = self._operations.entries(inode, info.contents.fh, offset)
+        self._reply(request, _dirents(listing, offset, size))
 
     def _readdirplus(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        entries = _fitting(self._operations.entries(inode, info.contents.fh, offset), size,
-                           ENTRY.size + DIRENT.size)
-        itself = sum(entry.name in (b".", b"..") for entry in entries[:2])
-        known = [None] * itself + self._operations.looked_up(inode, [entry.name for entry in entries[itself:]])
+        listing = self._operations.entries(inode, info.contents.fh, offset, statuses=True)
+        dirents = _dirents(listing, offset, size, len(NO_ENTRY))
+        statuses, seconds = self._operations.looked_up(inode, listing, offset, offset + len(dirents))
+        whole_seconds = int(seconds)
+        rest_ns = int((seconds - whole_seconds) * NS)
+        times = TIMES.pack(0, whole_seconds, whole_seconds, rest_ns, rest_ns)
         # Of what is not known the kernel gets no inode, and asks if it needs one.
-        if self._reply(request, ((_entry(status) if status else NO_ENTRY) + _dirent(entry, following)
-                                 for following, (entry, status) in enumerate(zip(entries, known, strict=True),
-                                                                             start=offset + 1))):
-            self._operations.forget([(status.attributes.inode, 1) for status in known if status])
+        if self._reply(request, [status[:INODE_BYTES] + times + status + dirent if status else NO_ENTRY + dirent
+                                 for status, dirent in zip(statuses, dirents, strict=True)]):
+            self._operations.forget([(STATUS.unpack(status)[0], 1) for status in statuses if status])
 
     def _reply(self, request: int, parts: Iterable[bytes]) -> int:
         """Not 0 if nobody gets the answer."""
@@ -222,46 +223,26 @@ class Requests(Session):
         return here.entry
 
 
-def _fitting(entries: list[DirectoryEntry], size: int, each_bytes: int) -> list[DirectoryEntry]:
-    """As many of the entries as `size` bytes have room for."""
-    for number, entry in enumerate(entries):
-        size -= each_bytes + len(entry.name) + -len(entry.name) % ALIGNMENT
+def _dirents(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> list[bytes]:
+    """Entries from the one with number `offset` on that `size` bytes have room for, with `more_bytes` for each."""
+    dirents: list[bytes] = []
+    columns = (islice(column, offset, None) for column in (listing.names, listing.inodes, listing.kinds))
+    for following, (name, inode, kind) in enumerate(zip(*columns, strict=True), start=offset + 1):
+        dirent = DIRENT.pack(inode, following, len(name), KINDS[kind]) + name + PADDING[:-len(name) % ALIGNMENT]
+        size -= more_bytes + len(dirent)
         if size < 0:
-            return entries[:number]
-    return entries
-
-
-def _dirent(entry: DirectoryEntry, following: int) -> bytes:
-    name = entry.name
-    return DIRENT.pack(entry.attributes.inode, following, len(name), TYPE_BITS[entry.attributes.type] >> 12
-                       ) + name + bytes(-len(name) % ALIGNMENT)
-
-
-def _blocks(status: Status) -> int:
-    """Programs take 0 blocks for a file without data; what is written in mappings is not known here yet."""
-    return max((status.size_bytes - status.hole_bytes + 511) // 512, min(8, status.size_bytes))
-
-
-def _entry(status: Status) -> bytes:
-    attributes, size_bytes, _, mtime_ns, ctime_ns, seconds = status
-    inode, whole_seconds = attributes.inode, int(seconds)
-    rest_ns = int((seconds - whole_seconds) * 1e9)
-    atime, atime_ns = divmod(attributes.atime_ns, NS)
-    mtime, mtime_ns = divmod(mtime_ns, NS)
-    ctime, ctime_ns = divmod(ctime_ns, NS)
-    return ENTRY.pack(
-        inode, 0, whole_seconds, whole_seconds, rest_ns, rest_ns, inode, size_bytes, _blocks(status), atime,
-        mtime, ctime, atime_ns, mtime_ns, ctime_ns, attributes.mode | TYPE_BITS[attributes.type],
-        attributes.link_count, attributes.uid, attributes.gid, attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)
+            break
+        dirents.append(dirent)
+    return dirents
 
 
 def fill_status(fields: Any, times: tuple[Any, Any, Any], status: Status) -> None:
     """Fill in a `struct stat`, whose `times` are of access, change of content and change of attributes."""
-    attributes, size_bytes, _, mtime_ns, ctime_ns, _ = status
+    attributes, size_bytes, hole_bytes, mtime_ns, ctime_ns, _ = status
     fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
     fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
     fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
     fields.st_size, fields.st_blksize = size_bytes, PREFERRED_IO_BYTES
-    fields.st_blocks = _blocks(status)
+    fields.st_blocks = blocks(size_bytes, hole_bytes)
     for time, ns in zip(times, (attributes.atime_ns, mtime_ns, ctime_ns), strict=True):
         time.tv_sec, time.tv_nsec = divmod(ns, NS)

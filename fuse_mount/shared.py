@@ -4,14 +4,14 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from fs import paths
 from fs.client import Client
 from fs.client.session import Session
 from fs.errors import SpeedwellError
-from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry
+from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.nodes import Nodes
 from fuse_mount.open_file import OpenFile
@@ -38,11 +38,17 @@ class Status(NamedTuple):
 
 @dataclass
 class Listing:
-    """What an open directory has, as far as it was listed."""
+    """What an open directory has, as far as it was listed, in columns: `.`, `..` and its entries. Of those from
+    `first` on, `statuses` are as of `moment` (`MetadataClient.changed_since`), and may be told until `until`."""
 
-    entries: list[DirectoryEntry] = field(default_factory=list)
+    names: list[bytes]
+    inodes: list[int]
+    kinds: bytearray
+    statuses: bytes = b""
+    first: int = 0
+    moment: int = 0
+    until: float = 0.0
     has_more: bool = True
-    names_only: bool | None = None  # not decided yet
 
 
 class Caller(NamedTuple):

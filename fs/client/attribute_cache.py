@@ -52,16 +52,14 @@ class AttributeCache:
             found = self._find(path)
             return 0.0 if found is None else max(0.0, found[1] - now_seconds)
 
-    def entries(self, directory: bytes, names: Iterable[bytes],
-                now_seconds: float) -> list[tuple[Attributes, float] | None]:
-        """What is cached about names in a directory, each with the seconds for which it may still be told."""
-        found: list[tuple[Attributes, float] | None] = []
+    def changed_since(self, moment: int, inodes: Iterable[int]) -> set[int]:
+        """Those that this client changed: files, and directories in which it changed something."""
         with self._lock:
-            for name in names:
-                known = self._find(paths.join(directory, name))
-                left = 0.0 if known is None else known[1] - now_seconds
-                found.append((known[0], left) if known is not None and left > 0 else None)
-        return found
+            return set() if self._change == moment else {one for one in inodes if self._last_change(one) > moment}
+
+    def expiry(self, now_seconds: float) -> float:
+        """Until when what is asked for now may be told."""
+        return now_seconds + self._seconds
 
     def moment(self) -> int:
         """To be taken before asking the nameserver."""

@@ -21,15 +21,6 @@ class LookAhead:
         self._directory = self._name = b""
         self._misses = self._page = self._hits_when_listed = 0
         self._needed = MISSES_BEFORE_LISTING
-        self._names_do = True
-        self._hits_before_listing = 0
-
-    def names_do(self) -> bool:
-        """A directory is about to be listed: whether names will do, as nobody looked at what was listed before."""
-        if self.hits == self._hits_before_listing:
-            self._names_do = True
-        self._hits_before_listing = self.hits
-        return self._names_do
 
     def missed(self, directory: bytes, name: bytes) -> int:
         """A look-up of an existing `name` was not in the cache: how many entries after it to list."""
@@ -46,5 +37,4 @@ class LookAhead:
             return 0
         self._page = min(self._page * 2, LARGEST_PAGE) or FIRST_PAGE
         self._hits_when_listed = self.hits
-        self._names_do = False
         return self._page

@@ -92,13 +92,10 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """What may be answered about `path` without asking."""
         return self._cache.get(path, time.monotonic())
 
-    def known_entries(self, directory: bytes, names: Iterable[bytes]) -> list[tuple[Attributes, float] | None]:
-        """What may be answered about names in a directory without asking, each with for how many seconds."""
-        return self._cache.entries(directory, names, time.monotonic())
-
-    def names_do(self) -> bool:
-        """Whether a program that is about to list a directory will probably not look at its files."""
-        return self._look_ahead.names_do()
+    def changed_since(self, moment: int, inodes: Iterable[int]) -> set[int]:
+        """Those that were changed through this client since a `list_columns`: files, and directories in which
+        something was."""
+        return self._cache.changed_since(moment, inodes)
 
     def seconds_left(self, path: bytes) -> float:
         """For how long what was answered about `path` may be told to others."""
@@ -128,19 +125,27 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             more = reply.more
         return entries
 
-    def list_page(self, path: bytes, after: bytes = b"", limit: int = LIST_PAGE, *,
-                  names_only: bool = False) -> pb.ListReply:
-        """Up to `limit` entries with names after `after`, and whether there are more; with `names_only` the
-        attributes have nothing but inode and type. Raises as `list`."""
-        above = path if paths.is_inode(path) else paths.parent(path)
+    def list_page(self, path: bytes, after: bytes = b"", limit: int = LIST_PAGE) -> pb.ListReply:
+        """Up to `limit` entries with names after `after`, and whether there are more. Raises as `list`."""
         moment, now = self._cache.moment(), time.monotonic()
-        reply: pb.ListReply = self._call("List", pb.ListRequest(path=path, after=after, limit=limit,
-                                                               names_only=names_only))
+        reply = self._list(pb.ListRequest(path=path, after=after, limit=limit))
         if self._caching:
-            if not names_only:
-                self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
-                                                for entry in reply.entries], now)
-            self._cache.fill(above, moment, [(path, reply.directory)], now)
+            self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
+                                            for entry in reply.entries], now)
+        return reply
+
+    def list_columns(self, path: bytes, after: bytes = b"", *, statuses: bool) -> tuple[pb.ListReply, int, float]:
+        """The same in columns, which are not cached; with the moment that they hold for (`changed_since`), and until
+        when, in monotonic seconds, they may be told to others."""
+        moment, until = self._cache.moment(), self._cache.expiry(time.monotonic())
+        return self._list(pb.ListRequest(path=path, after=after, columns=True, statuses=statuses)), moment, until
+
+    def _list(self, request: pb.ListRequest) -> pb.ListReply:
+        moment, now = self._cache.moment(), time.monotonic()
+        reply: pb.ListReply = self._call("List", request)
+        if self._caching:
+            above = request.path if paths.is_inode(request.path) else paths.parent(request.path)
+            self._cache.fill(above, moment, [(request.path, reply.directory)], now)
         return reply
 
     @property

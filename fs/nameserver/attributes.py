@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fs import file_status
 from fs.nameserver import requests
 from fs.nameserver.records import Inode
 from fs.nameserver.registry import Dataserver, Registry
@@ -26,6 +27,7 @@ Sign = Callable[[str, int, int], bytes]
 class _Known:
     record: bytes
     own: bytes
+    status: bytes
     replicas: tuple[int, ...]
     quota: int
     file_id: str
@@ -61,9 +63,7 @@ class WireAttributes:
         now = self._clock_seconds()
         servers: dict[tuple[tuple[int, ...], int], bytes] = {}
         for name, number, record in entries:
-            known = self._known.get(number)
-            if known is None or known.record != record:
-                known = self._learn(number, record)
+            known = self._known_of(number, record)
             rest = servers.get((known.replicas, known.quota))
             if rest is None:
                 rest = self._of_servers(known.replicas, known.quota).SerializeToString()
@@ -74,11 +74,9 @@ class WireAttributes:
                 known.token_until = now + (self._token_kept_seconds if token else 0)
             yield _entry(name, known.own + rest + known.token)
 
-    def brief_entries(self, entries: Iterable[tuple[bytes, int, int]]) -> Iterator[bytes]:
-        """The same with inode and type only, from names, kinds and numbers."""
-        for name, kind, number in entries:
-            attributes = pb.Attributes(inode=number, type=kind)  # type: ignore[arg-type]
-            yield _entry(name, attributes.SerializeToString())
+    def statuses(self, inodes: Iterable[tuple[int, bytes]]) -> bytes:
+        """What `file_status.pack` makes of each, from their numbers and records."""
+        return b"".join([self._known_of(number, record).status for number, record in inodes])
 
     def replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self.replica(server, alive)
@@ -116,14 +114,18 @@ class WireAttributes:
         """What else there is to a file."""
         return pb.Attributes(replicas=self.replicas(replicas), room=self._room(quota) if quota else None)
 
+    def _known_of(self, number: int, record: bytes) -> _Known:
+        known = self._known.get(number)
+        return self._learn(number, record) if known is None or known.record != record else known
+
     def _learn(self, number: int, record: bytes) -> _Known:
         inode = Inode.decode(number, record)
         replicas, quota = ((), 0) if inode.content is None else (inode.content.replicas, inode.quota)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         attributes = self._of_record(inode)
-        known = self._known[number] = _Known(record, attributes.SerializeToString(), replicas, quota,
-                                             attributes.file_id)
+        known = self._known[number] = _Known(record, attributes.SerializeToString(), file_status.pack(attributes),
+                                             replicas, quota, attributes.file_id)
         return known
 
 

@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from fs import paths
 from fs.errors import (
@@ -61,12 +62,9 @@ class Namespace(Renaming, ExtendedAttributes):
             raise NotADirectory(f"{paths.display(path)} is not a directory")
         prefix = records.dentry_key(directory.number, b"")
         start = prefix + after + b"\0" if after else prefix
-        entries: list[tuple[bytes, int, int]] = []
-        for key, value in self._store.iterate(start, end_of_prefix(prefix)):
-            if len(entries) == limit:
-                return directory, entries, True
-            entries.append((records.dentry_name(key), *records.decode_dentry(value)))
-        return directory, entries, False
+        found = list(islice(self._store.iterate(start, end_of_prefix(prefix)), limit + 1))
+        decode, begin = records.decode_dentry, len(prefix)
+        return directory, [(key[begin:], *decode(value)) for key, value in found[:limit]], len(found) > limit
 
     # -------------------------------------------------------------- making
 

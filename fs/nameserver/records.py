@@ -182,8 +182,7 @@ def encode_dentry(kind: int, inode: int) -> bytes:
 
 def decode_dentry(value: bytes) -> tuple[int, int]:
     """(kind, inode)"""
-    kind, inode = _DENTRY.unpack(value)
-    return kind, inode
+    return _DENTRY.unpack(value)
 
 
 def inode_key(inode: int) -> bytes:

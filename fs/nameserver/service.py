@@ -111,8 +111,14 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         limit = min(request.limit or requests.LIST_LIMIT, requests.LIST_LIMIT)
         with self.guard:
             directory, names, more = self._namespace.names(request.path, after, limit)
-            entries = (self._wire.brief_entries(names) if request.names_only else self._wire.entries(
-                (name, number, self._namespace.record(number)) for name, _, number in names))
+            if request.columns:     # of which as many as one answer has always fit into a frame
+                inodes = [number for _, _, number in names]
+                return pb.ListReply(
+                    names=[name for name, _, _ in names], inodes=inodes, kinds=bytes([kind for _, kind, _ in names]),
+                    statuses=self._wire.statuses(
+                        (number, self._namespace.record(number)) for number in inodes) if request.statuses else b"",
+                    more=more, directory=self._attributes(directory)).SerializeToString()
+            entries = self._wire.entries((name, number, self._namespace.record(number)) for name, _, number in names)
             fitting, cut = requests.page(entries, len)
             rest = pb.ListReply(more=more or cut, directory=self._attributes(directory))
         return b"".join((*fitting, rest.SerializeToString()))

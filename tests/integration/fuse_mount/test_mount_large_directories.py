@@ -102,3 +102,25 @@ def test_very_many_entries_are_listed_whole_while_others_are_served(
     if count < 10_000:
         run("rm", "-r", there / "many")
         assert os.listdir(here) == ["other"]
+
+
+def test_a_directory_that_changes_while_it_is_listed(cluster: LocalCluster, here: Path) -> None:
+    directory = here / "many"
+    directory.mkdir()
+    names = sorted(fill(cluster, f"/{here.name}/many", 2_500))
+    kept, changed, removed = names[2_000], names[2_100], names[2_200]
+    with os.scandir(directory) as entries:
+        listed = [next(entries).name]   # the kernel has asked for the first of them only
+        (directory / changed).chmod(0o741)
+        (directory / removed).unlink()
+        for number in range(3):
+            (directory / f"an early name {number}").touch()
+        modes = {}
+        for entry in entries:
+            listed.append(entry.name)
+            if entry.name in (kept, changed):
+                modes[entry.name] = entry.stat().st_mode & 0o777
+    assert len(listed) == len(set(listed)) and set(listed) >= {*names} - {removed}
+    assert modes == {kept: 0o644, changed: 0o741}
+    assert not (directory / removed).exists()
+    run("rm", "-r", directory)

@@ -160,19 +160,15 @@ def test_the_next_directory_is_looked_at_anew() -> None:
     assert walk(ahead, b"/e", [b"a", b"b", b"c"]) == [0, 0, FIRST_PAGE]
 
 
-def test_names_do_until_somebody_walks_over_what_was_listed() -> None:
-    ahead = LookAhead()
-    assert ahead.names_do()
-    walk(ahead, b"/d", [b"a", b"b", b"c"])
-    ahead.hits += 60
-    assert not ahead.names_do()
-    ahead.hits += 60
-    assert not ahead.names_do()
-    assert ahead.names_do()
-
-
-def test_entries_of_a_directory_are_told_with_the_seconds_that_are_left() -> None:
+def test_what_was_changed_since_a_listing_is_known_by_inode() -> None:
     cache = filled(b"/d/a", b"/d/b", seconds=2.0)
-    assert [found and (found[0].inode, found[1]) for found in cache.entries(b"/d", [b"a", b"x", b"b"], 0.5)] == [
-        (cache.get(b"/d/a", 0.5).inode, 1.5), None, (cache.get(b"/d/b", 0.5).inode, 1.5)]
-    assert cache.entries(b"/d", [b"a"], 2.0) == [None]
+    inodes = [cache.get(path, 0.5).inode for path in (b"/d/a", b"/d/b")]
+    moment = cache.moment()
+    assert cache.changed_since(moment, [7, *inodes]) == set()
+    cache.changed_inode(cache.get(b"/d/b", 0.5), 0.5)
+    assert cache.changed_since(moment, [7, *inodes]) == {inodes[1]}
+    cache.changed(paths.join(paths.of_inode(7), b"c"), None, 0.5)
+    assert cache.changed_since(moment, [7, *inodes]) == {7, inodes[1]}
+    cache.clear()
+    assert cache.changed_since(moment, [7, *inodes]) == {7, *inodes}
+    assert cache.changed_since(cache.moment(), [7, *inodes]) == set()

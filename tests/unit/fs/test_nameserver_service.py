@@ -1,6 +1,7 @@
 """Requests in, replies or errors out, without a network; time is set by the tests."""
 
 import random
+import stat
 import threading
 from typing import Any
 
@@ -18,6 +19,7 @@ from fs.errors import (
     StaleEpoch,
     StaleFile,
 )
+from fs.file_status import STATUS
 from fs.limits import LEAST_ADVISED_BYTES
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.placement_questions import EXPECTED_SIZE, SAMPLED_SECONDS
@@ -446,10 +448,29 @@ def test_a_listing_says_what_a_look_up_says_after_each_kind_of_change(bench: Ben
     assert agrees()
 
 
-def test_a_listing_of_names_has_inode_and_type(bench: Bench) -> None:
-    inode = bench.create(b"/f").inode
-    entry, = bench.list(pb.ListRequest(path=b"/", names_only=True)).entries
-    assert entry == pb.DirectoryEntry(name=b"f", attributes=pb.Attributes(inode=inode, type=pb.REGULAR))
+def test_a_listing_in_columns_tells_what_stat_does(bench: Bench) -> None:
+    file, directory = bench.create(b"/f").inode, bench.service.make_directory(pb.MakeDirectoryRequest(
+        path=b"/d", mode=0o750, uid=3, gid=4)).attributes
+    bench.service.set_attributes(pb.SetAttributesRequest(path=b"/d", mtime_ns=-1, atime_ns=5 * 10**9 + 6))
+    for asked in (False, True):
+        reply = bench.list(pb.ListRequest(path=b"/", columns=True, statuses=asked))
+        assert (list(reply.names), list(reply.inodes), list(reply.kinds)) == (
+            [b"d", b"f"], [directory.inode, file], [pb.DIRECTORY, pb.REGULAR])
+        assert not reply.entries and reply.directory.type == pb.DIRECTORY
+        assert len(reply.statuses) == asked * 2 * STATUS.size
+    found = STATUS.unpack_from(reply.statuses)
+    number, _, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, links, uid, gid, *_ = found
+    assert (number, mode, links, uid, gid) == (directory.inode, stat.S_IFDIR | 0o750, 2, 3, 4)
+    assert (atime, atime_ns, mtime, mtime_ns) == (5, 6, 2**64 - 1, 10**9 - 1)
+
+
+def test_a_listing_in_columns_goes_on_after_a_name(bench: Bench) -> None:
+    for number in range(5):
+        bench.create(b"/f%d" % number)
+    page = bench.list(pb.ListRequest(path=b"/", after=b"f1", limit=2, columns=True))
+    assert (list(page.names), page.more) == ([b"f2", b"f3"], True)
+    page = bench.list(pb.ListRequest(path=b"/", after=b"f3", limit=2, columns=True))
+    assert (list(page.names), page.more) == ([b"f4"], False)
 
 
 def test_a_directory_of_long_symbolic_links_is_listed_in_answers_that_fit_into_a_frame(bench: Bench) -> None:
