@@ -286,5 +286,6 @@ class Flowserver(Application):
         return self.divider.follow(read_id, after, wait_seconds)
 
     def model(self) -> dict[str, ReadFlow]:
-        """The policy's view of each flow, by `ReadPart.flow_id`."""
-        return {flow.flow_id: flow for flow in self._selector.flows()}
+        """The policy's view of each flow, by `ReadPart.flow_id`; hops of one chain have one in common."""
+        flows = {flow.flow_id: flow for flow in self._selector.flows()}
+        return flows | {hop: flows[chain] for hop, chain in self._scheduler.chains.by_hop() if chain in flows}

@@ -23,6 +23,7 @@ from controller.policy.reads.selection import MAYFLOWER, PLUS, Selector
 from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
 from controller.reads.book import ConnectionInUse, Following, Read, ReadBook, ReadPart, ReadRequest
 from controller.reads.byte_ranges import byte_ranges
+from controller.reads.chains import Chains
 from controller.reads.metrics import ReadMetrics
 from controller.reads.read_divisions import ReadDivider
 from controller.tables.flow_records import Claimant, FlowRecord
@@ -49,6 +50,7 @@ class ReadScheduler:
         self._state = state
         self._measurements = measurements
         self._selector = selector
+        self.chains = Chains(selector)
         self._reads = reads
         self._divider = divider
         self._metrics = metrics
@@ -82,8 +84,7 @@ class ReadScheduler:
             self._divider.added(read)
         for flow in read.flows:
             self._supersede(flow)
-            self._selector.flow_added(flow.flow_id, flow.path, 8.0 * flow.size_bytes, now,
-                                      read.id if read.following is not None else None)
+            self.chains.added(read, flow, now)
         self._reads.add(read)
         return read
 
@@ -109,7 +110,7 @@ class ReadScheduler:
         try:
             with _as_controller_errors():
                 path = self._selector.select(request, now, read.replica_policy, read.path_policy).path
-            self._selector.flow_moved(part.flow_id, path, now)
+            self.chains.moved(part, path, now)
         except (NoSuchPath, UnknownLink):
             part.stranded = True
             self._metrics.reroutes.labels("no-path").inc()
@@ -121,7 +122,7 @@ class ReadScheduler:
         """A part takes another path than the policy believes: somebody with more to say about the flow chose it."""
         if path != believed:
             try:
-                self._selector.flow_moved(part.flow_id, path, time.monotonic())
+                self.chains.moved(part, path, time.monotonic())
             except UnknownLink:
                 return      # that link went meanwhile, and the part will be told of
         part.path = path
@@ -166,7 +167,7 @@ class ReadScheduler:
         """Forget a read here and in the policy. Returns the parts whose entries are still in a switch."""
         left = [part for part in self._reads.remove(read) if part.is_flow]
         for part in left:
-            self._selector.flow_dropped(part.flow_id, time.monotonic())
+            self.chains.dropped(part, time.monotonic())
         self._divider.ended(read)
         self._divider.wake()
         return left
@@ -177,7 +178,7 @@ class ReadScheduler:
         if not self._reads.end_part(part):
             return False
         if part.is_flow:
-            self._selector.flow_dropped(part.flow_id, time.monotonic())
+            self.chains.dropped(part, time.monotonic())
             self._selector.read_narrowed(part.read_id, part.five_tuple.source)
         if read is not None and self._reads.get(read.id) is None:
             self._divider.ended(read)
@@ -213,7 +214,7 @@ class ReadScheduler:
             part.transferred_bytes = transferred_bytes
             part.moved_at = now
         part.measured_bps = record.counters.rate_bps
-        self._selector.flow_measured(part.flow_id, part.transferred_bytes, record.counters.latest_bps, now)
+        self.chains.measured(part, record.counters.latest_bps, now)
 
     def links_measured(self, links: Iterable[Link], began_at: float, now: float) -> None:
         """The same for links, of which some may be gone. After all flows."""

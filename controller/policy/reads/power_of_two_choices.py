@@ -21,7 +21,6 @@ class PowerOfTwoChoices:
         drawn = self._generator.sample(reachable, min(2, len(reachable)))
         reads = dict.fromkeys([replica.host for replica in drawn], 0)
         for flow in self._flows():
-            source = flow.path.nodes[0]
-            if source in reads:
-                reads[source] += 1
+            for sender in reads.keys() & flow.path.nodes[:-1]:      # the hops of a chain have one each
+                reads[sender] += 1
         return min(drawn, key=lambda replica: reads[replica.host])

@@ -210,6 +210,13 @@ class Selector:
         if self._plus is not None:
             self._plus.flow_moved(flow_id, path, now)
 
+    def flow_extended(self, flow_id: str, whole: Path, hop: Path, size_bits: float, now: float) -> None:
+        """A flow is passed on over a further `hop`, at the one rate that it has on its `whole` way. Raises
+        UnknownLink."""
+        self.flow_moved(flow_id, whole, now)
+        for policy in self._told:
+            policy.flow_added(hop, size_bits, now)
+
     def flow_dropped(self, flow_id: str, now: float) -> bool:
         """A flow ended or failed. False if it was not known."""
         if self._plus is not None:

@@ -93,7 +93,7 @@ def test_each_hop_of_a_chain_becomes_one_flow_that_reads_are_weighed_against(sit
     assert placement["flows"] == 3
     for read in site.controller.ask("GET", "/v1/reads").json["reads"]:
         assert read["placement_id"] == placement["id"]
-    assert len(site.controller.flowserver.model()) == 3
+    assert len(set(site.controller.flowserver.model().values())) == 1
     assert site.controller.tables.records.keys() == {
         FiveTuple(source, target, TCP, 40000, DATA_PORT) for source, target in itertools.pairwise(chain)}
 
@@ -227,3 +227,38 @@ def test_what_a_flow_carries_is_not_taken_for_background_too(site: Site) -> None
     site.controller.flowserver.measured(EventMeasured(now - 1.0))
     link = (WRITER, HOSTS[WRITER])
     assert site.controller.flowserver._selector.background_bps(link) < 0.01 * CAPACITY_BPS
+
+
+def test_a_chain_has_one_share_and_leaves_others_what_its_narrowest_hop_does_not_let_through(site: Site) -> None:
+    state, model = site.controller.state, site.controller.flowserver._selector
+    chain = site.place(replicas=2)
+    site.report(hop(chain, 0), SIZE_BYTES)
+    alone_bps = next(iter(model.flows())).bandwidth_bps
+    edge = state.hosts[chain[2]].dpid
+    state.network.add_link(edge, chain[2], CAPACITY_BPS / 10)
+    site.report(hop(chain, 1), SIZE_BYTES)
+    flow, = model.flows()
+    assert flow.bandwidth_bps == pytest.approx(CAPACITY_BPS / 10) and alone_bps == pytest.approx(CAPACITY_BPS)
+    assert [shown["share_bps"] for shown in site.flows()] == [pytest.approx(flow.bandwidth_bps)] * 2
+    answer = site.controller.ask("POST", "/v1/reads", read_of(
+        client=chain[1], client_ports=[41000], size_bytes=SIZE_BYTES,
+        replicas=[{"host": WRITER, "port": DATA_PORT}], most_parts=1))
+    part, = answer.json["parts"]
+    assert part["estimated_bps"] == pytest.approx(0.9 * CAPACITY_BPS)
+
+
+def test_a_chain_loses_the_hops_that_are_over_and_those_before_them(site: Site) -> None:
+    model = site.controller.flowserver._selector
+    chain = site.place(replicas=3)
+    for number in (1, 2, 0):
+        site.report(hop(chain, number), SIZE_BYTES)
+    flow, = model.flows()
+    ends = [node for node in flow.path.nodes if node in HOSTS]
+    assert ends == chain
+    site.report(hop(chain, 1), 0)
+    flow, = model.flows()
+    assert [node for node in flow.path.nodes if node in HOSTS] == chain[2:]
+    site.report(hop(chain, 0), 0)
+    assert len(list(model.flows())) == 1
+    site.report(hop(chain, 2), 0)
+    assert not list(model.flows()) and site.controller.flowserver.model() == {}
