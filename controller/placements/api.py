@@ -47,7 +47,8 @@ class PlacementsApi:
         requests = [PlacementRequest(
             file.writer, 8.0 * file.size_bytes,
             self._candidates(file.candidates) if file.candidates is not None else shared or (),
-            file.replicas, file.racks, file.least_pods) for file in body.files]
+            file.replicas, file.racks, file.least_pods, tuple(file.sources), file.expected_reads)
+            for file in body.files]
         return models.Placements(placements=list(map(self._placement, self._service.place(requests))))
 
     @route("GET", "/v1/placements", summary="The placements whose transfers are expected to run", tag="placements",
@@ -73,12 +74,13 @@ class PlacementsApi:
 
     def _placement(self, outcome: Expected | ImpossiblePlacement) -> models.Placement:
         if isinstance(outcome, ImpossiblePlacement):
-            return models.Placement(id=None, destinations=[], rate_bps=None, expected_seconds=0.0, passed_over={},
-                                    passed_over_names={}, refused=models.Refusal(
+            return models.Placement(id=None, destinations=[], source=None, rate_bps=None, expected_seconds=0.0,
+                                    passed_over={}, passed_over_names={}, refused=models.Refusal(
                                         constraint=outcome.constraint, detail=str(outcome)))
         placement = outcome.placement
         return models.Placement(
-            id=outcome.id, rate_bps=_finite(placement.rate_bps), expected_seconds=placement.duration_seconds,
+            id=outcome.id, source=placement.source, rate_bps=_finite(placement.rate_bps),
+            expected_seconds=placement.duration_seconds,
             destinations=[models.Destination(host=destination.host, host_name=self._state.name_of(destination.host),
                                              residual_bps=_finite(destination.residual_bps))
                           for destination in placement.destinations],

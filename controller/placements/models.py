@@ -8,7 +8,8 @@ from controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
 from controller.rest.pages import Page
 
 MAX_FILE_BYTES = 1 << 50
-MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS = 64, 4096, 64
+MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS, MAX_SOURCES = 64, 4096, 64, 64
+MAX_READS = 1e6
 
 
 class Candidate(InputModel):
@@ -41,6 +42,13 @@ class FileToPlace(InputModel):
     candidates: list[Candidate] | None = Field(
         default=None, min_length=1, max_length=MAX_CANDIDATES,
         description="Null: those that the request has for all of its files.")
+
+    sources: list[Ipv4] = Field(
+        default=[], max_length=MAX_SOURCES, description="Hosts that could send the bytes, where that is not the "
+        "writer alone. sinbad-plus chooses among them; for other policies the writer sends.")
+    expected_reads: float = Field(
+        default=0.0, ge=0, le=MAX_READS, description="How often the file is expected to be read as a whole soon; for "
+        "sinbad-plus.")
 
     @property
     def racks(self) -> int:
@@ -93,6 +101,7 @@ class Placement(OutputModel):
 
     id: str | None = Field(description="Under which its links are expected to be busy; null if it was refused.")
     destinations: list[Destination]
+    source: Ipv4 | None = Field(description="Who sends the bytes; null if it was refused.")
     rate_bps: float | None = Field(description="What the chain is expected to carry, in bits/s; null: no bound.")
     expected_seconds: float = Field(ge=0, description="For how long its links are expected to be busy.")
     passed_over: dict[str, str] = Field(description="Why the other candidates were not taken, by host.")

@@ -89,6 +89,20 @@ def test_one_replica_needs_one_rack(controller: Controller) -> None:
     assert hosts_of(place(controller, file(replicas=1))[0]) == [WRITER]
 
 
+def test_of_several_sources_sinbad_plus_takes_the_one_with_a_free_way_up() -> None:
+    controller = Controller(placement_policy="sinbad-plus")
+    key = controller.state.hosts[WRITER].port_key
+    for second in range(2):
+        controller.measurements.read_port(key, int(CAPACITY_BPS / 8 * second), 0, float(second), 2000.0 + second)
+    controller.placements.measured(EventMeasured(2000.0))
+    candidates = [{"host": "10.0.1.1"}, {"host": "10.0.1.2"}]
+    placement, = place(controller, file(replicas=1, sources=[WRITER, "10.0.0.2"], expected_reads=2.5),
+                       candidates=candidates)
+    assert placement["source"] == "10.0.0.2"
+    placement, = place(Controller(), file(replicas=1, sources=["10.0.0.2"]), candidates=candidates)
+    assert placement["source"] == WRITER
+
+
 def test_files_of_one_request_keep_off_each_other(controller: Controller) -> None:
     placements = place(controller, *[file(writer="10.0.0.1"), file(writer="10.0.0.2")])
     assert len({host for placement in placements for host in hosts_of(placement)}) == 4
@@ -144,6 +158,8 @@ def test_space_racks_and_disks_that_the_caller_names_count(controller: Controlle
     ({"files": [file(size_bytes=-1)]}, "files[0].size_bytes"),
     ({"files": [file(size_bytes=1 << 51)]}, "files[0].size_bytes"),
     ({"files": [file(writer="127.0.0.1")]}, "files[0].writer"),
+    ({"files": [file(sources=["nobody"])]}, "files[0].sources[0]"),
+    ({"files": [file(expected_reads=-1)]}, "files[0].expected_reads"),
     ({"files": [file(candidates=[{"host": WRITER}, {"host": WRITER}])]}, "files[0]"),
     ({"candidates": None}, ""),
     ({"candidates": [{"host": WRITER}, {"host": WRITER}]}, "candidates"),
