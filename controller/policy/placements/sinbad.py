@@ -59,15 +59,20 @@ class Sinbad:
         self._estimates = LinkEstimates(network)
         self._placed: dict[object, frozenset[Link]] = {}
         self._tidied_at = -math.inf
+        self._down_bps: dict[Rung, float] = {}
+        """What is left into each rung at a moment, in a version of the network: files of a batch ask for the same."""
+        self._down_at = -math.inf, -1
 
     # --- what is told ---
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> bool:
         """See `PlacementPolicy`."""
+        self._down_bps.clear()
         return self._network.has_link(link) and self._estimates.of(link).measured(rate_bps, now)
 
     def transfer_ended(self, transfer_id: object) -> None:
         """See `PlacementPolicy`."""
+        self._down_bps.clear()
         for estimate in self._estimates.known(self._placed.pop(transfer_id, ())):
             estimate.forget(transfer_id)
 
@@ -84,40 +89,40 @@ class Sinbad:
         """See `PlacementPolicy`."""
         if now - self._tidied_at >= TIDY_SECONDS:
             self.reserved(now)
+        if self._down_at != (now, self._network.version):
+            self._down_bps.clear()
+            self._down_at = now, self._network.version
         able = fitting(request, self._network)
         chosen: list[Candidate] = []
         destinations: list[Destination] = []
-        left_bps: dict[Rung, float] = {}
         source = request.writer
         while len(chosen) < request.replicas:
             free = allowed(request, able, chosen)
             free = [candidate for candidate in free if candidate.host == request.writer] or free
-            residuals = self._residuals_bps(source, free, now, left_bps)
+            residuals = self._residuals_bps(source, free, now)
             best = max(residuals)
             taken = self._generator.choice([candidate for candidate, left_bps in zip(free, residuals, strict=True)
                                             if left_bps == best])
             chosen.append(taken)
             destinations.append(Destination(taken.host, best[0]))
             source = taken.host
-        passed_over = self._passed_over(request, chosen, now, left_bps)
+        passed_over = self._passed_over(request, chosen, now)
         rate_bps, duration_seconds = self._expect(transfer_id, request, chosen, now)
         return Placement(tuple(destinations), rate_bps, duration_seconds, passed_over, request.writer)
 
-    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float,
-                       left_bps: dict[Rung, float]) -> list[tuple[float, ...]]:
+    def _residuals_bps(self, source: str, candidates: Sequence[Candidate], now: float) -> list[tuple[float, ...]]:
         """What is left at each rung of the way down to each candidate and at its disk, the bottleneck first.
 
         The way up from the source is the same for all candidates beyond a rung, so it does not rank them. The paper
         compares bottlenecks alone; behind one bottleneck that many hosts share, the next tightest tells them apart.
-        `left_bps` keeps what is left above each rung, for as long as nothing is placed.
         """
         residuals = []
         for candidate in candidates:
             lefts = [candidate.disk_bps]
             for rung in self._tiers.rungs_apart(candidate.host, source):
-                if rung not in left_bps:
-                    left_bps[rung] = self._left_bps(rung, True, now)
-                lefts.append(left_bps[rung])
+                if rung not in self._down_bps:
+                    self._down_bps[rung] = self._left_bps(rung, True, now)
+                lefts.append(self._down_bps[rung])
             residuals.append((*sorted(lefts), math.inf))
         return residuals
 
@@ -154,6 +159,8 @@ class Sinbad:
             for link, link_bps in added_bps.items():
                 self._estimates.of(link).placed_for_duration(transfer_id, link_bps, duration_seconds, now)
             self._placed[transfer_id] = frozenset(added_bps)
+            self._down_bps = {rung: left_bps for rung, left_bps in self._down_bps.items()
+                              if added_bps.keys().isdisjoint(self._measured_links(rung, True))}
         return rate_bps, duration_seconds
 
     def _crossings(self, chain: Sequence[str]) -> Iterator[tuple[Rung, bool]]:
@@ -163,13 +170,13 @@ class Sinbad:
                 yield from ((rung, False) for rung in self._tiers.rungs_apart(source, target))
             yield from ((rung, True) for rung in self._tiers.rungs_apart(target, source))
 
-    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate], now: float,
-                     left_bps: dict[Rung, float]) -> dict[str, str]:
+    def _passed_over(self, request: PlacementRequest, chosen: Sequence[Candidate],
+                     now: float) -> dict[str, str]:
         others = [candidate for candidate in request.candidates if candidate not in chosen]
         reasons = {candidate.host: reason for candidate in others
                    if (reason := unfit(candidate, request, self._network)) is not None}
         able = [candidate for candidate in others if candidate.host not in reasons]
-        residuals = self._residuals_bps(request.writer, able, now, left_bps)
+        residuals = self._residuals_bps(request.writer, able, now)
         return reasons | {
             candidate.host: f"{tightest_bps:.0f} bit/s left into it, or its rack or pod was not wanted"
             for candidate, (tightest_bps, *_) in zip(able, residuals, strict=True)}
