@@ -35,13 +35,16 @@ MAX_BACKGROUND_FILES = 16
 
 @dataclass(slots=True)
 class Question:
-    """Where the replicas of a file go. `answered` is set with an answer, and without one."""
+    """Where the replicas of a file go. `answered` is set with an answer, and without one; `outcome` is how it is
+    counted then, unless it `is_late`: that was counted."""
 
     body: dict[str, Any]
     candidates: list[dict[str, Any]]
     by_host: dict[str, Candidate]
     answered: threading.Event = field(default_factory=threading.Event)
     hosts: list[str] | None = None
+    outcome: str = "failed"
+    is_late: bool = False
 
     @property
     def chosen(self) -> list[Candidate] | None:
@@ -81,10 +84,19 @@ class PlacementAdvice:
         question = self.ask(candidates, replication, writer_host, size_bytes)
         if question is None:
             return None
-        if not question.answered.wait(self._wait_seconds):
-            self._failed("late", "it took too long")
+        if not question.answered.wait(self._wait_seconds) and self._give_up(question):
             return None
         return question.chosen
+
+    def _give_up(self, question: Question) -> bool:
+        """False if it was answered in the last moment."""
+        with self._changed:
+            if question.answered.is_set():
+                return False
+            question.is_late = True
+            self.counts["late"] += 1
+        self._pause("it took too long")
+        return True
 
     def ask(self, candidates: Sequence[Candidate], replication: int, writer_host: str, size_bytes: int,
             in_background: bool = False) -> Question | None:
@@ -119,14 +131,19 @@ class PlacementAdvice:
                 if self._is_closed:
                     self._disconnect()
                     return
-                questions = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_FILES))]
+                questions = [question for question in self._waiting if not question.is_late]
+                self._waiting.clear()
+            if not questions:
+                continue
             try:
                 self._answer(questions)
             except (OSError, http.client.HTTPException, KeyError, TypeError, ValueError) as error:
                 self._disconnect()
-                self._failed("failed", str(error) or type(error).__name__, len(questions))
-            for question in questions:
-                question.answered.set()
+                self._pause(str(error) or type(error).__name__)
+            with self._changed:
+                self.counts.update(question.outcome for question in questions if not question.is_late)
+                for question in questions:
+                    question.answered.set()
 
     def _answer(self, questions: Sequence[Question]) -> None:
         if self._connection is None:
@@ -144,13 +161,12 @@ class PlacementAdvice:
         for question, placement in zip(questions, json.loads(content)["placements"], strict=True):
             if placement["refused"] is None:
                 question.hosts = [str(destination["host"]) for destination in placement["destinations"]]
-                self.counts["controller"] += 1
+                question.outcome = "controller"
             else:
-                self.counts["refused"] += 1
+                question.outcome = "refused"
 
-    def _failed(self, why: str, problem: str, files: int = 1) -> None:
+    def _pause(self, problem: str) -> None:
         with self._changed:
-            self.counts[why] += files
             if time.monotonic() < self._paused_until:
                 return
             self._paused_until = time.monotonic() + PAUSE_AFTER_FAILURE_SECONDS

@@ -211,3 +211,27 @@ def test_what_is_no_address_of_a_controller_is_refused(url: str) -> None:
 
 def test_the_wait_is_what_a_create_may_take() -> None:
     assert WAIT_SECONDS <= 0.05
+
+
+def test_who_waited_for_too_long_is_counted_once_and_not_asked_about_any_more(controller: ScriptedController) -> None:
+    go_on = threading.Event()
+
+    def slow(body: dict[str, Any]) -> tuple[int, Any]:
+        go_on.wait(PATIENCE_SECONDS)
+        return placed_last(body)
+
+    controller.answer = slow
+    advice = PlacementAdvice(controller.url, wait_seconds=PATIENCE_SECONDS)
+    try:
+        asked = advice.ask(CANDIDATES, 2, WRITER, 10 ** 8)
+        wait_until(lambda: not advice._waiting, 5, "nobody asks")
+        waiting = advice.ask(CANDIDATES, 2, WRITER, 10 ** 8)
+        assert asked is not None and waiting is not None
+        assert advice._give_up(asked) and advice._give_up(waiting)
+        go_on.set()
+        assert asked.answered.wait(PATIENCE_SECONDS)
+    finally:
+        go_on.set()
+        advice.close()
+    assert advice.counts == {"late": 2}
+    assert [len(post["files"]) for post in controller.posts] == [1]
