@@ -16,7 +16,9 @@ from cluster.commands.output import echo, echo_json
 from cluster.commands.watching import watch_options
 from cluster.identities import FOLDER
 from cluster.tables import echo_table
-from fs import units
+from fs import paths, units
+from fs.errors import IdentityError
+from fs.identity import scope
 from fs.identity.roles import ROLES
 from fs.option_types import Duration
 
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
     from fs.identity.register import Certificate
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Ranges(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases of click
+    """Of users or groups."""
+
+    name = "NUMBERS"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> scope.Ranges:
+        try:
+            return scope.ranges(str(value))
+        except IdentityError as error:
+            self.fail(error.message, parameter, context)
 
 
 @click.group()
@@ -61,13 +75,22 @@ def list_identities(as_json: bool, installation: Path | None, directory: Path | 
 @identity.command()
 @click.argument("name")
 @click.argument("role", type=click.Choice(ROLES))
+@click.option("--uids", type=Ranges(), help="The users that a mount or reader may act for, as 1000-1999,2500; "
+              "root there is nobody.  [default: all, and root]")
+@click.option("--gids", type=Ranges(), help="The groups of these users.  [default: the same numbers]")
+@click.option("--subtree", metavar="PATH", default="/", help="The directory that they may act in.  [default: all]")
+@click.option("--allow-root", is_flag=True, help="They may act for root, too.")
 @_place_options
-def issue(name: str, role: str, installation: Path | None, directory: Path | None) -> None:
+def issue(name: str, role: str, uids: scope.Ranges | None, gids: scope.Ranges | None, subtree: str, allow_root: bool,
+          installation: Path | None, directory: Path | None) -> None:
     """Make a key and a certificate for NAME, and print the directory that has them.
 
     A dataserver's NAME is its --id. --directory may be a new one: then it gets an authority of its own.
     """
-    echo(str(_authority(installation, directory, new=True).issue(name, role)))
+    if uids is None and (gids is not None or allow_root or subtree != "/"):
+        raise click.UsageError("--gids, --subtree and --allow-root go with --uids", click.get_current_context())
+    within = scope.Scope(uids, gids or uids, paths.normalise(subtree, "--subtree"), allow_root) if uids else None
+    echo(str(_authority(installation, directory, new=True).issue(name, role, within)))
 
 
 @identity.command()

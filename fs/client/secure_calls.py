@@ -47,7 +47,7 @@ class SecureCalls(FrameCalls):
                                               connector=partial(connect, identity=identity, role=NAMESERVER)))
         self._identity = identity
         # Over a local socket the server knows a user only, who might do more than a reader may.
-        self._is_local = host == local_host and identity.own.role != READER
+        self._is_local = host == local_host and identity.own.role != READER and identity.own.scope is None
         self._take = self._pool.take_on_this_host if self._is_local else self._pool.take
         self._closed = False
 

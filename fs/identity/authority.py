@@ -24,7 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fs.errors import IdentityError
 from fs.identity import files, register
 from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from fs.identity.roles import SERVERS, checked_name, checked_role, host_of
+from fs.identity.roles import SCOPED, SERVERS, checked_name, checked_role, host_of
+from fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
 VALIDITY_SECONDS = 30 * DAY_SECONDS
@@ -75,18 +76,20 @@ class Authority:
         """The last certificate of each name."""
         return {certificate.name: certificate for certificate in self.certificates()}
 
-    def issue(self, name: str, role: str) -> Path:
+    def issue(self, name: str, role: str, scope: Scope | None = None) -> Path:
         """A certificate for a new name, or for one whose certificates were revoked; returns the directory to name
         with `--identity`. Raises IdentityError."""
         checked_name(name)
         checked_role(role)
+        if scope is not None and role not in SCOPED:
+            raise IdentityError(f"the role {role} is for everybody: only {' and '.join(SCOPED)} are for some users")
         with files.locked(self.directory):
             certificates, validity = self._issued()
             last = next((each for each in reversed(certificates) if each.name == name), None)
             if last is not None and last.revoked_at is None:
                 raise IdentityError(f"{name} has a certificate as {last.role} already: `speedwell identity renew "
                                     f"{name}` makes a new one, `revoke` takes it back")
-            return self._make(name, role, certificates, validity)
+            return self._make(name, role, certificates, validity, str(scope or ""))
 
     def ensure(self, names: Sequence[tuple[str, str]]) -> None:
         """Issue what is missing of (name, role), and renew what is due. What was revoked stays so."""
@@ -116,7 +119,7 @@ class Authority:
             chosen = [each for each in newest.values()
                       if each.revoked_at is None and (not names or each.name in names)]
             for each in chosen:
-                self._make(each.name, each.role, certificates, validity_seconds or validity)
+                self._make(each.name, each.role, certificates, validity_seconds or validity, each.scope)
             return [each.name for each in chosen]
 
     def renew_due(self) -> list[str]:
@@ -162,7 +165,8 @@ class Authority:
             with suppress(FileNotFoundError):
                 files.replace(self.directory / name / files.REVOKED, revoked)
 
-    def _make(self, name: str, role: str, certificates: list[Certificate], validity_seconds: float) -> Path:
+    def _make(self, name: str, role: str, certificates: list[Certificate], validity_seconds: float,
+              scope: str) -> Path:
         """Extends `certificates`."""
         now = self._clock()
         try:
@@ -182,11 +186,12 @@ class Authority:
             _usage(sign_certificates=False), critical=True).add_extension(
             x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
             x509.SubjectAlternativeName([x509.DNSName(host_of(role)),
-                                         x509.UniformResourceIdentifier(f"speedwell://{role}/{name}")]),
+                                         x509.UniformResourceIdentifier(f"speedwell://{role}/{name}"),
+                                         *([x509.UniformResourceIdentifier(scope)] if scope else [])]),
             critical=False).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
             signing, hashes.SHA256())
-        certificate = Certificate(name, role, f"{made.serial_number:X}", now, now + validity_seconds)
+        certificate = Certificate(name, role, f"{made.serial_number:X}", now, now + validity_seconds, scope=scope)
         place = files.make_directory(self.directory / name)
         files.replace(place / files.AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
         certificates.append(certificate)

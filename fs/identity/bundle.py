@@ -19,6 +19,7 @@ from typing import Any
 from fs.errors import IdentityError
 from fs.identity import files
 from fs.identity.roles import host_of
+from fs.identity.scope import SCHEME, Scope, parsed
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Peer:
     role: str
     serial: str
     expires_at: float
+    scope: Scope | None = None      # None: for everybody, everywhere
 
     def __str__(self) -> str:
         return f"{self.role} {self.name}"
@@ -118,7 +120,8 @@ class Identity:
                 if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
                     raise IdentityError(f"{place} can be read by others: chmod 600 {place}")
                 own = json.loads(stream.readline())
-            self._own = Peer(own["name"], own["role"], own["serial"], own["expires_at"])
+            scope = parsed(own["scope"]) if own.get("scope") else None
+            self._own = Peer(own["name"], own["role"], own["serial"], own["expires_at"], scope)
             self._server, self._client = (self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER,
                                                                            ssl.PROTOCOL_TLS_CLIENT))
             revoked = self.directory / files.REVOKED
@@ -144,9 +147,12 @@ def peer_of(connection: ssl.SSLSocket) -> Peer:
     """Whom the handshake has proved the other end to be. Raises IdentityError for a certificate that says neither."""
     certificate: dict[str, Any] = connection.getpeercert() or {}
     subject = {key: value for part in certificate.get("subject", ()) for key, value in part}
+    scopes = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"
+              and value.startswith(SCHEME)]
     try:
         return Peer(subject["commonName"], subject["organizationalUnitName"],
-                    certificate["serialNumber"].lstrip("0"), ssl.cert_time_to_seconds(certificate["notAfter"]))
+                    certificate["serialNumber"].lstrip("0"), ssl.cert_time_to_seconds(certificate["notAfter"]),
+                    parsed(scopes[0]) if scopes else None)
     except (KeyError, ValueError):
         raise IdentityError("the certificate has no name and role") from None
 

@@ -27,6 +27,7 @@ class Certificate:
     issued_at: float
     expires_at: float
     revoked_at: float | None = None
+    scope: str = ""     # of fs.identity.scope; empty: for everybody, everywhere
 
     def is_due(self, now: float) -> bool:
         """Whether it should be renewed; also one that is not good yet: the clock was wrong when it was issued."""

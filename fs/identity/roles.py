@@ -14,6 +14,9 @@ SERVERS = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH)
 WRITERS = (MOUNT, OPERATOR, DATASERVER)
 """They change what files hold."""
 
+SCOPED = (MOUNT, READER)
+"""They may be for some users, and for a directory."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 

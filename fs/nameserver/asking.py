@@ -1,11 +1,19 @@
 """Who asks, for the thread that answers."""
 
+from __future__ import annotations
+
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fs.nameserver.authorization import Authorization
 
 
 class _Asking(threading.local):
     may_write = True
+    authorization: Authorization | None = None
 
 
 asking = _Asking()
-"""`may_write`: whether the answer may hold a token to change a file."""
+"""`may_write`: whether the answer may hold a token to change a file. `authorization`: where the
+certificate has a scope."""

@@ -42,6 +42,7 @@ class Requests:
 
     def __init__(self, service: NameserverService | None = None) -> None:
         """Without a service every request is refused with NotLeader."""
+        self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
         self._refusal: Callable[[], SpeedwellError] = _not_leading
         self._damaged: Callable[[str], None] | None = None
@@ -49,6 +50,7 @@ class Requests:
     def lead(self, service: NameserverService, damaged: Callable[[str], None] | None = None) -> None:
         """From now on `service` answers. `damaged` is told when its database turns out to be."""
         self._damaged = damaged
+        self._service = service
         self._methods = _methods(service)
 
     def stand_by(self) -> None:
@@ -78,6 +80,7 @@ class Requests:
         try:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
+            asking.authorization = None if self._service is None else self._service.authorization(sender)
             if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)
             reply = method(request)
@@ -159,9 +162,21 @@ def _advised(service: NameserverService, name: str, ask: Callable[[Any], Sequenc
 
 def _door(service: NameserverService, name: str, method: Callable[[Any], Any]
           ) -> Callable[[Any], Message | bytes]:
+    method = _authorized(service, name, method)
     if name in CHANGES:
         return _newest_only(service, _once(service, method))
     return method if name in READ_ONLY else _newest_only(service, method)
+
+
+def _authorized(service: NameserverService, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What it is asked for is still so when it is carried out."""
+    def answer(request: Any) -> Any:
+        if asking.authorization is None:
+            return method(request)
+        with service.guard:
+            asking.authorization.check(name, request)
+            return method(request)
+    return answer
 
 
 def _newest_only(service: NameserverService, method: Callable[[Any], Message | bytes]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fs.errors import InvalidArgument, LocksLost, TooManyLocks, WouldDeadlock
 from fs.nameserver import requests
+from fs.nameserver.asking import asking
 from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.records import SPECIAL_KINDS, Inode
@@ -62,9 +63,11 @@ class PosixRequests:
     def list_extended_attributes(self, request: pb.ListExtendedAttributesRequest
                                  ) -> pb.ListExtendedAttributesReply:
         with self.guard:
-            attributes = self._namespace.lookup(request.path).extended_attributes
+            inode = self._namespace.lookup(request.path)
+        attributes = inode.extended_attributes
         return pb.ListExtendedAttributesReply(extended_attributes=[
-            pb.ExtendedAttribute(name=name, value=value) for name, value in attributes.items()])
+            pb.ExtendedAttribute(name=name, value=value) for name, value in attributes.items()
+            if asking.authorization is None or asking.authorization.visible(name, inode.number)])
 
     def set_extended_attribute(self, request: pb.SetExtendedAttributeRequest) -> pb.SetExtendedAttributeReply:
         name = requests.attribute_name(request.extended_attribute.name)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
+from fs.identity.bundle import Peer
 from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
 from fs.nameserver.asking import asking
 from fs.nameserver.attributes import WireAttributes
+from fs.nameserver.authorization import Authorization
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
@@ -400,7 +402,15 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     def _token(self, file_id: str, inode: int, rights: int) -> bytes:
         """On an old copy of the namespace files are only read, and by who may only read."""
         rights = rights & ~WRITE if self.provenance.is_rolled_back or not asking.may_write else rights
-        return self._token_keys.sign(file_id, inode, rights, self._now_ms())
+        if asking.authorization is not None:
+            rights &= asking.authorization.rights(inode)
+        return self._token_keys.sign(file_id, inode, rights, self._now_ms()) if rights else b""
+
+    def authorization(self, sender: Peer | None) -> Authorization | None:
+        """None for who may do there what a role allows."""
+        if sender is None or sender.scope is None:
+            return None
+        return Authorization(self._namespace, sender, sender.scope)
 
     def _now_ms(self) -> int:
         return max(0, self._clock_ns() // 1_000_000)

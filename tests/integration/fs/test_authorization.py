@@ -1,0 +1,227 @@
+"""Certificates for some users and a directory: what their holders try beyond that is refused and changes nothing."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fs import paths, tokens
+from fs.client import Client
+from fs.client.metadata import MetadataClient
+from fs.errors import AppendFailed, NotAuthorised, SpeedwellError
+from fs.identity.roles import MOUNT, READER
+from fs.identity.scope import NOBODY, Scope
+from fs.nameserver import acls
+from fs.proto import speedwell_pb2 as pb
+from tests.integration.fuse_mount.mounting import Mounted
+from tests.local_cluster import LocalCluster
+
+ANNE, BEN = 1000, 1001
+DATA = b"for Anne alone"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=1, secure=True) as cluster:
+        for name, uids, where, root in (("anne", ANNE, b"/", False), ("ben", BEN, b"/", False),
+                                        ("bens-home", BEN, b"/home/ben", False), ("root", BEN, b"/home/ben", True)):
+            cluster.authority.issue(name, MOUNT, Scope(((uids, uids),), ((uids, uids),), where, root))
+        cluster.authority.issue("bens-reader", READER, Scope(((BEN, BEN),), ((BEN, BEN),)))
+        operator = cluster.client()
+        operator.mkdir("/home")
+        for name, uid in (("anne", ANNE), ("ben", BEN)):
+            operator.mkdir(f"/home/{name}", 0o700, uid, uid)
+            operator.create(f"/home/{name}/secret", 0o644, uid, uid)
+            operator.append(f"/home/{name}/secret", DATA)
+        operator.create("/public", 0o644, ANNE, ANNE)
+        operator.append("/public", DATA)
+        operator.mkdir("/tmp", 0o1777)
+        operator.create("/tmp/of-anne", 0o600, ANNE, ANNE)
+        yield cluster
+        assert "Traceback" not in cluster.nameserver.log.read_text()
+
+
+@pytest.fixture
+def names(cluster: LocalCluster) -> Iterator[Callable[[str], MetadataClient]]:
+    made: list[MetadataClient] = []
+
+    def connect(identity: str) -> MetadataClient:
+        made.append(MetadataClient(cluster.nameserver.address, 0, identity=cluster.identity(identity)))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.close()
+
+
+Names = Callable[[str], MetadataClient]
+
+
+def refused(request: Callable[[], object]) -> str:
+    with pytest.raises(NotAuthorised) as error:
+        request()
+    return error.value.message
+
+
+def tree(cluster: LocalCluster) -> list[tuple[bytes, bytes]]:
+    """Everything there is, without tokens."""
+    found = []
+    names = cluster.client(metadata_cache_seconds=0).metadata
+    for directory in ("/", "/home", "/home/anne", "/home/ben", "/tmp"):
+        for entry in names.list(directory):
+            entry.attributes.token = b""
+            found.append((entry.name, entry.attributes.SerializeToString()))
+    return found
+
+
+def test_what_another_user_may_not_is_refused_by_path_and_by_inode(cluster: LocalCluster, names: Names) -> None:
+    before = tree(cluster)
+    operator, ben = cluster.client().metadata, names("ben")
+    secret, home = operator.lookup("/home/anne/secret").inode, operator.lookup("/home/anne").inode
+    by_inode = paths.of_inode(secret)
+    new = paths.join(paths.of_inode(home), b"new")
+    acl = struct.pack("<I", 2)
+    attempts: list[Callable[[], object]] = [
+        lambda: ben.lookup("/home/anne/secret"), lambda: ben.lookup("/home/anne/missing"),
+        lambda: ben.lookup("/home/anne/missing/below"), lambda: ben.lookup_inode(secret),
+        lambda: ben.list("/home/anne"), lambda: ben.list(paths.of_inode(home)),
+        lambda: ben.list_extended_attributes(by_inode), lambda: ben.create(new, uid=BEN, gid=BEN),
+        lambda: ben.mkdir(new, uid=BEN, gid=BEN), lambda: ben.make_symbolic_link(new, b"x", BEN, BEN),
+        lambda: ben.make_special(new, pb.FIFO, 0o600, uid=BEN, gid=BEN), lambda: ben.link("/public", new),
+        lambda: ben.link(by_inode, "/tmp/mine"), lambda: ben.remove("/home/anne/secret"),
+        lambda: ben.rename("/home/anne/secret", "/tmp/mine"), lambda: ben.rename("/home/ben/secret", new),
+        lambda: ben.set_attributes(by_inode, mode=0o777), lambda: ben.truncate(by_inode),
+        lambda: ben.set_extended_attribute(by_inode, b"user.a", b"b"),
+        lambda: ben.set_extended_attribute("/public", acls.ACCESS, acl),
+        lambda: ben.set_extended_attribute("/public", b"user.a", b"b"),
+        lambda: ben.set_extended_attribute("/home/ben", b"trusted.a", b"b"),
+        lambda: ben.set_attributes("/public", mtime_ns=1), lambda: ben.set_attributes("/public", mtime_now=True),
+        lambda: ben.truncate("/public"), lambda: ben.commit(operator.lookup("/public").inode, "0" * 36, 1000),
+        lambda: ben.remove("/tmp/of-anne"), lambda: ben.rename("/tmp/of-anne", "/tmp/of-ben"),
+        lambda: ben.remove("/public"), lambda: ben.create("/new", uid=BEN, gid=BEN)]
+    words = {refused(attempt) for attempt in attempts}
+    assert words == {"the mount ben may not do that: its certificate is for the users 1001 in /, with what these may "
+                     "do there"}
+    assert tree(cluster) == before
+
+
+def test_who_claims_to_be_another_user_is_refused_and_root_is_nobody(cluster: LocalCluster, names: Names) -> None:
+    ben = names("ben")
+    before = tree(cluster)
+    for uid, gid in ((ANNE, BEN), (BEN, ANNE), (ANNE, ANNE), (0, ANNE)):
+        refused(lambda uid=uid, gid=gid: ben.create("/tmp/f", uid=uid, gid=gid))
+    refused(lambda: ben.set_attributes("/home/ben/secret", uid=0))
+    refused(lambda: ben.set_attributes("/home/ben/secret", gid=ANNE))
+    refused(lambda: ben.make_special("/tmp/disk", pb.BLOCK_DEVICE, 0o600, uid=0, gid=0, device=0x801))
+    assert tree(cluster) == before
+    made, _ = ben.create("/tmp/roots", 0o6755, 0, 0)
+    assert (made.uid, made.gid) == (NOBODY, NOBODY)
+    ben.remove("/tmp/roots")
+
+
+def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:
+    ben = names("ben")
+    made, _ = ben.create("/home/ben/mine", 0o444, BEN, BEN)
+    assert tokens.read(made.token).rights == tokens.READ | tokens.WRITE
+    ben.set_attributes("/home/ben/mine", mode=0o640, gid=BEN, atime_ns=5)
+    ben.set_extended_attribute("/home/ben/mine", b"user.a", b"b")
+    assert ben.list_extended_attributes("/home/ben/mine") == {b"user.a": b"b"}
+    ben.link("/home/ben/mine", "/tmp/bens")
+    ben.rename("/tmp/bens", "/tmp/bens-too")
+    ben.remove("/tmp/bens-too")
+    ben.mkdir("/home/ben/d", uid=BEN, gid=BEN)
+    ben.rename("/home/ben/d", "/tmp/d")
+    ben.rmdir("/tmp/d")
+    ben.truncate("/home/ben/mine")
+    ben.remove("/home/ben/mine")
+    assert tokens.read(ben.lookup("/public").token).rights == tokens.READ
+    assert ben.lookup("/tmp/of-anne").token == b""
+    listed = {entry.name: entry.attributes.token for entry in ben.list("/")}
+    assert tokens.read(listed[b"public"]).rights == tokens.READ
+    assert {entry.attributes.token for entry in ben.list("/tmp") if entry.name == b"of-anne"} == {b""}
+
+
+def test_a_list_lets_in_whom_the_mode_does_not(cluster: LocalCluster, names: Names) -> None:
+    operator = cluster.client().metadata
+    operator.create("/shared", 0o600, ANNE, ANNE)
+    refused(lambda: names("ben").truncate("/shared"))
+    operator.set_extended_attribute("/shared", acls.ACCESS, struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", *entry) for entry in ((acls.OWNER, 6, 0), (acls.USER, 6, BEN), (acls.OWNING_GROUP, 0, 0),
+                                                  (acls.MASK, 6, 0), (acls.OTHER, 0, 0))))
+    names("ben").truncate("/shared")
+    operator.remove("/shared")
+
+
+def test_contents_are_served_to_who_may_read_them(cluster: LocalCluster) -> None:
+    with Client(cluster.nameserver.address, identity=cluster.identity("ben")) as ben:
+        for path in ("/public", "/home/ben/secret"):
+            with ben.open_read(path) as reader:
+                assert reader.read(0, 100) == DATA
+        ben.append("/home/ben/secret", b"!")
+        refused(lambda: ben.open_read("/home/anne/secret"))
+        with pytest.raises(AppendFailed, match="no right to write"):
+            ben.append("/public", b"!")
+    with cluster.client().open_read("/public") as reader:
+        assert reader.read(0, 100) == DATA
+
+
+def test_a_sub_tree_is_all_there_is(cluster: LocalCluster, names: Names) -> None:
+    operator = cluster.client().metadata
+    for identity in ("bens-home", "root"):
+        ben = names(identity)
+        assert ben.lookup("/home/ben").uid == BEN
+        assert {entry.name for entry in ben.list(paths.of_inode(operator.lookup("/home/ben").inode))} == {b"secret"}
+        for path in ("/", "/home", "/public", "/home/anne", "/home/missing", paths.of_inode(1),
+                     paths.of_inode(operator.lookup("/public").inode)):
+            assert "in /home/ben" in refused(lambda path=path, ben=ben: ben.lookup(path))
+        refused(lambda ben=ben: ben.link("/public", "/home/ben/public"))
+        refused(lambda ben=ben: ben.rename("/home/ben/secret", "/tmp/secret"))
+        refused(lambda ben=ben: ben.quotas())
+    root = names("root")
+    root.set_attributes("/home/ben/secret", uid=0, gid=0, mode=0o4755)
+    assert stat.S_IMODE(operator.lookup("/home/ben/secret").mode) == 0o4755
+    root.set_attributes("/home/ben/secret", uid=BEN, gid=BEN, mode=0o644)
+
+
+def test_a_reader_for_a_user_reads_what_that_one_may(names: Names) -> None:
+    reader = names("bens-reader")
+    assert tokens.read(reader.lookup("/home/ben/secret").token).rights == tokens.READ
+    refused(lambda: reader.lookup("/home/anne/secret"))
+
+
+def test_a_renewed_certificate_is_for_the_same_users(cluster: LocalCluster, names: Names) -> None:
+    cluster.authority.renew(["ben"])
+    refused(lambda: names("ben").lookup("/home/anne/secret"))
+
+
+def test_only_mounts_and_readers_are_for_some_users(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(SpeedwellError, match="the role operator is for everybody"):
+        cluster.authority.issue("all", "operator", Scope(((1, 1),), ((1, 1),)))
+
+
+@pytest.mark.root
+def test_a_mount_serves_its_own_users_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    mount = Mounted(tmp_path / "mount", cluster.nameserver.address, "--identity", str(cluster.identity("ben")))
+
+    def run_as(uid: int, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", "sh", "-c", command],
+            cwd=mount.path, capture_output=True, text=True, check=False, timeout=30)
+
+    try:
+        done = run_as(BEN, "set -e; umask 222; echo one >tmp/f; cat tmp/f; mv tmp/f home/ben/f; "
+                           "chmod 600 home/ben/f; echo two >>home/ben/f; cat home/ben/f public; rm home/ben/f")
+        assert (done.stdout, done.stderr) == ("one\none\ntwo\n" + DATA.decode(), "")
+        for command in ("cat home/anne/secret", "echo >public", "touch tmp/f", "rm tmp/of-anne"):
+            assert "Permission denied" in run_as(ANNE, command).stderr, command
+        (mount.path / "tmp" / "roots").touch()
+        assert (mount.path / "tmp" / "roots").stat().st_uid == NOBODY
+        (mount.path / "tmp" / "roots").unlink()
+        assert mount.stop() == 0
+    finally:
+        mount.clean_up()
