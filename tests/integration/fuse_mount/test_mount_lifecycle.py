@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,10 @@ def daemon_pid(mountpoint: Path) -> int:
     needle = os.fsencode(mountpoint)
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if needle in words and any(word.endswith(b"speedwell-mount") for word in words):
-                return int(process.name)
+            with suppress(FileNotFoundError, ProcessLookupError):   # it may have ended meanwhile
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if needle in words and any(word.endswith(b"speedwell-mount") for word in words):
+                    return int(process.name)
     raise AssertionError(f"no daemon serves {mountpoint}")
 
 
