@@ -14,11 +14,11 @@ from fs import paths
 from fs.client import Changes
 from fs.errors import AlreadyExists, IsADirectory, NoSuchFile, NotADirectory, ProgramRuns, SpeedwellError
 from fs.limits import LEAST_ADVISED_BYTES, require_possible_length
-from fs.proto.speedwell_pb2 import DIRECTORY, Attributes
+from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 from fuse_mount.door import FileInfo
 from fuse_mount.lock_operations import LockOperations
 from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.shared import Status
+from fuse_mount.shared import Status, ToldStale
 
 # linux/fs.h: the kernel tells that way of an open whose handle it keeps as long as a program runs from the file
 FMODE_EXEC = 0x20
@@ -27,6 +27,7 @@ FALLOC_KEEP_SIZE = 1
 FALLOC_PUNCH_HOLE = 2
 FALLOC_ZERO_RANGE = 16
 
+OWNERS = stat.S_IRUSR | stat.S_IWUSR
 RETRY_SECONDS = 1.0
 MAX_TOLD_STALE = 1024
 
@@ -43,14 +44,27 @@ class FileOperations(LockOperations):
         except AlreadyExists:
             if info.flags & os.O_EXCL:
                 raise
-            # Another mount was quicker. Whether the caller may open that file the kernel checks when it has looked
-            # the name up again, never for what a create answers.
-            raise OSError(errno.ESTALE, "the name is not free any more") from None
+            return self._open_overtaken(path, info)
         status = self._found(path, attributes)
         self._nodes.reads(attributes.inode, attributes.file_id)     # of a new file the kernel has no pages
         self._open_to_write(attributes, info)
         self._files.handle(info.fh).made_file = True
         return status
+
+    def _open_overtaken(self, path: bytes, info: FileInfo) -> Status:
+        """Another mount was quicker to make the file. Whether the caller may open it the kernel checks when it has
+        looked the name up again, never for what a create answers. It does so once: if the name was gone and is there
+        again, owners get their file."""
+        caller = self._kernel.caller()
+        if self._told_stale.pop(caller.process, None) is not None:
+            with suppress(NoSuchFile):
+                found = self._client.lookup(path, fresh=True)
+                if found.type == REGULAR and caller.uid in (0, found.uid) and found.mode & OWNERS == OWNERS:
+                    emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
+                    self._open_to_write(emptied, info)
+                    return self._found(path, found)
+        self._metadata.forget_all()
+        raise self._stale("the name is not free any more") from None
 
     def open(self, inode: int, info: FileInfo) -> None:
         if info.flags & os.O_TRUNC:
@@ -83,20 +97,23 @@ class FileOperations(LockOperations):
         another mount has replaced that too. What it knows without a name is opened as it is."""
         node = self._nodes.get(inode)
         place, found = node.place, None
-        if place is None:
-            return self._client.lookup_inode(inode)
         with suppress(NoSuchFile, NotADirectory):
-            found = self._client.lookup(place, fresh=True)
-        told_seconds = self._told_stale.pop(self._kernel.caller().process, None) if self._told_stale else None
+            found = self._client.lookup_inode(inode) if place is None else self._client.lookup(place, fresh=True)
+        told = self._told_stale.pop(self._kernel.caller().process, None) if self._told_stale else None
         if found is not None and found.inode == inode:
             return found
-        if told_seconds is not None and time.monotonic() < told_seconds + RETRY_SECONDS:
-            return self._metadata.known(paths.of_inode(inode)) or self._client.lookup_inode(inode)
+        if told is not None and told.found is not None and told.found.inode == inode and \
+                time.monotonic() < told.at_seconds + RETRY_SECONDS:
+            return told.found
+        node.place = None
+        raise self._stale("the name leads elsewhere")
+
+    def _stale(self, why: str) -> OSError:
+        """Of which the kernel looks the name up again."""
         if len(self._told_stale) >= MAX_TOLD_STALE:
             self._told_stale.clear()
-        self._told_stale[self._kernel.caller().process] = time.monotonic()
-        node.place = None
-        raise OSError(errno.ESTALE, "the name leads elsewhere")
+        self._told_stale[self._kernel.caller().process] = ToldStale(time.monotonic())
+        return OSError(errno.ESTALE, why)
 
     def _open_to_read(self, attributes: Attributes, info: FileInfo) -> None:
         info.fh = self._files.add(attributes, reader=self._client.open_read(

@@ -52,12 +52,16 @@ class NameOperations(Sharing):
 
     def lookup(self, directory: int, name: bytes) -> Status:
         path = _place(directory, name)
+        told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
         try:
-            return self._found(path, self._client.lookup(path))
+            attributes = self._client.lookup(path, fresh=told is not None)
         except SpeedwellError:
-            if self._told_stale:
-                self._told_stale.pop(self._kernel.caller().process, None)
+            if told is not None:
+                told.is_missing = True
             raise
+        if told is not None and not told.is_missing:
+            told.found = attributes
+        return self._found(path, attributes)
 
     def _found(self, path: bytes, attributes: Attributes) -> Status:
         self._nodes.found(attributes.inode, path)

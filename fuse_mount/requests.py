@@ -10,7 +10,7 @@ from typing import Any
 
 from fs.file_status import NS, PREFERRED_IO_BYTES, STATUS, TYPE_BITS, blocks
 from fuse_mount.libfuse import Session
-from fuse_mount.shared import Listing, Status
+from fuse_mount.shared import Listing, Status, name_seconds
 
 # fuse_lowlevel.h, FUSE_SET_ATTR_...
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (
@@ -121,7 +121,7 @@ class Requests(Session):
         statuses, seconds = self._operations.looked_up(inode, listing, offset, offset + len(dirents))
         whole_seconds = int(seconds)
         rest_ns = int((seconds - whole_seconds) * NS)
-        times = TIMES.pack(0, whole_seconds, whole_seconds, rest_ns, rest_ns)
+        times = TIMES.pack(0, whole_seconds, whole_seconds, rest_ns if name_seconds(seconds) else 0, rest_ns)
         # Of what is not known the kernel gets no inode, and asks if it needs one.
         if self._reply(request, [status[:INODE_BYTES] + times + status + dirent if status else NO_ENTRY + dirent
                                  for status, dirent in zip(statuses, dirents, strict=True)]):
@@ -218,7 +218,7 @@ class Requests(Session):
     def _filled_entry(self, status: Status) -> Any:
         here = self._here.thread
         here.entry.ino = status.attributes.inode
-        here.entry.attr_timeout = here.entry.entry_timeout = status.seconds
+        here.entry.attr_timeout, here.entry.entry_timeout = status.seconds, name_seconds(status.seconds)
         fill_status(here.status, here.times, status)
         return here.entry
 

@@ -18,11 +18,16 @@ from fuse_mount.open_file import OpenFile
 from fuse_mount.open_files import OpenFiles
 
 SET_ID_BITS = 0o6000
-# The kernel keeps names and attributes just long enough not to ask for the same ones several times within one system
-# call: once there are locks, as who gets one is to see what was written under it in other files too; and those of the
-# root, of which others ask whether the mount is alive.
+# The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
+# no names: once there are locks, as who gets one is to see what was done under it to other files too; and those of
+# the root, of which others ask whether the mount is alive.
 ONE_CALL_SECONDS = 0.01
 ROOT_INODE = 1
+
+
+def name_seconds(seconds: float) -> float:
+    """For how long the kernel may keep a name of what it may keep for `seconds`."""
+    return seconds if seconds > ONE_CALL_SECONDS else 0.0
 
 
 class Status(NamedTuple):
@@ -49,6 +54,15 @@ class Listing:
     moment: int = 0
     until: float = 0.0
     has_more: bool = True
+
+
+@dataclass
+class ToldStale:
+    """When a program's open was answered ESTALE, and what the kernel was told when it looked the name up again."""
+
+    at_seconds: float
+    found: Attributes | None = None
+    is_missing: bool = False
 
 
 class Caller(NamedTuple):
@@ -98,7 +112,7 @@ class SharedState:
         self._session = Session(client.metadata)
         self._held: set[int] = set()
         self._set_id: set[int] = set()
-        self._told_stale: dict[int, float] = {}
+        self._told_stale: dict[int, ToldStale] = {}
         self._locks = HeldLocks()
         self._listings: dict[int, Listing] = {}
         self._listing_numbers = itertools.count(1)

@@ -53,6 +53,7 @@ class Sharing(SharedState):
         """Have all programs that have the file open here see what was published before on any mount."""
         file = handle.file
         self._metadata.forget_all()
+        self._kernel.drop_attributes(file.inode)
         with file.renewal:
             try:
                 if file.renew():

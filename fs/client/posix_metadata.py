@@ -90,7 +90,7 @@ class PosixMetadata(NamespaceCopies):
         self._call("Release", pb.ReleaseRequest(session=session, inodes=inodes))
 
     def lock(self, request: pb.LockRequest) -> pb.LockReply:
-        """Raises WouldDeadlock, TooManyLocks, NoSuchFile. Asking again changes nothing."""
+        """Raises WouldDeadlock, TooManyLocks. Asking again changes nothing."""
         reply: pb.LockReply = self._call("Lock", request)
         return reply
 

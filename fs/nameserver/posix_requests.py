@@ -113,7 +113,7 @@ class PosixRequests:
     # -------------------------------------------------------------- locks
 
     def lock(self, request: pb.LockRequest) -> pb.LockReply:
-        """Raises WouldDeadlock, TooManyLocks, NoSuchFile (the file is gone)."""
+        """Raises WouldDeadlock, TooManyLocks. A file that is gone can be locked by who still has it open."""
         session = requests.session(request.session)
         requests.number(request.inode, "inode", 2**64 - 1, 1)
         requests.number(request.last, "last", END_OF_FILE, request.first)
@@ -126,7 +126,6 @@ class PosixRequests:
             if action == pb.LockRequest.TEST:
                 return self._lock_reply(self._locks.conflict(request.inode, wanted))
             if action == pb.LockRequest.ACQUIRE:
-                self._namespace.inode(request.inode)
                 wanted = replace(wanted, generation=self._sessions.generation(session))
                 reply = self._lock_reply(self._acquire(request.inode, wanted, request.waits))
                 reply.generation = wanted.generation

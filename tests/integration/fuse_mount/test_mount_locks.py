@@ -280,3 +280,47 @@ def test_a_mount_ends_when_told_to_while_a_program_waits_for_a_lock(tmp_path: Pa
             first.communicate(timeout=WAIT_SECONDS)
         finally:
             mount.clean_up()
+
+
+def test_a_file_that_another_mount_has_removed_can_be_locked(both: tuple[IO[bytes], IO[bytes]], there: Path) -> None:
+    first, second = both
+    (there / "file").unlink()
+    fcntl.flock(first, EXCLUSIVE)
+    assert os.fstat(first.fileno()).st_nlink == 0
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(second, EXCLUSIVE)
+
+
+REMOVING = """
+import errno, fcntl, os, sys
+count, lock = sys.argv[1] + "/count", sys.argv[1] + "/lock"
+for _ in range(int(sys.argv[2])):
+    while True:
+        try:
+            held = os.open(lock, os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            continue
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            if os.stat(lock).st_ino == os.fstat(held).st_ino:
+                break
+        except FileNotFoundError:
+            pass
+        os.close(held)
+    with open(count) as file:
+        number = int(file.read())
+    with open(count, "w") as file:
+        file.write(str(number + 1))
+    os.unlink(lock)
+    os.close(held)
+"""
+
+
+def test_programs_on_two_mounts_exclude_each_other_by_a_lock_file_that_its_holder_removes(here: Path,
+                                                                                          there: Path) -> None:
+    (here / "count").write_text("0")
+    programs = [subprocess.Popen([sys.executable, "-c", REMOVING, mount, "10"]) for mount in (here, there) * 3]
+    assert [program.wait(60) for program in programs] == [0] * 6
+    assert (here / "count").read_text() == "60"
