@@ -41,7 +41,9 @@ class Requests:
     """Finds the method for a request. Callable from any thread."""
 
     def __init__(self, service: NameserverService | None = None) -> None:
-        """Without a service every request is refused with NotLeader."""
+        """Without a service every request is refused with NotLeader. `permit` raises what keeps a sender from a
+        request by that name."""
+        self.permit: Callable[[Peer, str], None] = lambda sender, name: None
         self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
         self._refusal: Callable[[], SpeedwellError] = _not_leading
@@ -71,6 +73,8 @@ class Requests:
     def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         """The serialised reply to whom a certificate says `sender` is. Raises the errors of `fs.errors` and no
         others."""
+        if sender is not None:
+            self.permit(sender, name)
         methods = self._methods
         if name not in methods:
             if name not in self.names:

@@ -6,29 +6,40 @@ time. Here a thread waits in the kernel for its client's next frame and answers 
 
 import socket
 import threading
+import time
+from functools import partial
 
 from google.protobuf.message import Message
 
 from fs import local
 from fs.channel import Channel, MalformedFrame
-from fs.errors import SpeedwellError
+from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
 from fs.frame_server import FrameServer
 from fs.identity.bundle import Identity
+from fs.nameserver.audit import AUDITED, Audit, Note
 from fs.nameserver.dispatch import Requests
+from fs.nameserver.patience import Patience
 from fs.nameserver.permissions import require_method
 from fs.nameserver.server import ListenFailed
 from fs.proto.speedwell_pb2 import Call, CallReply
 from fs.secure_channel import SecureChannel
 
 _BACKLOG = 1024
+_REFUSALS = (NotAuthenticated.__name__, NotAuthorised.__name__)
 
 
 class NameserverFrames(FrameServer):
     """Answers `Call` frames with what `requests` says."""
 
-    def __init__(self, requests: Requests, listener: socket.socket, identity: Identity | None = None) -> None:
+    def __init__(self, requests: Requests, listener: socket.socket, identity: Identity | None = None,
+                 audit: Audit | None = None) -> None:
         super().__init__(listener, local_listener=local.listen(*listener.getsockname()[:2]), identity=identity)
+        if identity is not None:
+            requests.permit = partial(require_method, identity)
         self._requests = requests
+        self._audit = audit
+        self._patience = Patience()
+        self._refusing = threading.Lock()
         self.port = int(listener.getsockname()[1])
 
     def start(self) -> None:
@@ -40,14 +51,20 @@ class NameserverFrames(FrameServer):
 
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, Call)
+        sender = channel.sender if isinstance(channel, SecureChannel) else None
+        result = "ok"
         try:
-            sender = None
-            if self._own_identity is not None and isinstance(channel, SecureChannel):
-                sender = channel.sender
-                require_method(self._own_identity, sender, request.method)
             reply = CallReply(reply=self._requests.answer(request.method, request.request, sender))
         except SpeedwellError as error:
-            reply = self.refusal(error)
+            reply, result = self.refusal(error), type(error).__name__
+        was_refused = result in _REFUSALS
+        if self._audit is not None and (was_refused or request.method in AUDITED):
+            self._audit.note(Note(time.time(), str(sender or channel.source), channel.source, request.method,
+                                  request.request, result))
+        if was_refused:
+            with self._refusing:
+                wait_seconds = self._patience.refused(str(sender or channel.source), time.monotonic())
+            time.sleep(wait_seconds)
         try:
             channel.send(reply)
         except MalformedFrame as error:  # too large: the connection itself is fine

@@ -21,6 +21,7 @@ from fs.errors import DatabaseDamaged, InvalidArgument
 from fs.identity.bundle import Identity
 from fs.identity.roles import NAMESERVER
 from fs.nameserver import settings as defaults
+from fs.nameserver.audit import Audit
 from fs.nameserver.directory import NameserverDirectory
 from fs.nameserver.frames import NameserverFrames, listen
 from fs.nameserver.holders import FORCE_FLAG
@@ -45,12 +46,13 @@ STACK_BYTES = 256 << 10
 
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
-        metrics_address: str | None = None, identity_directory: Path | None = None) -> None:
+        metrics_address: str | None = None, identity_directory: Path | None = None,
+        audit_log: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
-    `metrics_address` where Prometheus is answered. With an
-    identity requests come as frames over TLS alone, else also over gRPC, from anybody.
+    `metrics_address` where Prometheus is answered. With an identity requests come as frames over TLS alone, else also
+    over gRPC, from anybody. Changes are written to `audit_log`.
     Raises SpeedwellError, IdentityError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
@@ -73,8 +75,15 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
                                      doubt=doubt)
 
         requests = MeasuredRequests()
+        audit = None
+        if audit_log is not None:
+            if identity is None:
+                raise InvalidArgument("--audit-log: without --identity nobody is known")
+            audit = Audit(audit_log)
+            cleanup.callback(audit.close)
         if metrics_address:
-            prometheus.serve(metrics_address, [requests.seconds, requests.refused, NamespaceMetrics(requests)])
+            prometheus.serve(metrics_address, [requests.seconds, requests.refused, NamespaceMetrics(requests),
+                                               *([audit.lost] if audit else [])])
         if etcd:
             replicated = _replicated_store(etcd, etcd_prefix, directory, address, sync=sync)
             cleanup.callback(replicated.close)
@@ -87,7 +96,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper = Keeper(place, requests, make_service, new=new, force=force, mirrors=settings.mirrors > 0)
             keeper.start()
             cleanup.callback(keeper.stop)
-        frames = NameserverFrames(requests, listener, identity)
+        frames = NameserverFrames(requests, listener, identity, audit)
         frames.start()
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
@@ -164,13 +173,15 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               "asks again, by itself.")
 @click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
 @command_line.identity_option("This nameserver's")
+@click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write who changes what there, a line of JSON each; needs --identity.")
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
             mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
-            token_lifetime: float, insecure: bool, identity: Path | None, metrics: str | None,
+            token_lifetime: float, insecure: bool, identity: Path | None, audit_log: Path | None, metrics: str | None,
             log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
@@ -179,7 +190,7 @@ def command(listen: str, directory: Path, replication: int, chunk_size: int, del
                         min_replicas, fsync, token_lifetime, insecure)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
         new=new, force=force, controller=controller, metrics_address=metrics,
-        identity_directory=identity)
+        identity_directory=identity, audit_log=audit_log)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

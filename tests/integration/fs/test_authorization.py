@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import struct
 import subprocess
@@ -20,6 +21,7 @@ from fs.nameserver import acls
 from fs.proto import speedwell_pb2 as pb
 from tests.integration.fuse_mount.mounting import Mounted
 from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
 
 ANNE, BEN = 1000, 1001
 DATA = b"for Anne alone"
@@ -27,7 +29,9 @@ DATA = b"for Anne alone"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), dataservers=1, secure=True) as cluster:
+    directory = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(directory, dataservers=1, secure=True,
+                      nameserver_arguments=("--audit-log", str(directory / "audit"))) as cluster:
         for name, uids, where, root in (("anne", ANNE, b"/", False), ("ben", BEN, b"/", False),
                                         ("bens-home", BEN, b"/home/ben", False), ("root", BEN, b"/home/ben", True)):
             cluster.authority.issue(name, MOUNT, Scope(((uids, uids),), ((uids, uids),), where, root))
@@ -122,6 +126,24 @@ def test_who_claims_to_be_another_user_is_refused_and_root_is_nobody(cluster: Lo
     made, _ = ben.create("/tmp/roots", 0o6755, 0, 0)
     assert (made.uid, made.gid) == (NOBODY, NOBODY)
     ben.remove("/tmp/roots")
+
+
+def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluster, names: Names) -> None:
+    ben = names("ben")
+    ben.create("/home/ben/logged", 0o600, BEN, BEN)
+    ben.remove("/home/ben/logged")
+    refused(lambda: ben.remove("/home/anne/secret"))
+    refused(lambda: ben.set_draining("d0", True))
+
+    def found() -> list[tuple[object, ...]]:
+        lines = [json.loads(line) for line in (cluster.directory / "audit").read_text().splitlines()]
+        return [(line["what"], line.get("path"), line.get("uid"), line["result"]) for line in lines
+                if line["who"] == "mount ben" and line["from"] == "127.0.0.1"]
+
+    wait_until(lambda: found()[-4:] == [
+        ("Create", "/home/ben/logged", BEN, "ok"), ("Remove", "/home/ben/logged", None, "ok"),
+        ("Remove", "/home/anne/secret", None, "NotAuthorised"), ("SetDraining", None, None, "NotAuthorised")],
+        15, "the audit log does not have it")
 
 
 def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:

@@ -1,0 +1,88 @@
+"""The nameserver's audit log, and how long who is refused waits."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from fs.errors import StorageFailed
+from fs.nameserver import audit
+from fs.nameserver.audit import Audit, Note
+from fs.nameserver.patience import BURST, LONGEST_SECONDS, MOST_SOURCES, PER_SECOND, Patience
+from fs.proto import speedwell_pb2 as pb
+
+
+def note(path: bytes = b"/a", method: str = "Create", request: bytes | None = None) -> Note:
+    made = pb.CreateRequest(path=path, mode=0o644, gid=5).SerializeToString() if request is None else request
+    return Note(1e9, "mount m", "10.0.0.1", method, made, "ok")
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_says_who_what_and_how_it_ended(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "log")
+    log.note(note(b"/\x0017/na\nme\xff"))
+    log.note(note(request=b"\xff", method="Create"))
+    log.note(note(method="NoSuch{}%s"))
+    log.close()
+    first, malformed, unknown = lines(tmp_path / "log")
+    assert first == {"time": "2001-09-09T01:46:40.000+00:00", "who": "mount m", "from": "10.0.0.1", "what": "Create",
+                     "result": "ok", "path": "inode 17/na\nme\\xff", "mode": 0o644, "uid": 0, "gid": 5}
+    assert (malformed["what"], "path" in malformed, unknown["what"]) == ("Create", False, "NoSuch{}%s")
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_lost_is_counted_in_the_log_and_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "PAUSE_SECONDS", 60)
+    log = Audit(tmp_path / "log", most=2)
+    for _ in range(5):
+        log.note(note())
+    log.close()
+    assert [line.get("lost") for line in lines(tmp_path / "log")] == [None, None, 3]
+    assert log.lost.collect()[0].samples[0].value == 3
+
+
+def test_the_log_is_rotated_and_no_line_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "FILE_BYTES", 1000)
+    log = Audit(tmp_path / "log")
+    for number in range(50):
+        log.note(note(b"/%d" % number))
+    log.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == audit.FILES + 1 and all(file.stat().st_size <= 1000 for file in files)
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    assert lines(tmp_path / "log")[-1]["path"] == "/49"
+    assert all(lines(file) for file in files)
+
+
+def test_a_log_that_cannot_be_begun_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="--audit-log"):
+        Audit(tmp_path / "none" / "log")
+
+
+def test_a_full_disk_stops_no_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    log = Audit(tmp_path / "log")
+    log.note(note())
+    with caplog.at_level(logging.ERROR):
+        log.close()
+    assert "the audit log cannot be written: 1 lines are lost" in caplog.text
+    assert log.lost.collect()[0].samples[0].value == 1
+
+
+def test_who_is_refused_again_and_again_waits_and_others_do_not() -> None:
+    patience = Patience()
+    waits = [patience.refused("a", 0.0) for _ in range(int(BURST) + 100)]
+    assert waits[int(BURST) - 1] == 0 < waits[int(BURST)] and waits[-1] == LONGEST_SECONDS
+    assert patience.refused("b", 0.0) == 0
+    assert patience.refused("a", LONGEST_SECONDS + 2 / PER_SECOND) == 0
+
+
+def test_sources_are_forgotten_the_longest_unheard_first() -> None:
+    patience = Patience()
+    for number in range(MOST_SOURCES + 500):
+        patience.refused(str(number), 0.0)
+    assert len(patience._left) == MOST_SOURCES and "499" not in patience._left
