@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fs import paths
-from fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised
+from fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised, StorageFailed
 from fs.identity.bundle import Peer
 from fs.identity.scope import NOBODY, Scope
 from fs.nameserver import acls
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fs.nameserver.namespace import Namespace
 
 _USERS_ATTRIBUTES, _ROOTS_ATTRIBUTES = b"user.", b"trusted."
+MOST_SEARCHED = 16384
+Searched = dict[int, tuple[bytes, int]]
+"""Directories that may be searched as long as their records are these, and their parents."""
+
 _DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)
 
 
@@ -29,8 +33,10 @@ class Authorization:
     """Of one sender; the caller holds the nameserver's guard. All methods raise NotAuthorised, always with the same
     words, and what the namespace raises for what the sender may know."""
 
-    def __init__(self, namespace: Namespace, sender: Peer, scope: Scope) -> None:
+    def __init__(self, namespace: Namespace, sender: Peer, scope: Scope, searched: Searched) -> None:
+        """`searched` is kept for the next one with that scope."""
         self._namespace = namespace
+        self._searched = searched
         self._sender = sender
         self._scope = scope
 
@@ -176,14 +182,20 @@ class Authorization:
         top = ROOT_INODE if self._scope.subtree == paths.ROOT else self._top()
         while True:
             try:
-                directory = self._namespace.inode(number)
-            except NoSuchFile:
+                record = self._namespace.record(number)
+            except StorageFailed:
                 raise self._refused() from None
-            self._require(self._may(directory, SEARCH))
+            known = self._searched.get(number)
+            if known is None or known[0] != record:
+                directory = Inode.decode(number, record)
+                self._require(self._may(directory, SEARCH))
+                if len(self._searched) >= MOST_SEARCHED:
+                    self._searched.clear()
+                known = self._searched[number] = record, directory.parent
             if number == top:
                 return
             self._require(number not in (ROOT_INODE, 0))
-            number = directory.parent
+            number = known[1]
 
     def _top(self) -> int:
         try:

@@ -9,18 +9,20 @@ import random
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
 from fs.identity.bundle import Peer
+from fs.identity.scope import Scope
 from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
 from fs.nameserver.asking import asking
 from fs.nameserver.attributes import WireAttributes
-from fs.nameserver.authorization import Authorization
+from fs.nameserver.authorization import Authorization, Searched
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
@@ -46,6 +48,9 @@ from fs.tokens import OPERATE, WRITE
 
 log = logging.getLogger(__name__)
 
+MAX_SCOPES = 256
+"""For so many the directories are known that they may search."""
+
 
 class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     """One method per rpc, callable from any thread; `guard` makes each one atomic, or several."""
@@ -65,6 +70,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
         self.guard = threading.RLock()
+        self._searched: defaultdict[Scope, Searched] = defaultdict(dict)
         self._age = Age(store, clock_seconds)
         self.outcomes = Outcomes(store, clock_seconds)
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
@@ -410,7 +416,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         """None for who may do there what a role allows."""
         if sender is None or sender.scope is None:
             return None
-        return Authorization(self._namespace, sender, sender.scope)
+        if len(self._searched) >= MAX_SCOPES:
+            self._searched.clear()
+        return Authorization(self._namespace, sender, sender.scope, self._searched[sender.scope])
 
     def _now_ms(self) -> int:
         return max(0, self._clock_ns() // 1_000_000)

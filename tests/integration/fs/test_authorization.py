@@ -168,6 +168,24 @@ def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:
     assert {entry.attributes.token for entry in ben.list("/tmp") if entry.name == b"of-anne"} == {b""}
 
 
+def test_a_directory_that_is_closed_or_moved_is_so_at_once(cluster: LocalCluster, names: Names) -> None:
+    operator, ben, at_home = cluster.client().metadata, names("ben"), names("bens-home")
+    operator.mkdir("/home/ben/d", 0o755, ANNE, ANNE)
+    operator.create("/home/ben/d/f", 0o644, ANNE, ANNE)
+    f = paths.of_inode(operator.lookup("/home/ben/d/f").inode)
+    for client in (ben, at_home):
+        client.lookup(f)
+    operator.set_attributes("/home/ben/d", mode=0o700)
+    for client in (ben, at_home):
+        refused(lambda client=client: client.lookup(f))
+    operator.set_attributes("/home/ben/d", mode=0o755)
+    operator.rename("/home/ben/d", "/moved")
+    ben.lookup(f)
+    refused(lambda: at_home.lookup(f))
+    operator.remove("/moved/f")
+    operator.rmdir("/moved")
+
+
 def test_a_list_lets_in_whom_the_mode_does_not(cluster: LocalCluster, names: Names) -> None:
     operator = cluster.client().metadata
     operator.create("/shared", 0o600, ANNE, ANNE)
