@@ -4,7 +4,7 @@ import errno
 
 from fs import paths, units
 from fs.errors import NoSuchAttribute
-from fuse_mount.shared import SharedState
+from fuse_mount.shared import CAPABILITIES, SharedState
 
 XATTR_CREATE = 1
 XATTR_REPLACE = 2
@@ -58,6 +58,8 @@ class ExtendedAttributeOperations(SharedState):
         clear_setgid = name in ACLS and not self._kernel.is_in_group(self._client.lookup(path).gid)
         self._metadata.set_extended_attribute(path, name, value, create=bool(flags & XATTR_CREATE),
                                               replace=bool(flags & XATTR_REPLACE), clear_setgid=clear_setgid)
+        if name == CAPABILITIES:
+            self._capable.add(inode)
 
     def removexattr(self, inode: int, name: bytes) -> None:
         self._require_supported(name)

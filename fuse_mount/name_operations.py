@@ -102,6 +102,8 @@ class NameOperations(Sharing):
         for key in times:
             changes[key] = max(-MAX_TIME_NS, min(changes[key], MAX_TIME_NS))
         attributes = self._metadata.set_attributes(path, **changes)
+        if attributes.has_extended_attributes and ("uid" in changes or "gid" in changes):
+            self._drop_capabilities(inode)
         self._note_mode(attributes)
         return self._status(attributes, path)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from fs import paths
 from fs.client import Client
 from fs.client.session import Session
-from fs.errors import SpeedwellError
+from fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.nodes import Nodes
@@ -18,6 +18,7 @@ from fuse_mount.open_file import OpenFile
 from fuse_mount.open_files import OpenFiles
 
 SET_ID_BITS = 0o6000
+CAPABILITIES = b"security.capability"
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
 # no names: once there are locks, as who gets one is to see what was done under it to other files too; and those of
 # the root, of which others ask whether the mount is alive.
@@ -112,6 +113,7 @@ class SharedState:
         self._session = Session(client.metadata)
         self._held: set[int] = set()
         self._set_id: set[int] = set()
+        self._capable: set[int] = set()
         self._told_stale: dict[int, ToldStale] = {}
         self._locks = HeldLocks()
         self._listings: dict[int, Listing] = {}
@@ -174,14 +176,19 @@ class SharedState:
     # ------------------------------------------------------------------ set-id bits
 
     def _note_mode(self, attributes: Attributes) -> None:
-        """Remember who has set-id bits to lose."""
+        """Remember who has set-id bits to lose, and who may have capabilities."""
+        if attributes.has_extended_attributes:
+            self._capable.add(attributes.inode)
         if attributes.mode & SET_ID_BITS:
             self._set_id.add(attributes.inode)
         elif self._set_id:
             self._set_id.discard(attributes.inode)
 
     def _written(self, inode: int) -> None:
-        """A program writes to a file: unless it is root's, the set-id bits go, as on any filesystem."""
+        """A program writes to a file: the capabilities go, and unless it is root's the set-id bits, as on any
+        filesystem."""
+        if inode in self._capable:
+            self._drop_capabilities(inode)
         if inode not in self._set_id or self._kernel.caller()[0] == 0:
             return
         path = paths.of_inode(inode)
@@ -191,3 +198,8 @@ class SharedState:
             self._client.set_attributes(path, mode=cleared)
             self._kernel.drop_attributes(inode)
         self._set_id.discard(inode)
+
+    def _drop_capabilities(self, inode: int) -> None:
+        self._capable.discard(inode)
+        with suppress(NoSuchAttribute, NoSuchFile):
+            self._metadata.remove_extended_attribute(paths.of_inode(inode), CAPABILITIES)

@@ -36,6 +36,11 @@ def opened(path: Path, flags: int = os.O_RDWR) -> Iterator[int]:
         os.close(descriptor)
 
 
+def overwrite(path: Path, flags: int = os.O_WRONLY) -> None:
+    with opened(path, flags) as descriptor:
+        os.write(descriptor, b"new")
+
+
 def test_a_write_anywhere_is_seen_by_the_other_mount_once_it_is_flushed(here: Path, there: Path) -> None:
     path = here / "file"
     path.write_bytes(b"0123456789")
@@ -283,3 +288,20 @@ def test_there_are_no_files_without_a_name_and_cp_and_tempfile_do_without(here: 
                        check=True)
     subprocess.run(["cp", "--reflink=auto", here / "file", here / "copy"], check=True)
     assert sorted(path.name for path in here.iterdir() if path.stat().st_size) == ["copy", "file"]
+
+
+@pytest.mark.parametrize("change", [
+    lambda path: os.chown(path, 1, 1),
+    lambda path: os.truncate(path, 2),
+    lambda path: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)),
+    overwrite,
+    lambda path: overwrite(path, os.O_WRONLY | os.O_APPEND),
+], ids=["chown", "truncate", "empty", "write", "append"])
+def test_who_changes_a_program_takes_its_capabilities_and_no_other_attribute(
+        here: Path, there: Path, change: Callable[[Path], None]) -> None:
+    (here / "program").write_bytes(b"code")
+    os.setxattr(here / "program", "user.kept", b"value")
+    os.setxattr(here / "program", "security.capability", struct.pack("<5I", 0x02000001, 1, 0, 0, 0))   # cap_chown+ep
+    assert len(os.listxattr(there / "program")) == 2
+    change(there / "program")
+    assert os.listxattr(here / "program") == os.listxattr(there / "program") == ["user.kept"]
