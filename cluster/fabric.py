@@ -17,8 +17,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from cluster import mounts
+from cluster import identities, mounts
 from cluster.errors import InvalidSetting
+from cluster.identities import with_identity
 from cluster.local_commands import durability_options
 from cluster.nameservers import (
     MAX_NAMESERVERS,
@@ -37,6 +38,7 @@ from controller.policy.registry import Kind
 from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy
 from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
+from fs.identity import roles
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
@@ -86,6 +88,8 @@ class FabricSettings(BaseModel):
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
     """Who measures links for placements; heartbeats go with coflows only, as they are signed with their key."""
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
+    identity: bool = True
+    """Whether servers and mounts have certificates, and take only who has one."""
 
     @field_validator("directory")
     @classmethod
@@ -108,7 +112,17 @@ class FabricSettings(BaseModel):
             raise ValueError("mounts: two hosts cannot share one mount point")
         if self.placement_measurements == "heartbeats" and self.coflows is None:
             raise ValueError("placement_measurements: heartbeats are signed with the key of coflows: set coflows too")
+        reserved = {name for name, role in self.identity_names if role != roles.DATASERVER} & names
+        if self.identity and reserved:
+            raise ValueError(f"fabric: {min(reserved)} has a certificate of its own: give this host another name")
         return self
+
+    @property
+    def identity_names(self) -> list[tuple[str, str]]:
+        """Who has a certificate, by name and role."""
+        return [*((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
+                *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
+                *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS]
 
 
 class FabricCluster:
@@ -117,6 +131,7 @@ class FabricCluster:
     def __init__(self, settings: FabricSettings) -> None:
         self.settings = settings
         self.processes = Processes(settings.directory)
+        self.processes.settings = {"identity": settings.identity}
         self.network = with_machine(settings.fabric) if settings.machine else settings.fabric
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
@@ -137,6 +152,10 @@ class FabricCluster:
         if self.settings.coflows:
             self._coflow_key.write_text(secrets.token_hex(32) + "\n")
             self._coflow_key.chmod(0o600)
+        identities.forget(self.nameserver)
+        if self.settings.identity:
+            identities.prepare(self.settings.directory, self.settings.identity_names)
+            identities.remember(self.nameserver, self.settings.directory)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
         self.processes.start_together([self._controller(), *self._nameservers("--new")])
@@ -170,6 +189,7 @@ class FabricCluster:
         for mountpoint in self.settings.mounts.values():
             mounts.unmount(mountpoint, lazy=True)       # its process had to be killed
         stop_etcd(self.processes, etcd)
+        identities.forget(self.nameserver)
 
     def wanted(self) -> list[str]:
         """The services that run from the end of `start` to `stop`. A mount that somebody has unmounted stays so."""
@@ -204,6 +224,7 @@ class FabricCluster:
             "congestion_control": self.emulation.congestion_control,
             "controller": CONTROLLER_URL,
             "nameserver": self.nameserver,
+            "identity": self.operator,
             "environment": self.environment,
             "hosts_file": str(self.emulation.hosts_file),
             "metadata_stores": self.metadata_hosts,
@@ -251,6 +272,11 @@ class FabricCluster:
         return self.settings.directory / "coflow.key"
 
     @property
+    def operator(self) -> str:
+        """The directory of the identity with which commands talk to it; empty if it has none."""
+        return str(identities.of_operator(self.settings.directory)) if self.settings.identity else ""
+
+    @property
     def nameserver(self) -> str:
         """The addresses of the nameservers, with commas between them."""
         return ",".join(self._nameserver_addresses)
@@ -269,19 +295,20 @@ class FabricCluster:
                    "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", CONTROLLER_URL,
                    "--deletion-grace", str(self.settings.deletion_grace_seconds),
                    *durability_options(self.settings.model_dump(include={"fsync", "min_replicas"}))]
-        return nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
-                                   self._etcd_members)
+        commands = nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
+                                       self._etcd_members)
+        return [with_identity(self.processes, command) for command in commands]
 
     def _dataserver(self, name: str) -> Command:
         host = self.settings.fabric.host(name)
         # also on the management network, over which an experiment stores its files
-        return Command(f"dataserver-{name}", [
+        return with_identity(self.processes, Command(f"dataserver-{name}", [
             program("speedwell-dataserver"), "--id", name,
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--other-host", host.management_ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--directory", str(self.settings.directory / "data" / name),
-        ], prefix=self._inside(name), env=self.environment)
+        ], prefix=self._inside(name), env=self.environment), name)
 
     @property
     def metadata_hosts(self) -> list[str]:
@@ -300,11 +327,11 @@ class FabricCluster:
         ], prefix=self._inside(name))
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
-        return Command(f"mount-{name}", [
+        return with_identity(self.processes, Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
             "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
             "--local-host", self.settings.fabric.host(name).ip,
-        ], prefix=self._inside(name), env=self.environment)
+        ], prefix=self._inside(name), env=self.environment))
 
     def _inside(self, name: str) -> Sequence[str]:
         return in_namespace(self.emulation.host_pid(name), ())
@@ -319,7 +346,7 @@ class FabricCluster:
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
                 directory.rmdir()
         number = self.settings.nameservers
-        for part in ("data", "metadata", *nameserver_names(number), *etcd_names(number)):
+        for part in ("data", "metadata", identities.FOLDER, *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
         self._coflow_key.unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fs.identity.places import MACHINE_DIRECTORY
+from fs.identity.places import MACHINE_DIRECTORY, VARIABLE
 from topo.network_namespace import enter
 
 STATE_FILE = MACHINE_DIRECTORY / "fabric.json"
@@ -49,6 +49,8 @@ def _join(fabric: dict[str, Any]) -> str:
         return "this fabric's host `machine`, as which commands here take part, is gone: `speedwell up " \
                f"--installation {fabric.get('directory', 'DIR')}` starts the fabric again, with its files"
     os.environ.update(fabric["environment"])
+    if fabric.get("identity"):
+        os.environ.setdefault(VARIABLE, fabric["identity"])
     return ""
 
 

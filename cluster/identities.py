@@ -19,7 +19,7 @@ from fs.identity.roles import OPERATOR
 log = logging.getLogger(__name__)
 
 FOLDER = "identity"
-OPERATORS_NAME = "operator"
+OPERATORS = ("operator", OPERATOR)
 LOOK_SECONDS = 1.0
 
 
@@ -27,19 +27,20 @@ def prepare(directory: Path, names: Sequence[tuple[str, str]]) -> None:
     """Issue what (name, role) lacks in the installation in `directory`, renew what is due. Raises IdentityError."""
     from fs.identity.authority import Authority  # takes 30 ms
 
-    Authority.make(directory / FOLDER).ensure([*names, (OPERATORS_NAME, OPERATOR)])
+    Authority.make(directory / FOLDER).ensure(names)
 
 
 def of_operator(directory: Path | str) -> Path:
     """With which commands talk to the installation in `directory`."""
-    return Path(directory) / FOLDER / OPERATORS_NAME
+    return Path(directory) / FOLDER / OPERATORS[0]
 
 
-def with_identity(processes: Processes, command: Command) -> Command:
-    """Of an installation that has identities, the command with its own; else as it is."""
+def with_identity(processes: Processes, command: Command, name: str | None = None) -> Command:
+    """Of an installation that has identities, the command with that of `name`, by default its own; else as it is."""
     if not processes.settings.get("identity"):
         return command
-    return replace(command, argv=[*command.argv, "--identity", str(processes.directory / FOLDER / command.name)])
+    return replace(command, argv=[*command.argv, "--identity",
+                                  str(processes.directory / FOLDER / (name or command.name))])
 
 
 def remember(nameserver: str, directory: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster import mounts
 from cluster.errors import StartFailed
-from cluster.identities import with_identity
+from cluster.identities import OPERATORS, with_identity
 from cluster.local_metrics import is_free, with_metrics
 from cluster.nameservers import EtcdMember, etcd_commands, etcd_names, nameserver_commands, nameserver_names
 from cluster.processes import Command, Processes, program
@@ -97,7 +97,7 @@ def ours(processes: Processes, mountpoint: Path) -> bool:
 def identity_names(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who has a certificate, by name and role."""
     return [*((name, roles.NAMESERVER) for name in nameserver_names(settings["nameservers"])),
-            *((name, roles.DATASERVER) for name in dataserver_names(settings)), (MOUNT, roles.MOUNT)]
+            *((name, roles.DATASERVER) for name in dataserver_names(settings)), (MOUNT, roles.MOUNT), OPERATORS]
 
 
 def listen_address(before: str | None) -> str:

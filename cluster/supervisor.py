@@ -16,17 +16,19 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster import current, mounts
+from cluster import current, identities, mounts
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
 from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, FabricSettings
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
+from fs.errors import IdentityError
 from topo.emulation import EmulationError, capacity, remove_leftovers
 
 STOP_TIMEOUT_SECONDS = 90.0
@@ -154,6 +156,7 @@ def _clear_leftovers(progress: Callable[[str], None] = lambda message: None) -> 
         with contextlib.suppress(OSError):
             Path(place).rmdir()
     remove_leftovers()
+    identities.forget(state.get("nameserver", NAMESERVER))
     current.forget(state["directory"])
     STATE_FILE.unlink(missing_ok=True)
 
@@ -192,10 +195,13 @@ def _supervise(cluster: FabricCluster) -> None:
             _say({"ready": _write_state(cluster, cluster.description())})
             _detach()
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+            if cluster.settings.identity:
+                threading.Thread(target=identities.keep_renewed, args=(cluster.settings.directory, threading.Event()),
+                                 daemon=True).start()
             Supervision(cluster.processes, cluster.wanted, cluster.command_again).run()
     except KeyboardInterrupt:
         pass
-    except (ClusterError, EmulationError) as error:
+    except (ClusterError, EmulationError, IdentityError) as error:
         _say({"error": str(error)})
     except OSError as error:
         _say({"error": f"{error.filename or 'the machine'}: {error.strerror}"})
@@ -213,7 +219,7 @@ def _announced(cluster: FabricCluster) -> Iterator[None]:
     try:
         cluster.processes.save()
         current.write(current.Current("fabric", str(cluster.settings.directory), cluster.nameserver, CONTROLLER_URL,
-                                      list(mountpoints.values())))
+                                      list(mountpoints.values()), cluster.operator))
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way

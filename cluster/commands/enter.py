@@ -9,6 +9,7 @@ import click
 
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.machine_mounts import HOST_VARIABLE
+from fs.identity.places import VARIABLE
 
 _BASH_PROMPT = '[ -f ~/.bashrc ] && . ~/.bashrc\nPS1="($SPEEDWELL_HOST) $PS1"\n'
 
@@ -40,7 +41,8 @@ def enter(host: str, command: tuple[str, ...]) -> None:
     variables = {HOST_VARIABLE: host, "PS1": f"({host}) $ ", **fabric.get("environment", {})}
     if host in fabric["switches"]:
         variables["OVS_RUNDIR"] = f"{fabric['directory']}/switches/{host}"     # for ovs-vsctl, ovs-ofctl
-    os.execvpe(command_line[0], command_line, {**os.environ, **variables})
+    identity = {VARIABLE: fabric["identity"]} if fabric.get("identity") else {}
+    os.execvpe(command_line[0], command_line, {**identity, **os.environ, **variables})
 
 
 def shell(program: str) -> tuple[str, ...]:

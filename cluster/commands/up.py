@@ -58,8 +58,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "of the file, or all if it is to have fewer [default: 2].")
 @click.option("--metrics", is_flag=True, help="With --local: every process answers Prometheus; "
               "DIR/metrics-targets.json says where.")
-@click.option("--identity/--insecure", default=None, help="With --local: whether its servers have certificates, and "
-              "take only who has one, too [default: they do].")
+@click.option("--identity/--insecure", default=None, help="Whether its servers have certificates, and take "
+              "only who has one, too [default: they do].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
@@ -81,14 +81,13 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
-                            ("--dataservers", dataservers), ("--metrics", metrics or None),
-                            ("--identity" if identity else "--insecure", identity)):
+                            ("--dataservers", dataservers), ("--metrics", metrics or None)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
-                                      "metadata_stores": metadata_stores, **shared}, as_json)
+                                      "metadata_stores": metadata_stores, "identity": identity, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
                        ("--path-policy", path_policy), ("--placement-policy", placement_policy),
@@ -129,7 +128,8 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
 
 
-def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | str | None], as_json: bool) -> None:
+def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | str | bool | None],
+               as_json: bool) -> None:
     from cluster import supervisor
     from cluster.fabric import read_settings
     from topo.fabric_spec import parse_fabric

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,6 +33,14 @@ VALIDITY_SECONDS = 30 * DAY_SECONDS
 AUTHORITY_SECONDS = 3650 * DAY_SECONDS
 LEAST_VALIDITY_SECONDS = 5.0
 _BEGUN = ("lock", "authority.key", files.AUTHORITY)
+
+
+class Holder(NamedTuple):
+    """Whom a certificate is for; `scope` as in `Certificate`."""
+
+    name: str
+    role: str
+    scope: str = ""
 
 
 class Authority:
@@ -89,16 +98,23 @@ class Authority:
             if last is not None and last.revoked_at is None:
                 raise IdentityError(f"{name} has a certificate as {last.role} already: `speedwell identity renew "
                                     f"{name}` makes a new one, `revoke` takes it back")
-            return self._make(name, role, certificates, validity, str(scope or ""))
+            self._make([Holder(name, role, str(scope or ""))], certificates, validity)
+            return self.directory / name
 
     def ensure(self, names: Sequence[tuple[str, str]]) -> None:
-        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so."""
-        newest = self.newest()
+        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so. Raises
+        IdentityError."""
         for name, role in names:
-            if name not in newest:
-                self.issue(name, role)
-            elif newest[name].revoked_at is None and newest[name].serial.encode() not in self._head(name):
-                self.renew([name])      # an end in the middle: it was issued, and not written
+            checked_name(name)
+            checked_role(role)
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            newest = {certificate.name: certificate for certificate in certificates}
+            # what has another one was issued and not written: an end in the middle
+            self._make([Holder(name, role, newest[name].scope if name in newest else "") for name, role in names
+                        if name not in newest or (newest[name].revoked_at is None
+                                                  and newest[name].serial.encode() not in self._head(name))],
+                       certificates, validity)
         self.renew_due()
 
     def renew(self, names: Sequence[str] = (), validity_seconds: float | None = None) -> list[str]:
@@ -118,8 +134,8 @@ class Authority:
                                         "new one")
             chosen = [each for each in newest.values()
                       if each.revoked_at is None and (not names or each.name in names)]
-            for each in chosen:
-                self._make(each.name, each.role, certificates, validity_seconds or validity, each.scope)
+            self._make([Holder(each.name, each.role, each.scope) for each in chosen], certificates,
+                       validity_seconds or validity)
             return [each.name for each in chosen]
 
     def renew_due(self) -> list[str]:
@@ -163,10 +179,9 @@ class Authority:
         revoked = json.dumps({each.serial: each.name for each in kept if each.revoked_at is not None}).encode()
         for name in newest:
             with suppress(FileNotFoundError):
-                files.replace(self.directory / name / files.REVOKED, revoked)
+                _replace_other(self.directory / name / files.REVOKED, revoked)
 
-    def _make(self, name: str, role: str, certificates: list[Certificate], validity_seconds: float,
-              scope: str) -> Path:
+    def _make(self, holders: Sequence[Holder], certificates: list[Certificate], validity_seconds: float) -> None:
         """Extends `certificates`."""
         now = self._clock()
         try:
@@ -175,31 +190,46 @@ class Authority:
         except ValueError:
             raise IdentityError(f"the authority's key or certificate in {self.directory} is damaged") from None
         assert isinstance(signing, ec.EllipticCurvePrivateKey)
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
-                             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
-                             x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if role in SERVERS else [])]
-        made = _builder(subject, authority.subject, key, now - CLOCK_SKEW_SECONDS,
-                        now + validity_seconds).add_extension(
-            x509.BasicConstraints(ca=False, path_length=None), critical=True).add_extension(
-            _usage(sign_certificates=False), critical=True).add_extension(
-            x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(host_of(role)),
-                                         x509.UniformResourceIdentifier(f"speedwell://{role}/{name}"),
-                                         *([x509.UniformResourceIdentifier(scope)] if scope else [])]),
-            critical=False).add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
-            signing, hashes.SHA256())
-        certificate = Certificate(name, role, f"{made.serial_number:X}", now, now + validity_seconds, scope=scope)
-        place = files.make_directory(self.directory / name)
-        files.replace(place / files.AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
-        certificates.append(certificate)
+        written = []
+        for holder in holders:
+            key = ec.generate_private_key(ec.SECP256R1())
+            made = _certificate(holder, authority, signing, key, now, validity_seconds)
+            certificates.append(Certificate(serial=f"{made.serial_number:X}", issued_at=now,
+                                            expires_at=now + validity_seconds, **holder._asdict()))
+            # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
+            written.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
+                           + made.public_bytes(serialization.Encoding.PEM) + _private(key))
+            _replace_other(files.make_directory(self.directory / holder.name) / files.AUTHORITY,
+                           authority.public_bytes(serialization.Encoding.PEM))
         self._save(certificates, validity_seconds)
-        # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
-        files.replace(place / files.CERTIFICATE, json.dumps(asdict(certificate)).encode() + b"\n"
-                      + made.public_bytes(serialization.Encoding.PEM) + _private(key))
-        return place
+        for holder, content in zip(holders, written, strict=True):
+            files.replace(self.directory / holder.name / files.CERTIFICATE, content)
+
+
+def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.EllipticCurvePrivateKey,
+                 key: ec.EllipticCurvePrivateKey, now: float, validity_seconds: float) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
+                         x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, holder.role),
+                         x509.NameAttribute(NameOID.COMMON_NAME, holder.name)])
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH,
+                *([ExtendedKeyUsageOID.SERVER_AUTH] if holder.role in SERVERS else [])]
+    return _builder(subject, authority.subject, key, now - CLOCK_SKEW_SECONDS, now + validity_seconds).add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True).add_extension(
+        _usage(sign_certificates=False), critical=True).add_extension(
+        x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
+        x509.SubjectAlternativeName([
+            x509.DNSName(host_of(holder.role)),
+            x509.UniformResourceIdentifier(f"speedwell://{holder.role}/{holder.name}"),
+            *([x509.UniformResourceIdentifier(holder.scope)] if holder.scope else [])]),
+        critical=False).add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
+        signing, hashes.SHA256())
+
+
+def _replace_other(path: Path, content: bytes) -> None:
+    """Nothing is written, and nothing waits for the disk, if that is there already."""
+    if not path.exists() or path.read_bytes() != content:
+        files.replace(path, content)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begins_at: float,

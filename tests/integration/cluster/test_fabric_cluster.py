@@ -24,7 +24,7 @@ from tests.etcd import requires_etcd
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
 from topo.emulation.processes import in_namespace
-from topo.fabric import three_tier
+from topo.fabric import Fabric, three_tier
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 
@@ -62,6 +62,13 @@ def test_a_file_written_on_one_host_is_read_steered_on_another(cluster, tmp_path
     metrics = requests.get(f"{cluster['controller']}/metrics", timeout=5).text
     decisions = [line for line in metrics.splitlines() if line.startswith("speedwell_reads_total")]
     assert decisions and sum(float(line.rsplit(" ", 1)[1]) for line in decisions) >= 1
+
+    stranger = in_namespace(cluster["hosts"][SMALL.hosts[1].name]["pid"],
+                            (str(SPEEDWELL), "ls", "--nameserver", cluster["nameserver"]))
+    assert "python" in subprocess.run(stranger, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+    refused = subprocess.run(stranger, check=False, stderr=subprocess.PIPE, text=True, timeout=60,
+                             env={**os.environ, "SPEEDWELL_STATE_DIRECTORY": str(tmp_path / "elsewhere")})
+    assert refused.returncode != 0 and "only clients with a certificate are served" in refused.stderr
 
     with pytest.raises(AlreadyRunning, match="runs already"):
         up(read_settings(fabric=SMALL, directory=tmp_path / "second"))
@@ -147,7 +154,9 @@ def test_a_cluster_that_cannot_start_leaves_nothing_and_says_why(settings):
     assert left_on_machine() == before
 
 
-def test_what_was_killed_while_it_started_is_found_and_started_again(settings):
+def test_what_was_killed_while_it_started_is_found_and_started_again_as_insecure_as_it_was(settings):
+    settings = settings.model_copy(update={"identity": False})
+
     def kill(message):
         if "dataservers" in message:
             state = json.loads(STATE_FILE.read_text())
@@ -160,7 +169,10 @@ def test_what_was_killed_while_it_started_is_found_and_started_again(settings):
         up(settings, kill)
     assert current.read().directory == str(settings.directory)
     try:
-        assert up_again()[1]
+        description, started = up_again()
+        assert started and not description["identity"] and not (settings.directory / "identity").exists()
+        with MetadataClient(description["nameserver"]) as metadata:
+            assert metadata.lookup("/").inode
     finally:
         down()
     assert left_on_machine() == before
@@ -198,6 +210,13 @@ def test_an_interrupted_start_leaves_nothing(settings, tmp_path):
 def test_settings_are_checked_before_anything_is_built(values, message):
     with pytest.raises(InvalidSetting, match=message):
         read_settings(fabric=SMALL, **values)
+
+
+def test_no_host_gets_the_certificate_of_another_process():
+    named = Fabric.from_json(SMALL.to_json().replace('"p0r0h0"', '"operator"'))
+    with pytest.raises(InvalidSetting, match="operator has a certificate of its own"):
+        read_settings(fabric=named)
+    assert read_settings(fabric=named, identity=False)
 
 
 def test_the_settings_survive_their_json_form(settings):

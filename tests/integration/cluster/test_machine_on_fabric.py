@@ -120,5 +120,6 @@ def test_up_again_brings_back_a_fabric_whose_supervisor_was_killed_with_its_file
     description, started = up_again()
     assert started and description["nameserver"] == cluster["nameserver"]
     assert speedwell.ok("cat", "/file", *here, binary=True) == DATA
+    speedwell.environment["SPEEDWELL_IDENTITY"] = description["identity"]
     state = speedwell.ok("status", "--nameserver", cluster["nameserver"])
     assert "at least 1 for a change, fsync policy always" in state
