@@ -30,14 +30,15 @@ class WriteSettings:
     requests wait to be placed together for `quantum_seconds` (q). A request names the writer's machine and `offered`
     machines of each rack as candidates.
 
-    With `free_sources` the way up from the writer's rack limits nothing (the paper's loose bound); with `sources`
-    above 1 a writer may be started on so many machines, of which the policy chooses with the first block.
+    With `free_sources` the way up from the writer's rack limits nothing (the paper's loose bound); with
+    `free_destinations` nothing but that way up and the first replica's disk does. With `sources` above 1 a writer may be started on so many machines, of which the policy chooses with the first block.
     """
 
     disk_bps: float = 400e6
     poll_seconds: float = 1.0
     quantum_seconds: float = 0.0
     free_sources: bool = False
+    free_destinations: bool = False
     sources: int = 1
     offered: int = 2
     replicas: int = 3
@@ -161,12 +162,14 @@ class WriteSimulation:
         route: dict[Link, None] = {}
         for before, after in pairwise((source, *hosts)):
             route.update(dict.fromkeys(self._network.shortest_paths(before, after)[0].links))
-        if self._settings.free_sources:
-            rack = self._up[self._fabric.host(source).rack]
-            for link in (rack, (source, rack[0])):
-                route.pop(link, None)
         if math.isfinite(self._settings.disk_bps):
             route.update(dict.fromkeys((host, DISK) for host in hosts))
+        rack = self._up[self._fabric.host(source).rack]
+        way_up = (rack, (source, rack[0]))
+        if self._settings.free_sources:
+            return [link for link in route if link not in way_up]
+        if self._settings.free_destinations:
+            return [link for link in route if link in (*way_up, (hosts[0], DISK))]
         return list(route)
 
     def _ended(self, flow: int) -> None:
@@ -203,11 +206,13 @@ class WriteSimulation:
             rates[numbers[link]] = min(rates[numbers[link]] + float(shuffle[number]), self._capacities[link])
         for link in self._capacities:
             self._policy.link_measured(link, max(rates[numbers[link]], 0.0), self.fluid.now)
+        self._at(self.fluid.now + self._settings.poll_seconds, self._poll)
+        if self.fluid.now > self._writes.writers[-1].start + self._settings.poll_seconds:
+            return      # what remains of the shuffle is the same whoever places
         for values, links in ((self._written.cv_up, self._up), (self._written.cv_down, self._down)):
             loads = np.array([rates[numbers[link]] for link in links.values()])
             values.append(float(loads.std() / loads.mean()) if loads.any() else 0.0)
         self._written.busiest_over_mean.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
-        self._at(self.fluid.now + self._settings.poll_seconds, self._poll)
 
 
 def _rack_links(fabric: Fabric, network: Network) -> tuple[dict[str, Link], dict[str, Link]]:

@@ -64,6 +64,19 @@ def test_a_source_that_limits_nothing_does_so_for_the_bound_only() -> None:
     assert (slow.seconds, fast.seconds) == (pytest.approx(10.0), pytest.approx(2.0))
 
 
+def test_destinations_that_limit_nothing_leave_the_way_up_and_the_first_disk() -> None:
+    settings = WriteSettings(disk_bps=50e6, free_destinations=True)
+    busy = {RACKS + rack: 0.9 * RACK_BPS for rack in range(1, RACKS)}
+    assert write(Sinbad, [writer(0, start=3.0)], settings, busy).blocks[0].seconds == pytest.approx(2.0)
+    full = {0: 0.9 * RACK_BPS}
+    assert write(Sinbad, [writer(0, start=3.0)], settings, full).blocks[0].seconds == pytest.approx(10.0)
+
+
+def test_imbalance_is_looked_at_while_writers_begin() -> None:
+    written = write(Sinbad, [writer(0), writer(1, blocks=30, start=4.0)], WriteSettings(disk_bps=25e6))
+    assert len(written.cv_up) == len(written.cv_down) == len(written.busiest_over_mean) == 5
+
+
 def test_a_writer_that_may_start_elsewhere_does_and_stays_there() -> None:
     full = {0: 0.9 * RACK_BPS}
     blocks = write(SinbadPlus, [writer(0, blocks=3, start=3.0)], WriteSettings(disk_bps=50e6, sources=6), full).blocks
