@@ -31,7 +31,8 @@ class WriteSettings:
     machines of each rack as candidates.
 
     With `free_sources` the way up from the writer's rack limits nothing (the paper's loose bound); with
-    `free_destinations` nothing but that way up and the first replica's disk does. With `sources` above 1 a writer may be started on so many machines, of which the policy chooses with the first block.
+    `free_destinations` nothing but that way up and the first replica's disk does. With `sources` above 1 a writer may
+    be started on so many machines, of which the policy chooses with the first block.
     """
 
     disk_bps: float = 400e6

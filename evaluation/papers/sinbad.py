@@ -48,9 +48,9 @@ CHOSEN = {
     "candidates": "the writer's machine and two of each rack, drawn anew for each block, the same for all methods",
     "default policy": "HDFS's: the writer's machine, another rack, that rack again",
     "runs": "each plays another part of the hour; all blocks that are asked for in it are written to their end",
-    "64 hosts": "8 files a second, which take a third of what the disks write; beside them shuffles of 1 to 8 GB, each "
-                "into one rack from four, which carry as much between racks as one copy of all files: writes are "
-                "almost half of the paper's traffic between racks (abstract); a reducer receives 1 Gbit/s",
+    "64 hosts": "8 files a second, a third of what the disks write; beside them shuffles of 1 to 8 GB, each into one "
+                "rack from four, which carry as much between racks as one copy of all files: writes are almost half "
+                "of the paper's traffic between racks (abstract); a reducer receives 1 Gbit/s",
     "same": "within 5 % of the time with the default policy",
 }
 """Where the paper, or the half of it that is at hand, is silent: what is taken here."""

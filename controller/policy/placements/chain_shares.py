@@ -7,28 +7,23 @@ chosen elsewhere. Each replica's disk is one more place that its writes share. A
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from controller.policy.compiled import Integers, Reals
 from controller.policy.errors import InvalidMeasurement
 from controller.policy.network.graph import Link, Network
-from controller.policy.network.maxmin import global_shares
 from controller.policy.network.tiers import Rung, Tiers
+from controller.policy.placements import chain_kernels as kernels
 from controller.policy.placements.sinbad import MeasuredBy
 
 LEAST_SHARE = 0.1
 """Of a place that other traffic fills, writes still get this part."""
 NEWEST = 0.7
 """Weight of the newest measurement of what else a link carries."""
-
-
-@dataclass(slots=True)
-class _Chain:
-    places: tuple[int, ...]
-    left_bits: float
-    rate_bps: float = 0.0
 
 
 @dataclass(slots=True)
@@ -52,22 +47,27 @@ class ChainShares:
         self._measured_by = measured_by
         self._tiers = Tiers(network)
         self._version: int | None = None
-        self._places: dict[Hashable, int] = {}
+        self._others: dict[Link, _Other] = {}
+        self._now = -math.inf
+        self._forget()
+
+    def _forget(self) -> None:
+        self._places: dict[tuple[Rung, bool] | str, int] = {}
+        self._ways: dict[str, list[tuple[Rung, int, int]]] = {}
         self._capacities_bps: list[float] = []
         self._links_of: list[Sequence[Link]] = []
         self._place_of: dict[Link, int] = {}
-        self._others: dict[Link, _Other] = {}
-        self._chains: dict[object, _Chain] = {}
-        self._carried_bits: defaultdict[int, float] = defaultdict(float)
-        self._now = -math.inf
-        self._left_bps: list[float] = []
-        self._taken_bps: defaultdict[int, float] = defaultdict(float)
-        self._count: Counter[int] = Counter()
-        self._measured_anew = True
-        self._stale = True
+        self._ids: list[object] = []
+        self._routes: Integers = np.full((0, 0), -1)
+        self._left_bits: Reals = np.zeros(0)
+        self._rates_bps: Reals = np.zeros(0)
+        self._carried_bits: Reals = np.zeros(0)
+        self._left_bps: Reals = np.zeros(0)
+        self._spares_bps: list[float] = []
+        self._stale = self._measured_anew = True
 
     def __len__(self) -> int:
-        return len(self._chains)
+        return len(self._ids)
 
     # --- what is told ---
 
@@ -81,7 +81,7 @@ class ChainShares:
             return False
         self.carry_until(now)
         part = self._network.capacity_bps(link) / self._capacities_bps[place]
-        carried_bits = part * self._carried_bits[place]
+        carried_bits = part * float(self._carried_bits[place])
         if other is None or now == other.measured_at:
             self._others[link] = _Other(rate_bps, now, carried_bits)
         else:
@@ -92,100 +92,119 @@ class ChainShares:
 
     def added(self, chain_id: object, places: tuple[int, ...], size_bits: float) -> None:
         """A chain begins now, as of the last `carry_until`."""
-        self._chains[chain_id] = _Chain(places, size_bits)
+        self._share()
+        self._routes = _with_rows(self._routes, [places])
+        self._left_bits = np.append(self._left_bits, size_bits)
+        self._rates_bps = np.append(self._rates_bps, 0.0)
+        self._ids.append(chain_id)
         self._stale = True
 
     def ended(self, chain_id: object) -> None:
         """Unknown ones are fine. Its bytes count as through: one faster than its share is no other traffic."""
-        chain = self._chains.pop(chain_id, None)
-        if chain is not None:
-            self._carry(chain, chain.left_bits)
+        if chain_id in self._ids:
+            chain = self._ids.index(chain_id)
+            kernels.carry(self._routes[chain:chain + 1], self._left_bits[chain:chain + 1],
+                          self._left_bits[chain:chain + 1].copy(), self._carried_bits)
+            del self._ids[chain]
+            self._routes = np.delete(self._routes, chain, axis=0)
+            self._left_bits = np.delete(self._left_bits, chain)
+            self._rates_bps = np.delete(self._rates_bps, chain)
             self._stale = True
 
     def carry_until(self, now: float) -> None:
         """Let time pass."""
         while now > self._now:
             self._share()
-            first_end = min((chain.left_bits / chain.rate_bps for chain in self._chains.values()), default=math.inf)
+            first_end = float((self._left_bits / self._rates_bps).min(initial=math.inf))
             seconds = min(now - self._now, first_end)
             self._now = now if seconds == now - self._now else self._now + seconds
-            for chain_id, chain in list(self._chains.items()):
-                self._carry(chain, min(chain.rate_bps * seconds, chain.left_bits))
-                if chain.left_bits <= chain.rate_bps * 1e-6:
-                    self.ended(chain_id)
-
-    def _carry(self, chain: _Chain, bits: float) -> None:
-        chain.left_bits -= bits
-        for place in chain.places:
-            self._carried_bits[place] += bits
+            if self._ids:
+                bits = np.minimum(self._rates_bps * seconds, self._left_bits)
+                kernels.carry(self._routes, self._left_bits, bits, self._carried_bits)
+            for chain in np.flatnonzero(self._left_bits <= self._rates_bps * 1e-6)[::-1]:
+                self.ended(self._ids[chain])
 
     # --- what follows from it ---
 
     def places(self, hosts: Sequence[str], disks_bps: Sequence[float]) -> tuple[int, ...]:
         """The places that a chain of hosts crosses, the sender first, with the disks of the others."""
+        return tuple([place for (source, target), disk_bps in zip(pairwise(hosts), disks_bps, strict=True)
+                      for place in self.hop(source, target, disk_bps)])
+
+    def hop(self, source: str, target: str, disk_bps: float) -> tuple[int, ...]:
+        """The places from a host to the next, and the disk of that one."""
         self._follow_network()
-        return (*(self._place((rung, down), rung.capacity_bps) for rung, down in self._crossings(hosts)),
-                *(self._place(host, disk_bps) for host, disk_bps in zip(hosts[1:], disks_bps, strict=True)
-                  if math.isfinite(disk_bps)))
+        way = []
+        if source in self._network:
+            for rung, up, _ in self._way(source):
+                if target in rung.hosts:
+                    break
+                way.append(up)
+        for rung, _, down in self._way(target):
+            if source in rung.hosts:
+                break
+            way.append(down)
+        return (*way, *self._disk(target, disk_bps))
 
     def way_down(self, host: str, disk_bps: float) -> tuple[int, ...]:
         """The places from the top of the network down to a host, and its disk."""
         self._follow_network()
-        way = tuple(self._place((rung, True), rung.capacity_bps) for rung in self._rungs_below_top(host))
-        return (*way, self._place(host, disk_bps)) if math.isfinite(disk_bps) else way
+        return (*(down for _, _, down in self._way(host)), *self._disk(host, disk_bps))
 
     def way_up(self, host: str) -> tuple[int, ...]:
         """The places from a host up to the top of the network."""
         self._follow_network()
-        return tuple(self._place((rung, False), rung.capacity_bps) for rung in self._rungs_below_top(host))
+        return tuple(up for _, up, _ in self._way(host))
 
     def spare_bps(self, places: Iterable[int]) -> float:
         """What one more chain would have at the tightest of these places if no other gave way further: what is free
         there, or an equal share. Infinite for none."""
         self._share()
-        return min((max(self._left_bps[place] - self._taken_bps[place],
-                        self._left_bps[place] / (1 + self._count[place])) for place in places), default=math.inf)
+        return min([self._spares_bps[place] for place in places], default=math.inf)
 
-    def added_seconds(self, places: tuple[int, ...], size_bits: float) -> float:
-        """By how much one more chain lengthens all that run, its own time included, at the shares of this moment
-        (Mayflower's cost, section 4.2, over the whole network)."""
+    def added_seconds(self, chains: Sequence[tuple[int, ...]], size_bits: float) -> list[float]:
+        """By how much one more chain, each of these, lengthens all that run, its own time included, at the shares of
+        this moment (Mayflower's cost, section 4.2, over the whole network)."""
         self._share()
-        shares_bps = global_shares([*(chain.places for chain in self._chains.values()), places], self._left_bps, {})
-        return size_bits / shares_bps[-1] + sum(
-            chain.left_bits / share_bps - chain.left_bits / chain.rate_bps
-            for chain, share_bps in zip(self._chains.values(), shares_bps, strict=False))
+        rows = _with_rows(self._routes, chains)
+        running = len(self._ids)
+        seconds: list[float] = kernels.added_seconds(rows[:running], self._left_bps, self._left_bits, self._rates_bps,
+                                                     rows[running:], size_bits).tolist()
+        return seconds
 
     def _share(self) -> None:
         self._follow_network()
         if self._measured_anew or len(self._left_bps) < len(self._capacities_bps):
             self._measured_anew = False
-            self._left_bps = [max(capacity_bps - sum(
-                other.rate_bps for link in links if (other := self._others.get(link)) is not None),
+            self._left_bps = np.array([max(capacity_bps - sum(
+                [other.rate_bps for link in links if (other := self._others.get(link)) is not None]),
                 LEAST_SHARE * capacity_bps)
-                for capacity_bps, links in zip(self._capacities_bps, self._links_of, strict=True)]
+                for capacity_bps, links in zip(self._capacities_bps, self._links_of, strict=True)])
+            self._carried_bits = np.append(
+                self._carried_bits, np.zeros(len(self._left_bps) - len(self._carried_bits)))
             self._stale = True
         if not self._stale:
             return
         self._stale = False
-        shares_bps = global_shares([chain.places for chain in self._chains.values()], self._left_bps, {})
-        self._taken_bps.clear()
-        self._count.clear()
-        for chain, share_bps in zip(self._chains.values(), shares_bps, strict=True):
-            chain.rate_bps = share_bps
-            for place in chain.places:
-                self._taken_bps[place] += share_bps
-                self._count[place] += 1
+        kernels.fill(self._routes, self._left_bps, self._rates_bps)
+        crossed = self._routes >= 0
+        places, rates_bps = self._routes[crossed], np.repeat(self._rates_bps, crossed.sum(axis=1))
+        taken_bps = np.bincount(places, rates_bps, len(self._left_bps))
+        count = np.bincount(places, minlength=len(self._left_bps))
+        self._spares_bps = np.maximum(self._left_bps - taken_bps, self._left_bps / (1 + count)).tolist()
 
-    def _rungs_below_top(self, host: str) -> list[Rung]:
-        return [rung for rung in self._tiers.rungs_from(host) if rung.uplinks]
+    def _way(self, host: str) -> list[tuple[Rung, int, int]]:
+        """The rungs from a host up that are joined with a next one, with their places on the way up and down."""
+        if host not in self._ways:
+            self._ways[host] = [(rung, self._place((rung, False), rung.capacity_bps),
+                                 self._place((rung, True), rung.capacity_bps))
+                                for rung in self._tiers.rungs_from(host) if rung.uplinks]
+        return self._ways[host]
 
-    def _crossings(self, hosts: Sequence[str]) -> Iterator[tuple[Rung, bool]]:
-        for source, target in pairwise(hosts):
-            if source in self._network:
-                yield from ((rung, False) for rung in self._tiers.rungs_apart(source, target))
-            yield from ((rung, True) for rung in self._tiers.rungs_apart(target, source))
+    def _disk(self, host: str, disk_bps: float) -> tuple[int, ...]:
+        return (self._place(host, disk_bps),) if math.isfinite(disk_bps) else ()
 
-    def _place(self, key: Hashable, capacity_bps: float) -> int:
+    def _place(self, key: tuple[Rung, bool] | str, capacity_bps: float) -> int:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = len(self._capacities_bps)
@@ -208,17 +227,20 @@ class ChainShares:
         if self._version == self._network.version:
             return
         self._version = self._network.version
-        self._places.clear()
-        self._capacities_bps.clear()
-        self._links_of.clear()
-        self._place_of.clear()
-        self._chains.clear()
-        self._carried_bits.clear()
+        self._forget()
         for host in self._network.hosts:
-            for rung in self._tiers.rungs_from(host):
-                for down, links in ((False, rung.uplinks), (True, rung.downlinks)):
-                    if links and links[0] not in self._place_of:
-                        self._place_of.update(dict.fromkeys(links, self._place((rung, down), rung.capacity_bps)))
+            self._way(host)
+        for key, place in self._places.items():
+            if isinstance(key, tuple):
+                self._place_of.update(dict.fromkeys(key[0].downlinks if key[1] else key[0].uplinks, place))
+        self._carried_bits = np.zeros(len(self._places))
         self._others = {link: _Other(other.rate_bps, other.measured_at, 0.0)
                         for link, other in self._others.items() if link in self._place_of}
-        self._left_bps.clear()
+
+
+def _with_rows(routes: Integers, more: Sequence[tuple[int, ...]]) -> Integers:
+    rows = np.full((len(routes) + len(more), max(routes.shape[1], *map(len, more), 1)), -1)
+    rows[:len(routes), :routes.shape[1]] = routes
+    for row, places in zip(rows[len(routes):], more, strict=True):
+        row[:len(places)] = places
+    return rows

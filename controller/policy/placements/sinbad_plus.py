@@ -8,9 +8,11 @@ hosts could send, the sender is chosen too. A file that will be read is drawn to
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 from controller.policy.network.graph import Link, Network
 from controller.policy.placements.chain_shares import ChainShares
@@ -31,8 +33,14 @@ OF_A_RACK = 2
 TRIED = 8
 """So many whole chains are compared by their exact cost."""
 
-Chain = tuple[str, tuple[Candidate, ...]]
-"""Who sends, and through whom."""
+
+class _Chain(NamedTuple):
+    """Who sends, through whom, what that crosses, and what the tightest of it has to spare."""
+
+    source: str
+    chosen: tuple[Candidate, ...]
+    places: tuple[int, ...]
+    spare_bps: float
 
 
 class SinbadPlus:
@@ -60,30 +68,26 @@ class SinbadPlus:
         """See `PlacementPolicy`."""
         able = fitting(request, self._network)
         self._shares.carry_until(now)
-        spares_bps = self._spares_bps(request)
-        chains = self._chains(request, self._shortlist(request, able, spares_bps))
-        costs = [self._cost(request, *chain) for chain in chains]
-        source, chosen = chains[costs.index(min(costs))]
-        places = self._places(source, chosen)
-        rate_bps = self._shares.spare_bps(places)
-        if request.size_bits > 0 and places:
-            self._shares.added(transfer_id, places, request.size_bits)
-        return Placement(tuple(Destination(candidate.host, spares_bps[candidate]) for candidate in chosen), rate_bps,
-                         request.size_bits / rate_bps, {
-            candidate.host: unfit(candidate, request, self._network) or (
-                f"{spares_bps[candidate]:.0f} bit/s to spare into it, or a chain through it would end later")
-            for candidate in request.candidates if candidate not in chosen}, source)
-
-    def _spares_bps(self, request: PlacementRequest) -> dict[Candidate, float]:
-        """What is to spare on the way from the core down to each candidate, and at its disk."""
-        ways = [(candidate, self._shares.way_down(candidate.host, candidate.disk_bps))
+        ways = [(candidate.host, self._shares.way_down(candidate.host, candidate.disk_bps))
                 for candidate in request.candidates]
-        return {candidate: self._shares.spare_bps(way) for candidate, way in ways}
+        spares_bps = {host: self._shares.spare_bps(way) for host, way in ways}
+        chains = self._chains(request, self._shortlist(request, able, spares_bps))
+        best = self._cheapest(request, chains)
+        if request.size_bits > 0 and best.places:
+            self._shares.added(transfer_id, best.places, request.size_bits)
+        taken = {candidate.host for candidate in best.chosen}
+        return Placement(
+            tuple(Destination(candidate.host, spares_bps[candidate.host]) for candidate in best.chosen),
+            best.spare_bps, request.size_bits / best.spare_bps, {
+                candidate.host: unfit(candidate, request, self._network) or
+                f"{spares_bps[candidate.host]:.0f} bit/s to spare into it, or a chain through it would end later"
+                for candidate in request.candidates if candidate.host not in taken}, best.source)
 
     def _shortlist(self, request: PlacementRequest, able: Sequence[Candidate],
-                   spares_bps: dict[Candidate, float]) -> Sequence[Candidate]:
+                   spares_bps: dict[str, float]) -> Sequence[Candidate]:
         """The best of the best racks, of every pod and of the senders' racks; all where these are too few."""
-        ranked = sorted(able, key=lambda candidate: (spares_bps[candidate], self._generator.random()), reverse=True)
+        ranked = sorted(able, key=lambda candidate: (spares_bps[candidate.host], self._generator.random()),
+                        reverse=True)
         senders = {*request.sources, request.writer}
         racks = {(candidate.pod, candidate.rack) for candidate in able if candidate.host in senders}
         pods: set[str] = set()
@@ -100,29 +104,28 @@ class SinbadPlus:
                 short.append(candidate)
         return short if len(short) >= request.replicas and len(racks) >= request.least_racks else able
 
-    def _chains(self, request: PlacementRequest, able: Sequence[Candidate]) -> list[Chain]:
+    def _chains(self, request: PlacementRequest, able: Sequence[Candidate]) -> list[_Chain]:
         """The most promising chains, by what is to spare at their tightest places; ties at random."""
-        begun: list[Chain] = [(source, ()) for source in request.sources or (request.writer,)]
+        begun = [_Chain(source, (), (), math.inf) for source in request.sources or (request.writer,)]
         for position in range(request.replicas):
-            longer = [(source, (*chosen, candidate)) for source, chosen in begun
-                      for candidate in allowed(request, able, chosen)]
-            ways = [self._places(*chain) for chain in longer]
-            ranks = [(-self._shares.spare_bps(way), len(way), self._generator.random()) for way in ways]
-            most = TRIED if position == request.replicas - 1 else WIDTH
-            begun = [longer[index] for index in sorted(range(len(longer)), key=ranks.__getitem__)[:most]]
+            longer = []
+            for chain in begun:
+                last = chain.chosen[-1].host if chain.chosen else chain.source
+                for candidate in allowed(request, able, chain.chosen):
+                    hop = self._shares.hop(last, candidate.host, candidate.disk_bps)
+                    spare_bps = min(chain.spare_bps, self._shares.spare_bps(hop))
+                    longer.append((-spare_bps, len(chain.places) + len(hop), self._generator.random(), chain,
+                                   candidate, hop))
+            longer.sort()
+            begun = [_Chain(chain.source, (*chain.chosen, candidate), (*chain.places, *hop), -spare_bps)
+                     for spare_bps, _, _, chain, candidate, hop in
+                     longer[:TRIED if position == request.replicas - 1 else WIDTH]]
         return begun
 
-    def _cost(self, request: PlacementRequest, source: str, chosen: Sequence[Candidate]) -> float:
-        seconds = self._shares.added_seconds(self._places(source, chosen), request.size_bits)
-        if request.expected_reads == 0:
-            return seconds
-        fastest_bps = max(self._up_bps(candidate.host) for candidate in chosen)
-        return seconds + request.expected_reads * request.size_bits / fastest_bps
-
-    def _up_bps(self, host: str) -> float:
-        """What a reader elsewhere would have on the way up from a host."""
-        return self._shares.spare_bps(self._shares.way_up(host))
-
-    def _places(self, source: str, chosen: Sequence[Candidate]) -> tuple[int, ...]:
-        return self._shares.places((source, *(candidate.host for candidate in chosen)),
-                                   [candidate.disk_bps for candidate in chosen])
+    def _cheapest(self, request: PlacementRequest, chains: Sequence[_Chain]) -> _Chain:
+        costs = self._shares.added_seconds([chain.places for chain in chains], request.size_bits)
+        if request.expected_reads:
+            for number, chain in enumerate(chains):
+                costs[number] += request.expected_reads * request.size_bits / max(
+                    self._shares.spare_bps(self._shares.way_up(candidate.host)) for candidate in chain.chosen)
+        return chains[costs.index(min(costs))]

@@ -4,12 +4,15 @@ import math
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.policy.errors import ImpossiblePlacement, InvalidMeasurement
 from controller.policy.network.graph import Network
+from controller.policy.network.maxmin import global_shares
+from controller.policy.placements.chain_kernels import fill
 from controller.policy.placements.chain_shares import ChainShares
 from controller.policy.placements.request import Candidate, PlacementRequest
 from controller.policy.placements.sinbad import MeasuredBy
@@ -67,10 +70,24 @@ def test_the_cost_counts_what_is_taken_from_others(network: Network) -> None:
     shares = ChainShares(network)
     shares.carry_until(0.0)
     shares.added("running", shares.places(["p0r0h0", "p0r0h1"], [math.inf]), 20e6)
-    alone = shares.added_seconds(shares.places(["p0r1h0", "p0r1h1"], [math.inf]), 10e6)
-    beside = shares.added_seconds(shares.places(["p0r0h2", "p0r0h1"], [math.inf]), 10e6)
-    assert alone == pytest.approx(1.0)
-    assert beside == pytest.approx(2.0 + 2.0)
+    alone = shares.places(["p0r1h0", "p0r1h1"], [math.inf])
+    beside = shares.places(["p0r0h2", "p0r0h1"], [math.inf])
+    assert shares.added_seconds([alone, beside], 10e6) == pytest.approx([1.0, 2.0 + 2.0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_chains_have_exactly_their_max_min_shares(data: st.DataObject) -> None:
+    number = data.draw(st.integers(1, 8))
+    left_bps = np.array(data.draw(st.lists(st.floats(1.0, 100.0), min_size=number, max_size=number)))
+    routes = data.draw(st.lists(st.lists(st.integers(0, number - 1), max_size=6), min_size=1, max_size=20))
+    rows = np.full((len(routes), 7), -1)
+    for row, route in zip(rows, routes, strict=True):
+        row[:len(route)] = route
+    rates_bps = np.zeros(len(routes))
+    fill(rows, left_bps, rates_bps)
+    exact_bps = global_shares([tuple(route) for route in routes], left_bps.tolist(), {})
+    assert rates_bps.tolist() == pytest.approx(exact_bps)
 
 
 def test_a_chain_avoids_busy_links_and_the_disks_that_writes_use(fabric: Fabric, network: Network) -> None:
