@@ -9,23 +9,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fuse_mount.door import REQUESTS
+
 if TYPE_CHECKING:
     from fuse_mount.shared import Caller
 
 MOST_RECORDS = 16384
 """That a reader may be behind; what comes then is lost to it."""
 
-ARGUMENTS = {
-    **dict.fromkeys(("lookup", "mknod", "mkdir", "create", "unlink", "rmdir", "getxattr", "removexattr"),
-                    ("inode", "name")),
-    "rename": ("inode", "name", "to", "to_name"), "link": ("inode", "to", "to_name"),
-    "symlink": ("target", "inode", "name"),
-    **dict.fromkeys(("read", "readdir", "readdirplus"), ("inode", "size", "offset")),
-    "write": ("inode", "", "size", "offset"), "fallocate": ("inode", "mode", "offset", "size"),
-    "lseek": ("inode", "offset", "whence"),
-    "setxattr": ("inode", "name", "", "size"), "forget": ("inode", "lookups"), "forget_multi": ("inodes",),
-}
-"""What libfuse's arguments of an operation are called. Of all others only the inode is told."""
+TOLD = frozenset(("inode", "name", "target", "to", "to_name", "mode", "size", "offset", "length", "whence", "lookups",
+                  "inodes"))
+"""Arguments of requests (`fuse_mount.door`) that are more than an address or a flag."""
 FINDS = ("lookup", "mknod", "mkdir", "symlink", "link", "create")
 """Operations whose result is an inode."""
 RESULTS = {**dict.fromkeys(FINDS, "found"), **dict.fromkeys(("read", "write"), "bytes")}
@@ -80,11 +74,10 @@ class AccessLog:
              result: int) -> None:
         """A request that began at `time_ns` since 1970. `error` is 0, or the errno it was answered; `result` is the
         inode that was found, or how many bytes were moved."""
-        names = ARGUMENTS.get(operation, ("inode",))
         record = {"time_ns": time_ns, "uid": caller.uid, "gid": caller.gid, "pid": caller.process,
                   "operation": operation,
                   **{name: os.fsdecode(value) if isinstance(value, bytes) else value
-                     for name, value in zip(names, arguments, strict=False) if name}}
+                     for name, value in zip(REQUESTS[operation], arguments, strict=False) if name in TOLD}}
         if not error and operation in RESULTS:
             record[RESULTS[operation]] = result
         record["result"] = errno.errorcode.get(error, str(error)) if error else "OK"

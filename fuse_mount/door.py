@@ -17,6 +17,23 @@ NAME_AN_INODE = frozenset(("getattr", "setattr", "readlink", "open", "opendir", 
                            "setxattr", "listxattr", "removexattr"))
 
 
+_REQUESTS = """
+    lookup inode name; forget inode lookups; getattr inode info; setattr inode status fields info; readlink inode;
+    mknod inode name mode device; mkdir inode name mode; unlink inode name; rmdir inode name;
+    symlink target inode name; rename inode name to to_name flags; link inode to to_name; open inode info;
+    read inode size offset info; write inode data size offset info; flush inode info; release inode info;
+    fsync inode kind info; opendir inode info; readdir inode size offset info; releasedir inode info;
+    fsyncdir inode kind info; statfs inode; setxattr inode name data size flags; getxattr inode name size;
+    listxattr inode size; removexattr inode name; access; create inode name mode info; getlk inode info lock;
+    setlk inode info lock waits; bmap; ioctl; poll; write_buf; retrieve_reply; forget_multi inodes forgotten;
+    flock inode info kind; fallocate inode mode offset length info; readdirplus inode size offset info;
+    copy_file_range; lseek inode offset whence info
+"""
+REQUESTS = {operation: names for operation, *names in map(str.split, _REQUESTS.split(";"))}
+"""The fields of `struct fuse_lowlevel_ops` (fuse_lowlevel.h) from `lookup` on, and their arguments after the request:
+none of those that are not served."""
+
+
 class FileInfo(Protocol):
     """The fields of libfuse's `struct fuse_file_info` that the mount uses."""
 

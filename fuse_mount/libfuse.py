@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -27,7 +27,7 @@ from typing import Any
 
 from fuse_mount.access_log import FINDS, AccessLog
 from fuse_mount.binding import CAP_POSIX_ACL
-from fuse_mount.door import errno_of
+from fuse_mount.door import REQUESTS, errno_of
 from fuse_mount.errors import MountError
 from fuse_mount.lock_operations import StructFlock
 from fuse_mount.measures import TIME, Measures, Served
@@ -35,8 +35,6 @@ from fuse_mount.shared import ROOT_INODE, Caller
 
 DROP_SECONDS = 0.05
 NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
-# Which arguments name an inode, where it is not only the first.
-INODES = {"symlink": (1,), "link": (0, 1), "rename": (0, 2), "forget": (), "forget_multi": ()}
 MAX_GROUPS = 1024
 
 
@@ -241,35 +239,23 @@ class Session:
 
     def _functions(self, library: ModuleType) -> Any:
         """A `struct fuse_lowlevel_ops`."""
-        inode, name, size, offset, mode = c_uint64, c_char_p, c_size_t, c_int64, c_uint
-        info, lock = POINTER(library.fuse_file_info), POINTER(StructFlock)
-        requests = {
-            "lookup": (inode, name), "forget": (inode, c_uint64), "getattr": (inode, info),
-            "setattr": (inode, POINTER(self._status_type), c_int, info), "readlink": (inode,),
-            "mknod": (inode, name, mode, c_uint64), "mkdir": (inode, name, mode), "unlink": (inode, name),
-            "rmdir": (inode, name), "symlink": (name, inode, name), "rename": (inode, name, inode, name, c_uint),
-            "link": (inode, inode, name), "open": (inode, info), "read": (inode, size, offset, info),
-            "write": (inode, c_void_p, size, offset, info), "flush": (inode, info), "release": (inode, info),
-            "fsync": (inode, c_int, info), "opendir": (inode, info), "readdir": (inode, size, offset, info),
-            "releasedir": (inode, info), "fsyncdir": (inode, c_int, info), "statfs": (inode,),
-            "setxattr": (inode, name, c_void_p, size, c_int), "getxattr": (inode, name, size),
-            "listxattr": (inode, size), "removexattr": (inode, name), "access": (),
-            "create": (inode, name, mode, info), "getlk": (inode, info, lock),
-            "setlk": (inode, info, lock, c_int), "bmap": (), "ioctl": (), "poll": (), "write_buf": (),
-            "retrieve_reply": (), "forget_multi": (size, POINTER(Forgotten)),
-            "flock": (inode, info, c_int), "fallocate": (inode, c_int, offset, offset, info),
-            "readdirplus": (inode, size, offset, info),
-            "copy_file_range": (), **({"lseek": (inode, offset, c_int, info)} if self._has_lseek else {})}
+        argument_types: dict[str, Any] = {
+            **dict.fromkeys(("inode", "to", "lookups", "device"), c_uint64),
+            **dict.fromkeys(("name", "to_name", "target"), c_char_p), **dict.fromkeys(("offset", "length"), c_int64),
+            **dict.fromkeys(("size", "inodes"), c_size_t), "mode": c_uint, "data": c_void_p,
+            "info": POINTER(library.fuse_file_info), "lock": POINTER(StructFlock), "forgotten": POINTER(Forgotten),
+            "status": POINTER(self._status_type),
+            **dict.fromkeys(("fields", "flags", "kind", "waits", "whence"), c_int)}
         types = {"init": CFUNCTYPE(None, c_void_p, POINTER(library.fuse_conn_info)),
                  "destroy": CFUNCTYPE(None, c_void_p),
-                 **{request: CFUNCTYPE(None, c_void_p, *arguments) for request, arguments in requests.items()}}
+                 **{request: CFUNCTYPE(None, c_void_p, *(argument_types[name] for name in names))
+                    for request, names in REQUESTS.items() if self._has_lseek or request != "lseek"}}
         table: Any = type("fuse_lowlevel_ops", (Structure,), {"_fields_": list(types.items())})()
         table.init = types["init"](self._init)
-        for request in requests:
+        for request, names in REQUESTS.items():
             method = getattr(self, f"_{request}", None)
-            if method is not None:
-                rooted = method if self._root == ROOT_INODE else self._rooted(method, INODES.get(request, (0,)))
-                setattr(table, request, types[request](self._guarded(request, rooted)))
+            if method is not None and request in types:
+                setattr(table, request, types[request](self._guarded(request, self._rooted(method, names))))
         return table
 
     def _init(self, _: Any, connection: Any) -> None:
@@ -282,7 +268,11 @@ class Session:
             self.acls = bool(connection.contents.want & CAP_POSIX_ACL)
             self._operations.init()
 
-    def _rooted(self, method: Callable[..., None], places: tuple[int, ...]) -> Callable[..., None]:
+    def _rooted(self, method: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
+        places = [place for place, name in enumerate(names) if name in ("inode", "to")]
+        if self._root == ROOT_INODE:
+            return method
+
         def rooted(request: int, *arguments: Any) -> None:
             given = list(arguments)
             for place in places:

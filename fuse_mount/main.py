@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -40,30 +40,31 @@ MALLOC_ARENAS = 2
 KERNEL_OPTIONS = ("ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec")
 # A thread that got its bytes from the network wants the interpreter at once, not after the default of 5 ms.
 THREAD_SWITCH_SECONDS = 0.001
+Directory = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one mount is made from."""
+    """What one mount is made from: the command's options."""
 
     mountpoint: Path
+    log: Path | None
+    allow_other: bool
+    source: str
     nameserver: str
     controller: str | None
     local_host: str | None
     cache_seconds: float
     parts: int
     strong: bool
-    allow_other: bool
-    acls: bool
+    acl: bool
     staging_directory: Path
     cache_directory: Path | None
     cache_bytes: int
     metrics: str | None
-    log: Path | None
     identity: Path | None
     kernel_options: tuple[str, ...]
     subdirectory: str
-    source: str
 
 
 def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,9 +95,9 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
               help="Let other users than the one who mounts in. Default: only if that one is root.")
 @click.option("--acl", is_flag=True, help="Support POSIX access control lists. A namespace in which any was ever set "
               "has them without that.")
-@click.option("--staging-directory", type=click.Path(file_okay=False, path_type=Path), default=Path("/var/tmp"),
+@click.option("--staging-directory", type=Directory, default=Path("/var/tmp"),
               show_default=True, help="Where changes lie until a program flushes or closes the file.")
-@click.option("--cache-directory", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--cache-directory", type=Directory,
               help="Keep what was read in this directory, which belongs to one mount alone.  [default: nowhere]")
 @click.option("--cache-size", "cache_bytes", type=Size(64 << 20), default=10 << 30, show_default="10GiB",
               help="The most that the cache takes there.")
@@ -110,16 +111,13 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 @click.option("--log", "log_file", type=click.Path(dir_okay=False, path_type=Path),
               help="File for the log. Default: standard error with --foreground, otherwise "
               "/var/log/speedwell (root) or ~/.local/state/speedwell.")
-def command(mountpoint_: Path, nameserver: str, controller: str | None, local_host: str | None,
-            cache_seconds: float, parts: int, strong: bool, foreground: bool, allow_other: bool | None,
-            acl: bool, staging_directory: Path, cache_directory: Path | None, cache_bytes: int,
-            kernel_options: tuple[str, ...], subdirectory: str, source: str | None,
-            metrics: str | None, log_file: Path | None, identity: Path | None) -> int:
+def command(mountpoint_: Path, log_file: Path | None, foreground: bool, allow_other: bool | None, source: str | None,
+            **options: Any) -> int:
     """Mount a Speedwell filesystem on the empty directory MOUNTPOINT.
 
     Prints `ready MOUNTPOINT` once it works. Unmount with `fusermount3 -u MOUNTPOINT` or SIGTERM.
     """
-    prometheus.check(metrics)
+    prometheus.check(options["metrics"])
     mountpoint.require_fuse()
     library = binding.load_library()
     place = mountpoint.prepare(mountpoint_)
@@ -127,11 +125,10 @@ def command(mountpoint_: Path, nameserver: str, controller: str | None, local_ho
     if allow_other is None:
         allow_other = os.geteuid() == 0
     mountpoint.require_permission(place, allow_other=allow_other)
-    below = "" if subdirectory == "/" else f":{subdirectory}"
-    settings = Settings(place, nameserver, controller, local_host, cache_seconds, parts, strong, allow_other, acl,
-                        mountpoint.require_writable(staging_directory),
-                        None if cache_directory is None else cache_directory.absolute(), cache_bytes, metrics,
-                        log_file, identity, kernel_options, subdirectory, source or f"speedwell@{nameserver}{below}")
+    mountpoint.require_writable(options["staging_directory"])
+    if not source:
+        source = f"speedwell@{options['nameserver']}:{options['subdirectory']}".removesuffix(":/")
+    settings = Settings(place, log_file, allow_other, source, **options)
     if foreground:
         return _serve(settings, library, Report(None))
     assert log_file is not None
@@ -179,7 +176,7 @@ def _serve(settings: Settings, library: ModuleType, report: Report, *, needs_dat
                         metadata_cache_seconds=settings.cache_seconds, most_parts=settings.parts,
                         strong=settings.strong, cache_directory=settings.cache_directory,
                         cache_bytes=settings.cache_bytes, identity=settings.identity)
-        acls = client.statistics().acls or settings.acls
+        acls = client.statistics().acls or settings.acl
         root = _root_of(client, settings.subdirectory)
         if needs_dataserver:
             client.require_dataservers()

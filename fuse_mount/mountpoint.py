@@ -143,10 +143,9 @@ def raise_read_ahead(mountpoint: Path) -> bool:
     return True
 
 
-def require_writable(directory: Path) -> Path:
-    """The directory as an absolute path. Raises MountError if temporary files cannot be made in it."""
+def require_writable(directory: Path) -> None:
+    """Raises MountError if temporary files cannot be made there."""
     try:
-        with tempfile.TemporaryFile(dir=directory):
-            return directory.absolute()
+        tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise MountError(f"--staging-directory: no files can be made in {directory}: {error.strerror}") from None

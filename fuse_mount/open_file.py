@@ -7,6 +7,7 @@ order, and every handle sees what the others have written.
 import errno
 import threading
 import time
+from contextlib import suppress
 
 from fs import paths
 from fs.client import Appender, Client, Reader
@@ -156,7 +157,7 @@ class OpenFile:
                 self._flush_appends()
 
     def discard(self) -> None:
-        """Give up what was written and is not published."""
+        """Give up what was written and is not published, with all that is held for it."""
         with self.lock:
             self._drop_appender()
             self._drop_staging()
@@ -170,12 +171,6 @@ class OpenFile:
                     handle.failure = error
             self.discard()
             self.size = self.attributes.size
-
-    def close(self) -> None:
-        """Release what is held; the handles have flushed before."""
-        with self.lock:
-            self._drop_appender()
-            self._drop_staging()
 
     # ------------------------------------------------------------------ reading
 
@@ -229,10 +224,8 @@ class OpenFile:
     def _look_again(self) -> None:
         """Begin with the newest version of the file."""
         self._known_at = time.monotonic()
-        try:
+        with suppress(NoSuchFile):  # the flush will find it so
             self.refresh(self._client.lookup_inode(self.inode))
-        except NoSuchFile:
-            return  # the flush will find it so
 
     def _append(self, data: memoryview | bytes) -> int:
         if self._appender is None:
@@ -329,12 +322,9 @@ class OpenFile:
 
     def _drop_appender(self) -> None:
         appender, self._appender = self._appender, None
-        if appender is None:
-            return
-        try:
-            appender.close()
-        except SpeedwellError:
-            return  # reported by the write or flush that failed, or of no interest for a discarded content
+        if appender is not None:
+            with suppress(SpeedwellError):  # reported by the write or flush that failed, or of no interest any more
+                appender.close()
 
     def _drop_staging(self) -> None:
         kept = self._staging, self._spare

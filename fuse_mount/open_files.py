@@ -69,7 +69,7 @@ class OpenFiles:
                 self._files.pop(file.inode, None)
         handle.close()
         if last:
-            file.close()
+            file.discard()     # its handles have flushed
 
     def flush_all(self) -> list[tuple[int, SpeedwellError]]:
         """Flush every file; returns the inodes of those that could not be, with the reason. Each that a lost server

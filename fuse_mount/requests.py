@@ -3,7 +3,7 @@
 import ctypes
 import errno
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ctypes import byref
 from itertools import islice
 from typing import Any
@@ -31,9 +31,6 @@ class Requests(Session):
 
     # ------------------------------------------------------------------ names
 
-    def _lookup(self, request: int, directory: int, name: bytes) -> None:
-        self._entry(request, self._operations.lookup(directory, name))
-
     def _forget(self, request: int, inode: int, lookups: int) -> None:
         self._operations.forget([(inode, lookups)])
         self._libfuse.fuse_reply_none(request)
@@ -41,28 +38,6 @@ class Requests(Session):
     def _forget_multi(self, request: int, count: int, forgotten: Any) -> None:
         self._operations.forget([(each.inode, each.lookups) for each in forgotten[:count]])
         self._libfuse.fuse_reply_none(request)
-
-    def _mknod(self, request: int, directory: int, name: bytes, mode: int, device: int) -> None:
-        self._entry(request, self._operations.mknod(directory, name, mode, device))
-
-    def _mkdir(self, request: int, directory: int, name: bytes, mode: int) -> None:
-        self._entry(request, self._operations.mkdir(directory, name, mode))
-
-    def _symlink(self, request: int, target: bytes, directory: int, name: bytes) -> None:
-        self._entry(request, self._operations.symlink(target, directory, name))
-
-    def _link(self, request: int, inode: int, directory: int, name: bytes) -> None:
-        self._entry(request, self._operations.link(inode, directory, name))
-
-    def _unlink(self, request: int, directory: int, name: bytes) -> None:
-        self._done(request, self._operations.unlink(directory, name))
-
-    def _rmdir(self, request: int, directory: int, name: bytes) -> None:
-        self._done(request, self._operations.rmdir(directory, name))
-
-    def _rename(self, request: int, directory: int, name: bytes, new_directory: int, new_name: bytes,
-                flags: int) -> None:
-        self._done(request, self._operations.rename(directory, name, new_directory, new_name, flags))
 
     # ------------------------------------------------------------------ attributes
 
@@ -100,9 +75,6 @@ class Requests(Session):
 
     def _listxattr(self, request: int, inode: int, size: int) -> None:
         self._value(request, self._operations.listxattr(inode), size)
-
-    def _removexattr(self, request: int, inode: int, name: bytes) -> None:
-        self._done(request, self._operations.removexattr(inode, name))
 
     # ------------------------------------------------------------------ directories
 
@@ -221,6 +193,20 @@ class Requests(Session):
         here.entry.attr_timeout, here.entry.entry_timeout = status.seconds, name_seconds(status.seconds)
         fill_status(here.status, here.times, status)
         return here.entry
+
+
+def _answered(operation: str, answer: Callable[[Requests, int, Any], None]) -> Callable[..., None]:
+    """A method for requests whose arguments are those of the operation."""
+    def method(self: Requests, request: int, *arguments: Any) -> None:
+        answer(self, request, getattr(self._operations, operation)(*arguments))
+
+    return method
+
+
+for _name in ("lookup", "mknod", "mkdir", "symlink", "link"):
+    setattr(Requests, f"_{_name}", _answered(_name, Requests._entry))
+for _name in ("unlink", "rmdir", "rename", "removexattr"):
+    setattr(Requests, f"_{_name}", _answered(_name, Requests._done))
 
 
 def _dirents(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> list[bytes]:
