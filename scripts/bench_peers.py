@@ -29,7 +29,7 @@ NEEDED = {
 }
 FSYNC = {
     "speedwell": "the bytes are on the disks of all replicas, the name is on the nameserver's",
-    "tokens": "as speedwell", "insecure": "as speedwell",
+    "tokens": "as speedwell", "insecure": "as speedwell", "checkout": "as speedwell",
     "glusterfs": "the bytes are on the disks of all bricks",
     "juicefs": "the bytes are in files of the object store (a local directory), which it does not force to the disk; "
                "the length is in Redis, which forces its log to the disk once a second",
@@ -77,6 +77,26 @@ def speedwell(place: Path, replicas: int = 1) -> Iterator[Path]:
             yield mountpoint
         finally:
             local.down(installation, force=True)
+
+
+@contextmanager
+def of_checkout(checkout: Path, place: Path) -> Iterator[Path]:
+    """What `speedwell` is there, with that checkout's own environment."""
+    mountpoint, command = place / "mount", checkout / ".venv/bin/speedwell"
+    mountpoint.mkdir(parents=True)
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"{command}: {done.stderr.strip()}")
+
+    with state_kept_in(place):
+        run("up", "--local", place / "installation", "--mount", mountpoint, "--dataservers", "1",
+            "--replication", "1")
+        try:
+            yield mountpoint
+        finally:
+            run("down", "--local", place / "installation", "--force")
 
 
 @contextmanager
