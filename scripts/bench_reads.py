@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -45,15 +45,16 @@ class BenchFailed(Exception):
 class ControllerUnderTest:
     """`speedwell-controller` of a checkout, with all switches of a fabric connected to it."""
 
-    def __init__(self, checkout: Path, fabric: Fabric, coflows: int, most_flows: int) -> None:
+    def __init__(self, checkout: Path, fabric: Fabric, coflows: int, most_flows: int, options: Sequence[str] = (),
+                 uneven: bool = False) -> None:
         self._processes = contextlib.ExitStack()
         self._coflows = None
         self._wanted_coflows = coflows
-        options = []
+        options = list(options)
         if coflows:
             directory = Path(self._processes.enter_context(tempfile.TemporaryDirectory()))
             self._coflows = Coflows(coflows, [host.ip for host in fabric.hosts], directory)
-            options = ["--config", str(self._coflows.config)]
+            options += ["--config", str(self._coflows.config)]
         try:
             self._log = self._processes.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             # Python looks into the working directory first: this is the checkout's controller, not ours.
@@ -66,7 +67,7 @@ class ControllerUnderTest:
             openflow = _host_port(addresses["openflow"])
             switches = Path(__file__).with_name("openflow_switches.py")
             self.switches = self._start([sys.executable, str(switches), openflow[0], str(openflow[1]),
-                                         str(most_flows)], checkout)
+                                         str(most_flows), *(["uneven"] if uneven else [])], checkout)
             assert self.switches.stdin is not None
             self.switches.stdin.write(fabric.to_json().encode())
             self.switches.stdin.close()
@@ -193,8 +194,9 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def running(checkout: Path, fabric: Fabric, coflows: int, most_flows: int) -> Iterator[ControllerUnderTest]:
-    controller = ControllerUnderTest(checkout, fabric, coflows, most_flows)
+def running(checkout: Path, fabric: Fabric, coflows: int, most_flows: int, options: Sequence[str] = (),
+            uneven: bool = False) -> Iterator[ControllerUnderTest]:
+    controller = ControllerUnderTest(checkout, fabric, coflows, most_flows, options, uneven)
     try:
         yield controller
     finally:

@@ -2,8 +2,9 @@
 
 Each keeps the entries, groups and meters that it is sent, answers barriers, echoes and statistics, passes probes on
 to its neighbours, and has hosts that answer ARP. Entries count bytes at rates that are fixed when they are added,
-such that so many FLOWS fit the hosts' links; ports count a third of their capacity.
-`openflow_switches.py HOST PORT FLOWS < FABRIC_JSON` prints `ready` when all are connected.
+such that so many FLOWS fit the hosts' links; ports count a third of their capacity, with
+`uneven` each a part of its own.
+`openflow_switches.py HOST PORT FLOWS [uneven] < FABRIC_JSON` prints `ready` when all are connected.
 """
 
 from __future__ import annotations
@@ -195,7 +196,8 @@ class FakeSwitch(asyncio.Protocol):
 
     def _port_stats(self, number: int, now: float) -> bytes:
         age = now - self._began_at
-        counted = int(LOADED * self._ports[number].capacity_bps / 8 * age)
+        load = Random(self._switch.dpid << 8 | number).random() ** 2 if self._network.is_uneven else LOADED
+        counted = int(load * self._ports[number].capacity_bps / 8 * age)
         return struct.pack("!I4x12QII", number, counted // FRAME_BYTES, counted // FRAME_BYTES, counted, counted,
                            0, 0, 0, 0, 0, 0, 0, 0, int(age), int(age % 1 * 1e9))
 
@@ -237,8 +239,9 @@ class FakeSwitch(asyncio.Protocol):
 class Network:
     """All switches of a fabric, each with a connection of its own."""
 
-    def __init__(self, fabric: Fabric, most_flows: int) -> None:
+    def __init__(self, fabric: Fabric, most_flows: int, is_uneven: bool) -> None:
         self.fabric = fabric
+        self.is_uneven = is_uneven
         self.fair_bytes_per_second = (min(link.capacity_bps for link in fabric.links) / 8
                                       / max(most_flows / len(fabric.hosts), 1))
         self.switches = {switch.name: FakeSwitch(self, switch) for switch in fabric.switches}
@@ -286,5 +289,5 @@ def _flow_stats(entry: Entry, now: float) -> bytes:
 
 
 if __name__ == "__main__":
-    host, port, most_flows = sys.argv[1:]
-    asyncio.run(Network(Fabric.from_json(sys.stdin.read()), int(most_flows)).run(host, int(port)))
+    host, port, most_flows, *uneven = sys.argv[1:]
+    asyncio.run(Network(Fabric.from_json(sys.stdin.read()), int(most_flows), bool(uneven)).run(host, int(port)))

@@ -211,7 +211,8 @@ function partDetail(part, read) {
     weighed.length > 1 ? h("h3", {}, "Why this replica") : null,
     weighed.length > 1 ? table(["replica", "#cost when chosen", ""], weighed.map((each) => ({
       cells: [each.host_name, `${each.host !== chosen && each.cost_seconds > part.cost_seconds ? "≥ " : ""}${seconds(each.cost_seconds)}`,
-        each.host === chosen ? "taken" : `+ ${seconds(each.cost_seconds - part.cost_seconds)}`],
+        each.host === chosen ? "taken" : each.cost_seconds > part.cost_seconds
+          ? `+ ${seconds(each.cost_seconds - part.cost_seconds)}` : "as good"],
     })), "") : h("p", { className: "dim" }, weighed.length ? "It was the only replica to choose from."
       : `${read.replica_policy} weighs reads as a whole; costs of single replicas are not told.`));
 }

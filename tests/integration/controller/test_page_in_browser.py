@@ -51,6 +51,7 @@ def _page(url: str) -> Iterator[Browser]:
 def test_the_fabric_is_drawn_with_its_loads_and_every_view_tells_what_runs(page: Browser) -> None:
     assert page.value("({...document.querySelector('#picture').dataset})").items() >= {
         "nodes": "90", "links": "112"}.items()
+    assert page.value("Number(document.querySelector('#picture').dataset.firstMs)") < 5000, "a second, on a slow machine"
     page.until("document.querySelector('#summary').innerText.includes('33 %')")
     assert page.text("#status") == "ok"
     assert page.text("#counts").startswith("26 switches · 64 hosts · 8 reads")
