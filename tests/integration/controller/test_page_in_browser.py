@@ -51,7 +51,7 @@ def _page(url: str) -> Iterator[Browser]:
 def test_the_fabric_is_drawn_with_its_loads_and_every_view_tells_what_runs(page: Browser) -> None:
     assert page.value("({...document.querySelector('#picture').dataset})").items() >= {
         "nodes": "90", "links": "112"}.items()
-    assert page.value("Number(document.querySelector('#picture').dataset.firstMs)") < 5000, "a second, on a slow machine"
+    assert page.value("Number(document.querySelector('#picture').dataset.firstMs)") < 5000, "a second, if not busy"
     page.until("document.querySelector('#summary').innerText.includes('33 %')")
     assert page.text("#status") == "ok"
     assert page.text("#counts").startswith("26 switches · 64 hosts · 8 reads")
@@ -101,7 +101,7 @@ def test_the_past_can_be_looked_at_also_by_who_comes_late(page: Browser) -> None
     opened = "performance.timeOrigin / 1000"
     earliest = page.until(f"speedwell.model.frames[0].at < {opened} - 1 && speedwell.model.frames[0].at")
     page.press("[", "[")
-    assert page.value("speedwell.model.isLive") is False and "\u22120:0" in page.text("#clock")
+    assert page.value("speedwell.model.isLive") is False and "(\u2212" in page.text("#clock")
     page.value("""{ const time = document.querySelector('#time'); time.value = 0;
                time.dispatchEvent(new Event('input')); }""")
     assert page.value("speedwell.model.frame.at") == earliest
