@@ -1,5 +1,5 @@
 """POSIX access control lists (acl(5)), in the form in which Linux hands them over as extended attributes
-(linux/posix_acl_xattr.h). Whom they let in the kernels of the mounts check."""
+(linux/posix_acl_xattr.h). Whom they let in the kernels of the mounts check, and for some `fs.nameserver.access`."""
 
 import struct
 from collections.abc import Sequence

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fs.channel import ConnectionLost
 from fs.errors import IdentityError
 from fs.identity import files, places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
@@ -84,6 +85,24 @@ def test_a_frame_of_many_tls_records_arrives_whole(authority: Authority) -> None
         thread.join(10)
     sender.close()
     receiver.close()
+
+
+def test_a_silent_peer_and_one_that_reads_nothing_are_given_up(authority: Authority) -> None:
+    server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
+    mine, theirs = shake(server, client)
+    ours, silent = SecureChannel(mine, client, peer_of(mine)), SecureChannel(theirs, server, peer_of(theirs))
+    ours.is_local = silent.is_local = False
+    ours.set_timeout(0.2)
+    assert ours.is_idle()
+    for receive in (ours.receive, ours.receive_alone):
+        with pytest.raises(ConnectionLost, match="moved no byte within the time allowed"):
+            receive(CallReply)
+    with pytest.raises(ConnectionLost, match="moved no byte within the time allowed"):
+        for _ in range(100):
+            ours.send(CallReply(reply=bytes(1_000_000)))
+    silent.close()
+    assert not ours.is_idle()
+    ours.close()
 
 
 def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
