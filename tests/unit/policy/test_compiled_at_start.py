@@ -16,8 +16,8 @@ def compiled():
 compile_selection()
 before = compiled()
 assert any(before.values())
-from tests.unit.policy import test_mayflower, test_share_kernels
-code = pytest.main(["-q", "-p", "no:cacheprovider", test_mayflower.__file__, test_share_kernels.__file__])
+from tests.unit.policy import test_mayflower, test_mayflower_model
+code = pytest.main(["-q", "-p", "no:cacheprovider", test_mayflower.__file__, test_mayflower_model.__file__])
 assert code == 0, code
 late = {name for name, signatures in compiled().items() if signatures != before[name]}
 assert not late, f"compiled at first use: {late}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.policy.network.maxmin import global_shares
 from controller.policy.reads import progressive_filling
-from tests.unit.policy.plain_shares import max_min_shares, raised_shares, share_of_unbounded_flow
+from tests.unit.policy.plain_shares import max_min_shares
 from tests.unit.sim.filling import max_min_rates
 
 capacities = st.floats(1, 1e10)
@@ -43,12 +43,12 @@ def test_shares_fit_are_wanted_equal_where_short_and_waste_nothing(
         assert sum(shares) == pytest.approx(capacity_bps)
 
 
-@given(capacities, demands)
-def test_a_new_flow_of_infinite_demand_gets_what_the_shares_of_all_would_give_it(
-    capacity_bps: float, demands_bps: list[float]
-) -> None:
-    expected = max_min_shares(capacity_bps, [*demands_bps, math.inf])[-1]
-    assert share_of_unbounded_flow(capacity_bps, sorted(demands_bps)) == expected > 0
+def raised_shares(shares_bps: list[float], paths: list[tuple[int, ...]], spare_bps: dict[int, float]) -> list[float]:
+    crossed = np.full((len(paths), len(spare_bps) + 1), -1, np.int64)
+    for flow, links in enumerate(paths):
+        crossed[flow, :len(links)] = links
+    raised = progressive_filling.raised(np.array(shares_bps), np.array(list(spare_bps.values())), crossed)
+    return [float(share) for share in raised]
 
 
 @st.composite
@@ -120,15 +120,3 @@ def test_shares_of_a_whole_network_agree_with_plain_filling(
 
 def test_a_flow_without_links_has_all_it_wants() -> None:
     assert global_shares([(), (0,)], [5.0], {}) == [math.inf, 5.0]
-
-
-@given(loaded_links())
-def test_compiled_progressive_filling_gives_what_plain_filling_gives(
-    loaded: tuple[list[float], list[tuple[int, ...]], dict[int, float]]
-) -> None:
-    shares_bps, paths, spare_bps = loaded
-    crossed = np.full((len(paths), len(spare_bps) + 1), -1, np.int64)
-    for flow, links in enumerate(paths):
-        crossed[flow, :len(links)] = links
-    raised = progressive_filling.raised(np.array(shares_bps), np.array(list(spare_bps.values())), crossed)
-    assert raised.tolist() == raised_shares(shares_bps, paths, spare_bps)

@@ -240,6 +240,14 @@ def test_a_moved_flow_frees_its_old_path_and_takes_its_remaining_bits_along(figu
     assert mayflower.flow_added("third", figure2.path("agg2"), 1 * MBIT, 3.0) == 10 * MBIT
 
 
+def test_flow_that_was_dropped_keeps_what_it_had_while_its_row_is_anothers(mayflower: Mayflower) -> None:
+    mayflower.flow_added("first", X_TO_Z, 1e6, 0.0)
+    (flow,) = mayflower.flows()
+    mayflower.flow_dropped("first", 0.0)
+    mayflower.flow_added("second", Y_TO_Z, 5e6, 1.0)
+    assert (flow.flow_id, flow.bandwidth_bps, flow.remaining_bits) == ("first", 10e6, 1e6)
+
+
 # --- traffic that is not ours ---
 
 

@@ -58,7 +58,8 @@ class History:
 
     def step(self, number: int) -> None:
         self.now += self.generator.expovariate(1.0)
-        self.generator.choices((self.read, self.drop, self.measure_flow, self.measure_link), (4, 2, 2, 1))[0](number)
+        happens = (self.read, self.drop, self.measure_flow, self.measure_link, self.move, self.resize, self.rebuild)
+        self.generator.choices(happens, (40, 20, 20, 10, 5, 3, 1))[0](number)
 
     def read(self, number: int) -> None:
         client, *hosts = self.generator.sample(self.hosts, 4)
@@ -70,6 +71,11 @@ class History:
         assert selection.path.nodes[0] == selection.replica.host
         assert selection.cost_seconds == pytest.approx(costs[selection.path])
         assert selection.cost_seconds == pytest.approx(min(costs.values()))
+        before = self.shares(), self.loads()
+        with self.mayflower.trial() as trial:
+            trial.add(selection.path, size_bits, self.now)
+            trial.add(selection.path, size_bits, self.now)
+        assert (self.shares(), self.loads()) == before
         loads_before = self.loads()
         assert self.mayflower.flow_added(str(number), selection.path, size_bits, self.now) == pytest.approx(
             selection.estimated_bps
@@ -101,9 +107,28 @@ class History:
             self.mayflower.flow_measured(flow.flow_id, transferred_bytes, rate_bps, self.now)
             assert flow.bandwidth_bps == expected_bps
 
+    def move(self, number: int) -> None:
+        for flow in self.generator.sample(list(self.mayflower.flows()), min(1, len(list(self.mayflower.flows())))):
+            remaining_bits = flow.remaining_at(self.now)
+            path = self.generator.choice(self.network.shortest_paths(flow.path.nodes[0], flow.path.nodes[-1]))
+            self.mayflower.flow_moved(flow.flow_id, path, self.now)
+            assert (flow.path, flow.remaining_at(self.now)) == (path, pytest.approx(remaining_bits))
+
+    def resize(self, number: int) -> None:
+        for flow in self.generator.sample(list(self.mayflower.flows()), min(1, len(list(self.mayflower.flows())))):
+            sent_bits, size_bits = flow.size_bits - flow.remaining_at(self.now), self.generator.random() * 1e8
+            self.mayflower.flow_resized(flow.flow_id, size_bits, self.now)
+            assert flow.remaining_at(self.now) == pytest.approx(max(size_bits - sent_bits, 0.0))
+
+    def rebuild(self, number: int) -> None:
+        self.network.set_capacity(self.generator.choice(self.links), self.generator.choice([5e6, 1e7, 2e7]))
+
     def measure_link(self, number: int) -> None:
         for link in self.generator.sample(self.links, 10):
             self.mayflower.link_measured(link, self.generator.choice((0.0, 1e6, 1e7)), self.now)
+
+    def shares(self) -> dict[str, float]:
+        return {flow.flow_id: flow.bandwidth_bps for flow in self.mayflower.flows()}
 
     def loads(self) -> dict[Link, float]:
         loads = {link: self.mayflower.background_bps(link) for link in self.links}
@@ -113,7 +138,7 @@ class History:
         return loads
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_decision_has_the_least_cost_of_equation_2(seed: int) -> None:
     history = History(seed)
