@@ -230,8 +230,8 @@ class TableSync:
             affected, self._affected = tuple(self._affected), []
             self._listener.synced(affected)
         # Everybody waits for the next one from now on.
-        done, self._synced = self._synced, hub.Event()
-        done.set()
+        self._synced.set()
+        self._synced = hub.Event()
 
     def _sync(self) -> None:
         """Plan all switches anew and send what differs. All switches take each step before any takes the next."""
@@ -307,9 +307,7 @@ class TableSync:
         def send(dpid: str, change: TableChanges) -> None:
             turns.others()
             datapath = self._state.datapaths.get(dpid)
-            if datapath is None or dpid not in self.installed:
-                return
-            if batch := make(datapath, change):
+            if datapath is not None and dpid in self.installed and (batch := make(datapath, change)):
                 # What is sent counts as there: a change that is sent meanwhile must build on it.
                 note(self.installed.tables[dpid], change)
                 self.installed.was_sent(dpid)
@@ -391,15 +389,10 @@ class TableSync:
             return
         for dpid in sorted(self.installed):
             hub.sleep(AUDIT_INTERVAL_SECONDS / max(len(self.installed), 1))
-            if not self.is_busy:
-                self._audit(dpid)
-        labels = self.installed.labels_in_use
-        if labels is not None:
+            is_other = None if self.is_busy else self.installed.audit(dpid)
+            if is_other or (is_other is not None and dpid in self._groups_to_recheck):
+                self._groups_to_recheck.discard(dpid)
+                self._compare_all(dpid)
+        if (labels := self.installed.labels_in_use) is not None:
             self._planner.forget_inherited(labels)
             self._due.set()
-
-    def _audit(self, dpid: str) -> None:
-        is_other = self.installed.audit(dpid)
-        if is_other or (is_other is not None and dpid in self._groups_to_recheck):
-            self._groups_to_recheck.discard(dpid)
-            self._compare_all(dpid)

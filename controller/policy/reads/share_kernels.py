@@ -218,14 +218,10 @@ def cheapest(flows: Records, links: Records, members: Integers, ascending: Integ
             break
         stamp += 1
         found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
-        cost = size / share
         for index in range(found):
             f = losing[index]
-            cost += remaining_at(flows, routes, f, now) * (1 / new_shares[index] - 1 / flows[f].bandwidth)
-        costs[order] = cost
-        length = 0
-        while length < len(route) and route[length] >= 0:
-            length += 1
+            costs[order] += remaining_at(flows, routes, f, now) * (1 / new_shares[index] - 1 / flows[f].bandwidth)
+        cost, length = costs[order], (route >= 0).sum()
         if best < 0 or cost < best_cost or (cost == best_cost and (
                 length < best_length or (length == best_length and order < best))):
             best, best_cost, best_share, best_length = order, cost, share, length
@@ -259,10 +255,9 @@ def remove_flow(flows: Records, links: Records, members: Integers, routes: Integ
         first, place = links[link].first, 0
         while members[first + place] != f:
             place += 1
-        last = links[link].count - 1
-        for index in range(place, last):
-            members[first + index] = members[first + index + 1]
-        links[link].count = last
+        links[link].count -= 1
+        for index in range(first + place, first + links[link].count):
+            members[index] = members[index + 1]
         links[link].stale = links[link].regrouped = True
 
 
@@ -307,8 +302,7 @@ def link_measured(flows: Records, links: Records, members: Integers, link: int, 
         if flows[f].measured == flows[f].measured:
             explained += flows[f].measured
         else:
-            running = now - flows[f].since
-            part = running / interval if running < interval else 1.0
+            part = min((now - flows[f].since) / interval, 1.0) if interval > 0 else 1.0
             counted = flows[f].counted / interval if interval > 0 else 0.0
             explained += max(flows[f].bandwidth * part, counted)
     links[link].background_demand = max(rate - explained, 0.0)
@@ -326,12 +320,7 @@ def flows_with_room(flows: Records, links: Records, members: Integers, ascending
 
     A background wants no more than was measured: as if it crossed one more link with that to spare.
     """
-    most = 0
-    for link in left_links:
-        if link < 0:
-            break
-        most += links[link].count + 1
-    able = np.empty(most, np.int64)
+    able = np.empty(len(flows), np.int64)
     found = 0
     for link in left_links:
         if link < 0:

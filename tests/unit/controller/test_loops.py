@@ -188,7 +188,7 @@ def test_tables_are_planned_and_audited_though_a_round_failed(monkeypatch: pytes
     def scenario(hub: SimulatedHub) -> None:
         world = World(hub, monkeypatch)
         world.app.planner.update = Once(world.app.planner.update)
-        world.app._tables._audit = Once(world.app._tables._audit)
+        world.app._tables.installed.audit = Once(world.app._tables.installed.audit)
         world.app.plan_anew()
         assert world.app.wait_until_synced(30)
         eventlet.sleep(300)
