@@ -1,0 +1,52 @@
+"""Every script under scripts/ does its work, with the least work that it can be given."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BRIEF = {
+    "bench-append": "--size-mib 4 --runs 1",
+    "bench-coflow": "--coflows 20 --flows 2 --decisions 5",
+    "bench-decision": "--pods 2 --racks 2 --flows 20 --decisions 100 --runs 1",
+    "bench-metadata": "--clients 1 --count 10 --runs 1",
+    "bench-stream": "--size-mib 4 --runs 1",
+}
+LONG = {
+    "bench-controller": "--k 4 --runs 1 --baseline HEAD",
+    "bench-failover": "--runs 1",
+    "bench-host-agent": "--seconds 1 --rounds 1",
+    "bench-meters": "--rate-mbps 5 --burst-seconds 0.25 --congestion-control cubic --seconds 2",
+    "bench-mount": "--size-mb 4 --files 10 --small 10 --tree 20 --runs 1 --system disk",
+    "bench-parts": "--size-mib 4 --runs 1",
+    "bench-placement": "--rounds 1 --seconds 1",
+    "bench-queues": "--seconds 2",
+    "bench-read-cache": "--size-mb 4 --reads 2",
+    "bench-rest": "--simulate fat-tree-8 --in-flight 10 --seconds 1 --rate 20",
+    "bench-sim": "--reads 200",
+    "bench-takeover": "--rounds 1",
+    "compare-mincof-readings": "--runs 1",
+}
+ELSEWHERE = {
+    "check": "it runs unit tests", "test": "it runs all tests", "setup": "before all tests",
+    "demo": "tests/integration/cluster/test_demo.py", "install-suites": "before all tests in CI",
+    "run-xfstests": "it takes hours",
+    "bench_peers.py": "bench-mount", "pass_through.py": "bench-mount", "bench_reads.py": "bench-rest",
+    "openflow_switches.py": "bench-rest", "simgrid_flows.cpp": "bench-sim",
+}
+
+
+def test_every_script_is_run() -> None:
+    assert {path.name for path in (ROOT / "scripts").iterdir() if path.is_file()} == {*BRIEF, *LONG, *ELSEWHERE}
+
+
+@pytest.mark.root
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [*BRIEF, *(pytest.param(name, marks=pytest.mark.full) for name in LONG)])
+def test_a_script_does_its_work(name: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / name, *(BRIEF | LONG)[name].split()], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0 and done.stdout and "Traceback" not in done.stderr, done.stdout + done.stderr
