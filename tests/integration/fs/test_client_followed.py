@@ -3,7 +3,6 @@
 import os
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,7 +208,6 @@ def test_a_damaged_block_comes_from_another_replica(
     client.remove("/damaged")
 
 
-@pytest.mark.timed
 def test_a_connection_that_has_stalled_leaves_its_rest_to_one_that_has_nothing_left_to_do(
         cluster: LocalCluster, controller: Following, client: Client) -> None:
     controller.first = ("d0", "d1")
@@ -217,13 +215,11 @@ def test_a_connection_that_has_stalled_leaves_its_rest_to_one_that_has_nothing_l
         pieces = [reader.read(0, BLOCK)]
         cluster.dataserver("d1").pause()
         try:
-            begin = time.monotonic()
             pieces.append(rest_of(reader, BLOCK))
-            assert time.monotonic() - begin < 8, "that is before a silent dataserver is given up"
         finally:
             cluster.dataserver("d1").resume()
     assert b"".join(pieces) == DATA
-    assert client.metrics.moved_parts == 1 and client.metrics.replica_failures == 0
+    assert client.metrics.moved_parts == 1 and client.metrics.replica_failures == 0, "none is given up"
 
 
 def test_what_runs_runs_on_without_the_controller(

@@ -140,13 +140,12 @@ def test_links_carry_headers_beside_the_files_bytes() -> None:
 # --------------------------------------------------------------------- replay
 
 
-@pytest.mark.timed
 def test_reads_begin_at_their_times_whatever_runs() -> None:
-    system = Instant(seconds=0.2)
+    system = Instant(seconds=2.0)
     outcomes = replay(one_after_the_other(10), system, MAYFLOWER, hosts=8)
     assert [outcome.read.arrival for outcome in outcomes] == pytest.approx([0.01 * index for index in range(10)])
-    assert all(0 <= outcome.late_seconds < 0.1 for outcome in outcomes)
-    assert all(0.2 <= outcome.seconds < 0.5 for outcome in outcomes)
+    assert all(0 <= outcome.late_seconds < 1.9 for outcome in outcomes), "none waits for the end of another"
+    assert all(outcome.seconds >= 2.0 for outcome in outcomes)
     assert outcomes[0].report.sources == ("p0r0h1",) and system.abandoned == 0
 
 

@@ -68,14 +68,11 @@ def ask(channel: Channel) -> DataReply:
     return channel.expect(DataReply)
 
 
-@pytest.mark.timed
 def test_a_connection_without_a_request_is_closed(start: Start) -> None:
     _, address = start(idle_seconds=0.2)
     with connected(address) as channel:
         assert ask(channel).status == NOT_FOUND
-        began = time.monotonic()
-        assert channel.receive(DataReply) is None
-        assert 0.1 < time.monotonic() - began < 2
+        assert channel.receive(DataReply) is None, "before this side gives up"
 
 
 def test_a_frame_that_stops_in_the_middle_closes_the_connection_too(start: Start) -> None:
