@@ -100,11 +100,14 @@ class FileOperations(LockOperations):
         with suppress(NoSuchFile, NotADirectory):
             found = self._client.lookup_inode(inode) if place is None else self._client.lookup(place, fresh=True)
         told = self._told_stale.pop(self._kernel.caller().process, None) if self._told_stale else None
-        if found is not None and found.inode == inode:
+        now_seconds, again = time.monotonic(), None if told is None else told.found
+        if told is None or again is None or again.inode != inode or now_seconds >= told.at_seconds + RETRY_SECONDS:
+            again = None
+        if found is not None and found.inode == inode and (
+                again is not None or place is None or now_seconds >= node.doubtful_until):
             return found
-        if told is not None and told.found is not None and told.found.inode == inode and \
-                time.monotonic() < told.at_seconds + RETRY_SECONDS:
-            return told.found
+        if again is not None:
+            return again
         node.place = None
         raise self._stale("the name leads elsewhere")
 

@@ -221,7 +221,8 @@ class NameOperations(Sharing):
                                          exchange=flags == RENAME_EXCHANGE,
                                          session=self._session.number if holds else 0)
         if moved is not None and flags != RENAME_EXCHANGE:
-            self._nodes.get(moved.inode).place = destination
+            node = self._nodes.get(moved.inode)
+            node.place, node.doubtful_until = destination, 0.0      # the kernel has moved its own
         if replaced is not None and holds:
             self._hold(replaced)
         elif replaced is not None and replaced.type == pb.DIRECTORY:

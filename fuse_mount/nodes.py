@@ -1,21 +1,24 @@
 """The inodes that the kernel has, and what it was told of each."""
 
 import threading
+import time
 from collections.abc import Iterable
 
 from fs.proto.speedwell_pb2 import Attributes
 
 
 class Node:
-    """`place` is the path under which it was looked up last, `told` what an open compares with what the nameserver
-    says, `pages` the content (file id) of the pages that the kernel keeps, `removed` what a directory was when it was
+    """`place` is the path under which it was looked up last; until `doubtful_until` the kernel may know it under
+    another one too, and asks without saying which. `told` is what an open compares with what the nameserver says,
+    `pages` the content (file id) of the pages that the kernel keeps, `removed` what a directory was when it was
     removed here."""
 
-    __slots__ = ("lookups", "pages", "place", "removed", "told")
+    __slots__ = ("doubtful_until", "lookups", "pages", "place", "removed", "told")
 
     def __init__(self) -> None:
         self.lookups = 0
         self.place: bytes | None = None
+        self.doubtful_until = 0.0
         self.told: object = None
         self.pages: str | None = None
         self.removed: Attributes | None = None
@@ -24,7 +27,9 @@ class Node:
 class Nodes:
     """By inode number, from the first look-up until the kernel has forgotten all that were answered. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_seconds: float) -> None:
+        """The kernel keeps a name for up to `kept_seconds`."""
+        self._kept_seconds = kept_seconds
         self._nodes: dict[int, Node] = {}
         self._lock = threading.Lock()
 
@@ -47,6 +52,8 @@ class Nodes:
                 if node is None:
                     node = self._nodes[inode] = Node()
                 node.lookups += 1
+                if node.place is not None and node.place != place:
+                    node.doubtful_until = time.monotonic() + self._kept_seconds
                 node.place = place
                 if told is not None:
                     node.told = told

@@ -109,7 +109,7 @@ class SharedState:
         self._kernel = kernel
         self._on_mounted = on_mounted
         self._files = OpenFiles(client, staging_directory)
-        self._nodes = Nodes()
+        self._nodes = Nodes(client.metadata.cache_seconds)
         self._session = Session(client.metadata)
         self._held: set[int] = set()
         self._set_id: set[int] = set()
@@ -192,8 +192,9 @@ class SharedState:
         if inode not in self._set_id or self._kernel.caller()[0] == 0:
             return
         path = paths.of_inode(inode)
-        mode = self._client.lookup(path).mode
-        cleared = mode & ~0o4000 & ~(0o2000 if mode & 0o010 else 0)
+        attributes = self._client.lookup(path)
+        mode, is_member = attributes.mode, self._kernel.is_in_group(attributes.gid)
+        cleared = mode & ~0o4000 & ~(0o2000 if mode & 0o010 or not is_member else 0)
         if cleared != mode:
             self._client.set_attributes(path, mode=cleared)
             self._kernel.drop_attributes(inode)

@@ -52,6 +52,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         malformed address or number, IdentityError."""
         if not cache_seconds >= 0:
             raise InvalidArgument(f"cache_seconds: {cache_seconds} is negative")
+        self.cache_seconds = cache_seconds
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
         self._look_ahead = LookAhead()

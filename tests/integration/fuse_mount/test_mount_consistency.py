@@ -130,3 +130,18 @@ def _cached_pages(path: Path) -> int:
         assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), resident) == 0
         libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)))
         return sum(page & 1 for page in resident)
+
+
+def test_a_file_that_was_found_under_its_new_name_is_not_opened_by_its_old_one(here: Path, there: Path) -> None:
+    (here / "old").write_text("first")
+    assert (there / "old").read_text() == "first"
+    (here / "old").rename(here / "new")
+    assert (there / "new").read_text() == "first"
+    with pytest.raises(FileNotFoundError):
+        (there / "old").read_text()
+    (here / "old").write_text("second")
+    assert ((there / "old").read_text(), (there / "new").read_text()) == ("second", "first")
+    (here / "old").rename(here / "third")
+    assert (there / "third").read_text() == "second"
+    (here / "new").rename(here / "old")
+    assert (there / "old").read_text() == "first"

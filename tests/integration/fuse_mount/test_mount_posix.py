@@ -283,15 +283,18 @@ def test_who_writes_and_then_sets_set_id_bits_has_them_after_close(here: Path) -
     assert stat.S_IMODE((here / "program").stat().st_mode) == 0o4755
 
 
-def test_a_write_of_another_user_to_an_empty_file_takes_the_set_id_bits_at_once(here: Path) -> None:
-    """As chmod/12.t of pjdfstest's C suite has it: the program that wrote looks itself."""
+@pytest.mark.parametrize("change", ["os.write(f, b'x')", "os.posix_fallocate(f, 0, 1)"])
+@pytest.mark.parametrize(("before", "after"), [(0o6777, 0o777), (0o2666, 0o666)])
+def test_a_write_of_another_user_to_an_empty_file_takes_the_set_id_bits_at_once(here: Path, before: int, after: int,
+                                                                                change: str) -> None:
+    """As chmod/12.t of pjdfstest's C suite has it: the program that wrote looks itself; and 683 of xfstests."""
     here.chmod(0o755)
     (here / "program").touch()
-    (here / "program").chmod(0o6777)
-    look = "f = os.open('program', os.O_WRONLY); os.write(f, b'x'); print('%o' % (os.fstat(f).st_mode & 0o7777))"
+    (here / "program").chmod(before)
+    look = f"f = os.open('program', os.O_WRONLY); {change}; print('%o' % (os.fstat(f).st_mode & 0o7777))"
     done = as_nobody(here, look)
-    assert (done.stdout, done.stderr) == ("777\n", "")
-    assert stat.S_IMODE((here / "program").stat().st_mode) == 0o777
+    assert (done.stdout, done.stderr) == (f"{after:o}\n", "")
+    assert stat.S_IMODE((here / "program").stat().st_mode) == after
 
 
 def test_a_create_that_another_mount_overtakes_opens_nothing_that_the_caller_may_not(here: Path, there: Path

@@ -4,7 +4,7 @@ from fuse_mount.nodes import Nodes
 
 
 def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None:
-    nodes = Nodes()
+    nodes = Nodes(kept_seconds=1.0)
     nodes.found(7, b"a")
     nodes.found(7, b"b")
     assert nodes.get(7).place == b"b"
@@ -15,7 +15,7 @@ def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None
 
 
 def test_pages_are_of_the_content_that_was_read_last_or_made_from_it_here() -> None:
-    nodes = Nodes()
+    nodes = Nodes(kept_seconds=1.0)
     nodes.found(7, b"a")
     assert not nodes.reads(7, "first")
     assert nodes.reads(7, "first")
