@@ -52,7 +52,7 @@ OPENFLOW_PORT = 6653
 REST_PORT = 8080
 NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
-ETCD_CLIENT_PORT, ETCD_PEER_PORT = 7020, 7040   # likewise
+ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 7020, 7040, 7060   # likewise
 DATASERVER_BYTES = 30 << 20     # proportional set size of an idle one
 CONTROLLER_URL = f"http://{MACHINE}:{REST_PORT}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
@@ -121,6 +121,7 @@ class FabricSettings(BaseModel):
     def identity_names(self) -> list[tuple[str, str]]:
         """Who has a certificate, by name and role."""
         return [*((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
+                *((name, roles.ETCD) for name in etcd_names(self.nameservers)),
                 *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
                 *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS]
 
@@ -154,7 +155,7 @@ class FabricCluster:
             self._coflow_key.chmod(0o600)
         identities.forget(self.nameserver)
         if self.settings.identity:
-            identities.prepare(self.settings.directory, self.settings.identity_names)
+            identities.prepare(self.settings.directory, self.settings.identity_names, MACHINE)
             identities.remember(self.nameserver, self.settings.directory)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
@@ -287,7 +288,8 @@ class FabricCluster:
 
     @property
     def _etcd_members(self) -> list[EtcdMember]:
-        return [EtcdMember(ETCD_CLIENT_PORT + index, ETCD_PEER_PORT + index)
+        return [EtcdMember(ETCD_CLIENT_PORT + index, ETCD_PEER_PORT + index,
+                           ETCD_METRICS_PORT + index if self.settings.identity else 0)
                 for index in range(len(etcd_names(self.settings.nameservers)))]
 
     def _nameservers(self, *first: str) -> list[Command]:

@@ -23,11 +23,12 @@ OPERATORS = ("operator", OPERATOR)
 LOOK_SECONDS = 1.0
 
 
-def prepare(directory: Path, names: Sequence[tuple[str, str]]) -> None:
-    """Issue what (name, role) lacks in the installation in `directory`, renew what is due. Raises IdentityError."""
+def prepare(directory: Path, names: Sequence[tuple[str, str]], host: str) -> None:
+    """Issue what (name, role) lacks in the installation in `directory`, renew what is due. `host` is the IP address
+    of members of etcd. Raises IdentityError."""
     from fs.identity.authority import Authority  # takes 30 ms
 
-    Authority.make(directory / FOLDER).ensure(names)
+    Authority.make(directory / FOLDER).ensure(names, host)
 
 
 def of_operator(directory: Path | str) -> Path:

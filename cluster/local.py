@@ -23,6 +23,7 @@ from cluster.local_commands import (
     address,
     dataserver_command,
     dataserver_names,
+    has_certificates,
     identity_names,
     is_mounted,
     listen_address,
@@ -99,8 +100,8 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
         started: list[str] = []
         recorded, processes.settings = processes.settings, chosen
         try:
-            if chosen["identity"]:
-                identities.prepare(directory, identity_names(chosen))
+            if has_certificates(chosen):
+                identities.prepare(directory, identity_names(chosen), LOOPBACK)
             _start_etcd(processes, started, progress)
             _start_nameservers(processes, started, progress)
             _start_dataservers(processes, names, started, progress)
@@ -295,8 +296,9 @@ def _start_etcd(processes: Processes, started: list[str], progress: Progress) ->
     if not missing:
         return
     if not settings["etcd_ports"]:
-        ports = free_ports(LOOPBACK, 2 * len(names))
-        settings["etcd_ports"] = list(zip(ports[::2], ports[1::2], strict=True))
+        kinds = 3 if settings["identity"] else 2
+        ports = free_ports(LOOPBACK, kinds * len(names))
+        settings["etcd_ports"] = [ports[first:first + kinds] for first in range(0, len(ports), kinds)]
         processes.save()
     progress("starting etcd")
     commands = etcd_commands(processes.directory, LOOPBACK, members(settings))

@@ -97,7 +97,13 @@ def ours(processes: Processes, mountpoint: Path) -> bool:
 def identity_names(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who has a certificate, by name and role."""
     return [*((name, roles.NAMESERVER) for name in nameserver_names(settings["nameservers"])),
+            *((name, roles.ETCD) for name in etcd_names(settings["nameservers"])),
             *((name, roles.DATASERVER) for name in dataserver_names(settings)), (MOUNT, roles.MOUNT), OPERATORS]
+
+
+def has_certificates(settings: Mapping[str, Any]) -> bool:
+    """Whether anything shows one: an etcd that was made with TLS keeps it."""
+    return bool(settings.get("identity")) or any(member.metrics_port for member in members(settings))
 
 
 def listen_address(before: str | None) -> str:

@@ -31,10 +31,11 @@ def with_metrics(processes: Processes, command: Command) -> Command:
 
 def write_targets(processes: Processes, host: str) -> None:
     """Tell Prometheus where to ask; nothing if the installation's processes do not answer. Members of etcd always do,
-    where they serve clients."""
+    where they serve clients, or with TLS on a port of its own."""
     settings = processes.settings
     etcd = zip(etcd_names(settings["nameservers"]), settings["etcd_ports"], strict=True)
-    by_process = {**settings["metrics"], **{name: f"{host}:{client_port}" for name, (client_port, _) in etcd}}
+    by_process = {**settings["metrics"],
+                  **{name: f"{host}:{ports[2] if len(ports) > 2 else ports[0]}" for name, ports in etcd}}
     if settings["metrics"]:
         write_atomically(processes.directory / TARGETS_FILE, json.dumps(
             [{"targets": [address], "labels": {"process": name}} for name, address in by_process.items()],

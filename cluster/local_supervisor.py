@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster.errors import NotRunning
 from cluster.identities import keep_renewed
-from cluster.local_commands import SUPERVISOR, command_again, wanted
+from cluster.local_commands import SUPERVISOR, command_again, has_certificates, wanted
 from cluster.processes import Processes
 from cluster.supervision import Supervision
 
@@ -31,7 +31,7 @@ def main() -> None:
             from fs import metrics
 
             metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
-        if processes.settings.get("identity"):
+        if has_certificates(processes.settings):
             threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
         print("ready watching", flush=True)
         supervision.run()

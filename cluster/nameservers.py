@@ -3,6 +3,7 @@
     DIRECTORY/nameserver/    the namespace of a single one
     DIRECTORY/nameserver-N/  what each of several mirrors of etcd
     DIRECTORY/etcd-N/        what each member of the etcd stores
+    DIRECTORY/identity/      the certificates of both (cluster.identities)
 
 There are as many members of etcd as nameservers, or one less: with an even number more members would have to live.
 So of three nameservers any one process may die, and of five any two.
@@ -17,11 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.errors import InvalidSetting
+from cluster.identities import FOLDER
 from cluster.processes import Command, Processes, program
+from fs.identity import files, roles
 
 MAX_NAMESERVERS = 7
-ETCD_READY = re.compile(rb'"serving client traffic insecurely[^\n]*"address":"([^"\n]+)"')
+ETCD_READY = re.compile(rb'"serving client traffic (?:in)?securely[^\n]*"address":"([^"\n]+)"')
 """In etcd's log (`--logger zap`), once it has found a quorum."""
+
+REFUSES_TLS_1_2 = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+"""The one suite that HTTP/2 needs of TLS 1.2 and that no key on P-256 can go with. Those of TLS 1.3 are always on."""
 
 LARGEST_TRANSACTION = 100_000
 LARGEST_DATABASE_BYTES = 8 << 30
@@ -30,10 +36,16 @@ LARGEST_DATABASE_BYTES = 8 << 30
 
 @dataclass(frozen=True)
 class EtcdMember:
-    """The ports on which a member of etcd serves clients and its peers. The peers' ports never change."""
+    """The ports on which a member of etcd serves clients and its peers. The peers' ports never change, and nor does
+    whether there is TLS: then one more port of loopback has its metrics."""
 
     client_port: int
     peer_port: int
+    metrics_port: int = 0
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.metrics_port else "http"
 
 
 def nameserver_names(number: int) -> list[str]:
@@ -65,18 +77,34 @@ def free_ports(host: str, number: int) -> list[int]:
 def etcd_commands(directory: Path, host: str, members: Sequence[EtcdMember]) -> list[Command]:
     """An etcd of those `members` on `host`, one command a member."""
     names = [f"etcd-{index}" for index in range(len(members))]
-    cluster = ",".join(f"{name}=http://{host}:{member.peer_port}"
+    cluster = ",".join(f"{name}={member.scheme}://{host}:{member.peer_port}"
                        for name, member in zip(names, members, strict=True))
     commands = []
     for name, member in zip(names, members, strict=True):
-        client, peer = f"http://{host}:{member.client_port}", f"http://{host}:{member.peer_port}"
+        client, peer = (f"{member.scheme}://{host}:{port}" for port in (member.client_port, member.peer_port))
         commands.append(Command(name, [
             "etcd", "--name", name, "--data-dir", str(directory / name), "--logger", "zap",
             "--listen-client-urls", client, "--advertise-client-urls", client,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
-            "--max-txn-ops", str(LARGEST_TRANSACTION), "--quota-backend-bytes", str(LARGEST_DATABASE_BYTES)],
+            "--max-txn-ops", str(LARGEST_TRANSACTION), "--quota-backend-bytes", str(LARGEST_DATABASE_BYTES),
+            *(_tls(directory / FOLDER, name, member.metrics_port) if member.metrics_port else ())],
             ready_line=ETCD_READY))
     return commands
+
+
+def _tls(authority: Path, name: str, metrics_port: int) -> list[str]:
+    """Options of a member that takes nameservers as clients, members as peers, and nobody else."""
+    own, trusted = authority / name / files.CERTIFICATE, authority / name / files.AUTHORITY
+    revoked = authority / files.REVOCATION_LIST
+    options = {
+        "cert-file": own, "key-file": own, "trusted-ca-file": trusted, "client-crl-file": revoked,
+        "client-cert-allowed-hostname": roles.host_of(roles.NAMESERVER),
+        "peer-cert-file": own, "peer-key-file": own, "peer-trusted-ca-file": trusted, "peer-crl-file": revoked,
+        "peer-cert-allowed-hostname": roles.host_of(roles.ETCD),
+        "client-cert-auth": "true", "peer-client-cert-auth": "true", "cipher-suites": REFUSES_TLS_1_2,
+        "enable-grpc-gateway": "false",     # JSON for curl: it would be a client with the member's own certificate
+        "listen-metrics-urls": f"http://127.0.0.1:{metrics_port}"}
+    return [f"--{option}={value}" for option, value in options.items()]
 
 
 def stop_etcd(processes: Processes, names: Sequence[str]) -> None:
@@ -90,6 +118,8 @@ def nameserver_commands(directory: Path, listen: Sequence[str], options: Sequenc
                         members: Sequence[EtcdMember]) -> list[Command]:
     """A nameserver on each address of `listen`, all over the etcd of `members` on `host` if there are any."""
     etcd = ",".join(f"{host}:{member.client_port}" for member in members)
+    is_secure = any(member.metrics_port for member in members)
     return [Command(name, [program("speedwell-nameserver"), "--listen", address, "--directory", str(directory / name),
-                           *options, *(("--etcd", etcd) if etcd else ())])
+                           *options, *(("--etcd-identity", str(directory / FOLDER / name)) if is_secure else ()),
+                           *(("--etcd", etcd) if etcd else ())])
             for name, address in zip(nameserver_names(len(listen)), listen, strict=True)]

@@ -2,6 +2,7 @@
 
     DIRECTORY/authority.key    its key, which only commands on this machine read
     DIRECTORY/authority.pem    its certificate
+    DIRECTORY/revoked.crl      what etcd knows of revoked certificates
     DIRECTORY/issued.json      every certificate that it has issued and that is still valid, and how long new ones are
     DIRECTORY/NAME/            what the process NAME gets with `--identity` (`fs.identity.bundle`)
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fs.errors import IdentityError
 from fs.identity import files, register
 from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from fs.identity.roles import SCOPED, SERVERS, checked_name, checked_role, host_of
+from fs.identity.roles import ETCD, SCOPED, SERVERS, checked_name, checked_role, host_of
 from fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
@@ -36,11 +38,12 @@ _BEGUN = ("lock", "authority.key", files.AUTHORITY)
 
 
 class Holder(NamedTuple):
-    """Whom a certificate is for; `scope` as in `Certificate`."""
+    """Whom a certificate is for; `scope` and `address` as in `Certificate`."""
 
     name: str
     role: str
     scope: str = ""
+    address: str = ""
 
 
 class Authority:
@@ -98,12 +101,13 @@ class Authority:
             if last is not None and last.revoked_at is None:
                 raise IdentityError(f"{name} has a certificate as {last.role} already: `speedwell identity renew "
                                     f"{name}` makes a new one, `revoke` takes it back")
-            self._make([Holder(name, role, str(scope or ""))], certificates, validity)
+            self._make([Holder(name, role, str(scope or ""), last.address if last is not None else "")],
+                       certificates, validity)
             return self.directory / name
 
-    def ensure(self, names: Sequence[tuple[str, str]]) -> None:
-        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so. Raises
-        IdentityError."""
+    def ensure(self, names: Sequence[tuple[str, str]], etcd_address: str = "") -> None:
+        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so. `etcd_address` is
+        the IP address of all members of etcd. Raises IdentityError."""
         for name, role in names:
             checked_name(name)
             checked_role(role)
@@ -111,7 +115,8 @@ class Authority:
             certificates, validity = self._issued()
             newest = {certificate.name: certificate for certificate in certificates}
             # what has another one was issued and not written: an end in the middle
-            self._make([Holder(name, role, newest[name].scope if name in newest else "") for name, role in names
+            self._make([Holder(name, role, newest[name].scope if name in newest else "",
+                               etcd_address if role == ETCD else "") for name, role in names
                         if name not in newest or (newest[name].revoked_at is None
                                                   and newest[name].serial.encode() not in self._head(name))],
                        certificates, validity)
@@ -134,7 +139,7 @@ class Authority:
                                         "new one")
             chosen = [each for each in newest.values()
                       if each.revoked_at is None and (not names or each.name in names)]
-            self._make([Holder(each.name, each.role, each.scope) for each in chosen], certificates,
+            self._make([Holder(each.name, each.role, each.scope, each.address) for each in chosen], certificates,
                        validity_seconds or validity)
             return [each.name for each in chosen]
 
@@ -180,16 +185,29 @@ class Authority:
         for name in newest:
             with suppress(FileNotFoundError):
                 _replace_other(self.directory / name / files.REVOKED, revoked)
+        authority, signing = self._signing()
+        listed = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(
+            _time(now)).next_update(_time(now + AUTHORITY_SECONDS))
+        for each in kept:
+            if each.revoked_at is not None:
+                listed = listed.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(
+                    int(each.serial, 16)).revocation_date(_time(each.revoked_at)).build())
+        files.replace(self.directory / files.REVOCATION_LIST,
+                      listed.sign(signing, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def _make(self, holders: Sequence[Holder], certificates: list[Certificate], validity_seconds: float) -> None:
-        """Extends `certificates`."""
-        now = self._clock()
+    def _signing(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         try:
             authority = x509.load_pem_x509_certificate((self.directory / files.AUTHORITY).read_bytes())
             signing = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
         except ValueError:
             raise IdentityError(f"the authority's key or certificate in {self.directory} is damaged") from None
         assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        return authority, signing
+
+    def _make(self, holders: Sequence[Holder], certificates: list[Certificate], validity_seconds: float) -> None:
+        """Extends `certificates`."""
+        now = self._clock()
+        authority, signing = self._signing()
         written = []
         for holder in holders:
             key = ec.generate_private_key(ec.SECP256R1())
@@ -220,6 +238,7 @@ def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.Ellipt
         x509.SubjectAlternativeName([
             x509.DNSName(host_of(holder.role)),
             x509.UniformResourceIdentifier(f"speedwell://{holder.role}/{holder.name}"),
+            *([x509.IPAddress(ip_address(holder.address))] if holder.address else []),
             *([x509.UniformResourceIdentifier(holder.scope)] if holder.scope else [])]),
         critical=False).add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
@@ -236,7 +255,11 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
              ends_at: float) -> x509.CertificateBuilder:
     return x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(
         key.public_key()).serial_number(x509.random_serial_number()).not_valid_before(
-        datetime.fromtimestamp(begins_at, UTC)).not_valid_after(datetime.fromtimestamp(ends_at, UTC))
+        _time(begins_at)).not_valid_after(_time(ends_at))
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

@@ -81,6 +81,16 @@ class Identity:
         self._refresh()
         return self._client.wrap_socket(connection, server_hostname=host_of(role))
 
+    def grpc_credentials(self) -> Any:
+        """For the connecting end of gRPC: they are what they were when something changes. Raises IdentityError."""
+        import grpc
+
+        try:
+            own = (self.directory / files.CERTIFICATE).read_bytes()
+            return grpc.ssl_channel_credentials((self.directory / files.AUTHORITY).read_bytes(), own, own)
+        except OSError as error:
+            raise IdentityError(f"{self.directory} is no identity: {error.strerror}") from None
+
     def refusal(self, peer: Peer) -> str:
         """Why a peer is not served or trusted any more; empty for most."""
         self._refresh()

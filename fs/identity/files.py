@@ -15,6 +15,7 @@ CERTIFICATE = "identity.pem"
 
 AUTHORITY = "authority.pem"
 REVOKED = "revoked.json"
+REVOCATION_LIST = "revoked.crl"
 
 
 def make_directory(path: Path) -> Path:

@@ -28,6 +28,7 @@ class Certificate:
     expires_at: float
     revoked_at: float | None = None
     scope: str = ""     # of fs.identity.scope; empty: for everybody, everywhere
+    address: str = ""   # the IP address that its holder is known by, too
 
     def is_due(self, now: float) -> bool:
         """Whether it should be renewed; also one that is not good yet: the clock was wrong when it was issued."""

@@ -4,11 +4,11 @@ import re
 
 from fs.errors import IdentityError
 
-NAMESERVER, DATASERVER, CONTROLLER, SWITCH = "nameserver", "dataserver", "controller", "switch"
+NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH = "nameserver", "dataserver", "etcd", "controller", "switch"
 MOUNT, OPERATOR, READER = "mount", "operator", "reader"
 
-ROLES = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER)
-SERVERS = (NAMESERVER, DATASERVER, CONTROLLER, SWITCH)
+ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER)
+SERVERS = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH)
 """Only their certificates are good for the listening end of a connection."""
 
 WRITERS = (MOUNT, OPERATOR, DATASERVER)

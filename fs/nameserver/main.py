@@ -47,12 +47,12 @@ STACK_BYTES = 256 << 10
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
         metrics_address: str | None = None, identity_directory: Path | None = None,
-        audit_log: Path | None = None) -> None:
+        audit_log: Path | None = None, etcd_identity: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
     `metrics_address` where Prometheus is answered. With an identity requests come as frames over TLS alone, else also
-    over gRPC, from anybody. Changes are written to `audit_log`.
+    over gRPC, from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd.
     Raises SpeedwellError, IdentityError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
@@ -85,7 +85,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             prometheus.serve(metrics_address, [requests.seconds, requests.refused, NamespaceMetrics(requests),
                                                *([audit.lost] if audit else [])])
         if etcd:
-            replicated = _replicated_store(etcd, etcd_prefix, directory, address, sync=sync)
+            client = EtcdClient(etcd, identity=None if etcd_identity is None else Identity(etcd_identity))
+            replicated = _replicated_store(client, etcd_prefix, directory, address, sync=sync)
             cleanup.callback(replicated.close)
             leadership = Leadership(replicated, requests, lambda: make_service(replicated))
             leadership.start()
@@ -113,9 +114,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             stopped.wait()
 
 
-def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address: str, *,
+def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address: str, *,
                       sync: bool) -> ReplicatedStore:
-    client = EtcdClient(etcd)
     keep_private(directory)
     try:
         try:
@@ -164,6 +164,8 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               "good: the last changes may be lost with them.")
 @click.option("--etcd", metavar="HOST:PORT,...", default="",
               help="Keep the namespace in this etcd, as one of several nameservers of which one leads.")
+@click.option("--etcd-identity", metavar="DIR", type=click.Path(path_type=Path),
+              help="Key and certificate of this nameserver for etcd, which is spoken to over TLS then.")
 @click.option("--etcd-prefix", metavar="PREFIX", default="/speedwell", show_default=True,
               help="Where in etcd, one for each installation.")
 @click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
@@ -180,9 +182,9 @@ def _replicated_store(etcd: Sequence[str], prefix: str, directory: Path, address
               show_default=True)
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
-            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_prefix: str, controller: str,
-            token_lifetime: float, insecure: bool, identity: Path | None, audit_log: Path | None, metrics: str | None,
-            log_level: str) -> None:
+            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_identity: Path | None, etcd_prefix: str,
+            controller: str, token_lifetime: float, insecure: bool, identity: Path | None, audit_log: Path | None,
+            metrics: str | None, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -190,7 +192,7 @@ def command(listen: str, directory: Path, replication: int, chunk_size: int, del
                         min_replicas, fsync, token_lifetime, insecure)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
         new=new, force=force, controller=controller, metrics_address=metrics,
-        identity_directory=identity, audit_log=audit_log)
+        identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

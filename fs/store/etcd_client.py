@@ -11,6 +11,8 @@ import grpc
 
 from fs.addresses import parse_address
 from fs.errors import InvalidArgument, StorageFailed
+from fs.identity.bundle import Identity
+from fs.identity.roles import ETCD, host_of
 from fs.proto import etcd_pb2 as pb
 from fs.proto import etcd_pb2_grpc as pb_grpc
 from fs.rpc import RECONNECTION
@@ -31,39 +33,46 @@ class EtcdClient:
     Every method raises StorageFailed if no member answers, or if etcd refuses.
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout_seconds: float = 5.0) -> None:
-        """`endpoints` are HOST:PORT of etcd's client interface. Raises InvalidArgument if one is malformed."""
+    def __init__(self, endpoints: Sequence[str], timeout_seconds: float = 5.0,
+                 identity: Identity | None = None) -> None:
+        """`endpoints` are HOST:PORT of etcd's client interface, over TLS with an `identity`. Raises InvalidArgument
+        if one is malformed."""
         self.endpoints = tuple(endpoints)
         self._timeout_seconds = timeout_seconds
-        self._channel = grpc.insecure_channel(_target(endpoints), options=_CHANNEL_OPTIONS)
-        self._kv = pb_grpc.KVStub(self._channel)           # type: ignore[no-untyped-call]
-        self._lease = pb_grpc.LeaseStub(self._channel)     # type: ignore[no-untyped-call]
-        self._watch = pb_grpc.WatchStub(self._channel)     # type: ignore[no-untyped-call]
+        self._identity = identity
         self._closed = threading.Event()
+        self._connected = _Connected(endpoints, identity)
+
+    @property
+    def _now(self) -> "_Connected":
+        """What requests under way use goes on after a certificate was renewed; new ones are made with that."""
+        if self._identity is not None and self._identity.generation != self._connected.generation:
+            self._connected = _Connected(self.endpoints, self._identity)
+        return self._connected
 
     def range(self, key: bytes, range_end: bytes, *, limit: int = 0, revision: int = 0) -> pb.RangeResponse:
         """Pairs of the range in order, as of `revision` (0: now)."""
         request = pb.RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
-        answer: pb.RangeResponse = self._call(self._kv.Range, request)
+        answer: pb.RangeResponse = self._call(self._now.kv.Range, request)
         return answer
 
     def transaction(self, request: pb.TxnRequest) -> pb.TxnResponse:
         """The comparisons must make a second execution fail, or harmless."""
-        answer: pb.TxnResponse = self._call(self._kv.Txn, request)
+        answer: pb.TxnResponse = self._call(self._now.kv.Txn, request)
         return answer
 
     def compact(self, revision: int) -> None:
         """Let etcd forget what was before `revision`."""
-        self._call(self._kv.Compact, pb.CompactionRequest(revision=revision))
+        self._call(self._now.kv.Compact, pb.CompactionRequest(revision=revision))
 
     def grant_lease(self, seconds: int) -> tuple[int, float]:
         """A new lease, and for how many seconds etcd grants it (it has a minimum)."""
-        answer = self._call(self._lease.LeaseGrant, pb.LeaseGrantRequest(TTL=seconds))
+        answer = self._call(self._now.lease.LeaseGrant, pb.LeaseGrantRequest(TTL=seconds))
         return answer.ID, float(answer.TTL)
 
     def renew_lease(self, lease: int) -> float:
         """For how many seconds from the request on the lease lives; 0 if it has ended."""
-        answers = self._lease.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]), timeout=ATTEMPT_SECONDS)
+        answers = self._now.lease.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]), timeout=ATTEMPT_SECONDS)
         try:
             return float(next(answers).TTL)
         except grpc.RpcError as error:
@@ -74,20 +83,20 @@ class EtcdClient:
     def revoke_lease(self, lease: int) -> None:
         """End a lease and what hangs on it; one that has ended is no error."""
         try:
-            self._lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=ATTEMPT_SECONDS)
+            self._now.lease.LeaseRevoke(pb.LeaseRevokeRequest(ID=lease), timeout=ATTEMPT_SECONDS)
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.NOT_FOUND:
                 raise self._failed(error) from error
 
     def watch(self, key: bytes, range_end: bytes, start_revision: int) -> "Watching":
         """The changes of the range from a revision on, as they come."""
-        return Watching(self._watch.Watch, pb.WatchRequest(create_request=pb.WatchCreateRequest(
+        return Watching(self._now.watch.Watch, pb.WatchRequest(create_request=pb.WatchCreateRequest(
             key=key, range_end=range_end, start_revision=start_revision)), self._failed)
 
     def close(self) -> None:
         """Requests under way fail."""
         self._closed.set()
-        self._channel.close()
+        self._connected.channel.close()
 
     def _call(self, method: Any, request: Any) -> Any:
         deadline = time.monotonic() + self._timeout_seconds
@@ -104,6 +113,20 @@ class EtcdClient:
     def _failed(self, error: Any) -> StorageFailed:
         verb = "does not answer" if error.code() in _UNREACHABLE else "refused a request"
         return StorageFailed(f"etcd at {','.join(self.endpoints)} {verb}: {error.details()}")
+
+
+class _Connected:
+    def __init__(self, endpoints: Sequence[str], identity: Identity | None) -> None:
+        if identity is None:
+            self.generation = 0
+            self.channel = grpc.insecure_channel(_target(endpoints), options=_CHANNEL_OPTIONS)
+        else:
+            self.generation = identity.generation
+            self.channel = grpc.secure_channel(_target(endpoints), identity.grpc_credentials(), options=[
+                *_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", host_of(ETCD))])
+        self.kv = pb_grpc.KVStub(self.channel)           # type: ignore[no-untyped-call]
+        self.lease = pb_grpc.LeaseStub(self.channel)     # type: ignore[no-untyped-call]
+        self.watch = pb_grpc.WatchStub(self.channel)     # type: ignore[no-untyped-call]
 
 
 class Watching:

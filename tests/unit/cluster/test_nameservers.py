@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import InvalidSetting
+from cluster.local_commands import has_certificates
 from cluster.nameservers import (
     ETCD_READY,
     EtcdMember,
@@ -41,6 +42,18 @@ def test_every_nameserver_is_told_all_members() -> None:
         assert str(Path("/c") / command.name) in command.argv
     alone, = nameserver_commands(Path("/c"), ["h:1"], [], "h", [])
     assert "--etcd" not in alone.argv and alone.name == "nameserver"
+
+
+def test_an_etcd_that_was_made_with_tls_keeps_it_whatever_its_nameservers_do() -> None:
+    members = [EtcdMember(*member) for member in ((1000, 2000, 3000), (1001, 2001, 3001), (1002, 2002, 3002))]
+    for command in etcd_commands(Path("/c"), "127.0.0.1", members):
+        assert "--peer-client-cert-auth=true" in command.argv and "--client-cert-auth=true" in command.argv
+        assert f"--cert-file=/c/identity/{command.name}/identity.pem" in command.argv
+        assert not [word for word in command.argv if "http://" in word and "metrics" not in word]
+    for command in nameserver_commands(Path("/c"), ["h:1", "h:2", "h:3"], [], "h", members):
+        assert command.argv[command.argv.index("--etcd-identity") + 1] == f"/c/identity/{command.name}"
+    settings = {"nameservers": 3, "identity": False, "etcd_ports": [[1000, 2000, 3000]]}
+    assert has_certificates(settings) and not has_certificates({**settings, "etcd_ports": [[1000, 2000]]})
 
 
 def test_an_etcd_is_ready_when_it_serves_clients() -> None:
