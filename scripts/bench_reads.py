@@ -18,10 +18,13 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from statistics import quantiles
 from typing import Any
+
+import requests
 
 from coflow import Flow, FlowReport, Report, encode
 from topo.fabric import Fabric
@@ -34,6 +37,7 @@ COFLOW_EXPIRY_SECONDS = 60.0
 FIRST_REPORTS_SECONDS = 10.0
 ALL_REPORTED_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
+REPLICAS = 64
 ID = re.compile(rb'"id": ?"([0-9a-f]+)"')
 LENGTH = re.compile(rb"content-length: ?(\d+)", re.IGNORECASE)
 
@@ -122,6 +126,19 @@ class ControllerUnderTest:
 
     def switches_cpu_seconds(self) -> float:
         return _cpu_seconds(self.switches.pid)
+
+    def find_hosts(self, hosts: Sequence[str], longest_seconds: float) -> None:
+        """Have the controller find all hosts, many at once: it looks for the replicas that a read names."""
+        url, deadline = "http://{}:{}".format(*self.address), time.monotonic() + longest_seconds
+        while requests.get(f"{url}/v1/health", timeout=STALL_SECONDS).json()["hosts"] < len(hosts):
+            if time.monotonic() > deadline:
+                raise BenchFailed(f"the controller does not find all hosts: {self.log()}")
+            for some in (hosts[begin:begin + REPLICAS] for begin in range(0, len(hosts), REPLICAS)):
+                answer = requests.post(f"{url}/v1/reads", timeout=STALL_SECONDS, json={
+                    "client": some[0], "client_ports": [19_999], "size_bytes": 1,
+                    "replicas": [{"host": host, "port": 7100} for host in some[1:]]})
+                if answer.status_code == HTTPStatus.CREATED:
+                    requests.delete(f"{url}/v1/reads/{answer.json()['id']}", timeout=STALL_SECONDS)
 
     def resident_mib(self, most: bool = False) -> float:
         status = Path(f"/proc/{self.controller.pid}/status").read_text()
