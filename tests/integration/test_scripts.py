@@ -25,6 +25,7 @@ LONG = {
     "bench-placement": "--rounds 1 --seconds 1",
     "bench-queues": "--seconds 2",
     "bench-read-cache": "--size-mb 4 --reads 2",
+    "bench-recovery": "--files 50",
     "bench-rest": "--simulate fat-tree-8 --in-flight 10 --seconds 1 --rate 20",
     "bench-sim": "--reads 200",
     "bench-takeover": "--rounds 1",
