@@ -47,7 +47,9 @@ class PlacementsApi:
         requests = [PlacementRequest(
             file.writer, 8.0 * file.size_bytes,
             self._candidates(file.candidates) if file.candidates is not None else shared or (),
-            file.replicas, file.racks, file.least_pods, tuple(file.sources), file.expected_reads)
+            file.replicas, file.racks, file.least_pods,
+            tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
+            file.expected_reads)
             for file in body.files]
         return models.Placements(placements=list(map(self._placement, self._service.place(requests))))
 

@@ -45,7 +45,7 @@ class FileToPlace(InputModel):
 
     sources: list[Ipv4] = Field(
         default=[], max_length=MAX_SOURCES, description="Hosts that could send the bytes, where that is not the "
-        "writer alone. sinbad-plus chooses among them; for other policies the writer sends.")
+        "writer alone. sinbad-plus chooses among those that are attached; for other policies the writer sends.")
     expected_reads: float = Field(
         default=0.0, ge=0, le=MAX_READS, description="How often the file is expected to be read as a whole soon; for "
         "sinbad-plus.")

@@ -120,11 +120,14 @@ class Sinbad:
         for candidate in candidates:
             lefts = [candidate.disk_bps]
             for rung in self._tiers.rungs_apart(candidate.host, source):
-                if rung not in self._down_bps:
-                    self._down_bps[rung] = self._left_bps(rung, True, now)
-                lefts.append(self._down_bps[rung])
+                lefts.append(self._left_into_bps(rung, now))
             residuals.append((*sorted(lefts), math.inf))
         return residuals
+
+    def _left_into_bps(self, rung: Rung, now: float) -> float:
+        if rung not in self._down_bps:
+            self._down_bps[rung] = self._left_bps(rung, True, now)
+        return self._down_bps[rung]
 
     def _left_bps(self, rung: Rung, down: bool, now: float) -> float:
         """What one more transfer would have between a rung and the next, in one direction: the capacity less what is
@@ -148,7 +151,8 @@ class Sinbad:
         """Raise the estimates of all links of the chain by its one rate, for D. Returns the rate in bits/s, and D."""
         crossings = Counter(self._crossings([request.writer, *(candidate.host for candidate in chosen)]))
         rate_bps = min([candidate.disk_bps for candidate in chosen] + [
-            max(self._left_bps(rung, down, now), LEAST_SHARE * rung.capacity_bps) / times
+            max(self._left_into_bps(rung, now) if down else self._left_bps(rung, False, now),
+                LEAST_SHARE * rung.capacity_bps) / times
             for (rung, down), times in crossings.items()])
         duration_seconds = request.size_bits / rate_bps
         if duration_seconds > 0:

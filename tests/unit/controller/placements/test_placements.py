@@ -99,6 +99,10 @@ def test_of_several_sources_sinbad_plus_takes_the_one_with_a_free_way_up() -> No
     placement, = place(controller, file(replicas=1, sources=[WRITER, "10.0.0.2"], expected_reads=2.5),
                        candidates=candidates)
     assert placement["source"] == "10.0.0.2"
+    placement, = place(controller, file(replicas=1, sources=["10.9.9.9", "10.0.0.2"]), candidates=candidates)
+    assert placement["source"] == "10.0.0.2", "nobody knows the other's way up"
+    placement, = place(controller, file(replicas=1, sources=["10.9.9.9"]), candidates=candidates)
+    assert placement["source"] == WRITER
     placement, = place(Controller(), file(replicas=1, sources=["10.0.0.2"]), candidates=candidates)
     assert placement["source"] == WRITER
 
