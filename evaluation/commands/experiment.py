@@ -78,7 +78,7 @@ def _print_list(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option("--reads", type=click.IntRange(10, 100_000), help="With --emulate: reads of a run.  "
               "[default: 600; quick: 100]")
 @click.option("--host-mbps", type=Number(1, 1000), help="With --emulate: rate of a host's link; files "
-              "shrink with it.  [default: 8; coflows: 20]")
+              "shrink with it.  [default: 8; coflows and writes: 20]")
 @click.option("--slowdown", type=Number(1, 20), help="With --emulate: files grow by it and come so much "
               "less often, so a file is more frames.  [default: 1; mayflower-agreement: 2]")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -135,6 +135,7 @@ def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, si
          f"{name} plays no trace: --trace goes with sinbad experiments, but for sinbad-busiest"),
         (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments"),
         (emulate and found.emulation is None, f"{name} runs in the simulator only"),
+        (emulate and choices.trace is not None, "--trace does not go with --emulate"),
         (not emulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),
         (emulate and scheduler is not None, f"{name} runs on this machine only, without --scheduler"),
         (emulate and choices.policies, "--policy does not go with --emulate"))
@@ -218,7 +219,7 @@ def _left_out(found: Experiment, choices: Choices, simulate: bool) -> str:
         return "it needs --emulate"
     if not simulate and found.emulation is None:
         return "it runs in the simulator only"
-    return f"it needs {found.needs}" if found.needs and choices.trace is None else ""
+    return f"it needs {found.needs}" if simulate and found.needs and choices.trace is None else ""
 
 
 def _compare(done: list[tuple[str, Path]], against: Path) -> None:

@@ -282,3 +282,4 @@ EXPERIMENTS = {
                   Measure("cv_up", "median Cv, rack to core"), Measure("cv_down", "median Cv, core to rack"),
                   Measure("mean_seconds", "file, mean s"))),
 }
+EXPERIMENTS["sinbad-write"] = replace(EXPERIMENTS["sinbad-write"], emulation="evaluation.replay.writes:figure")

@@ -105,7 +105,7 @@ def run_task(task: Task, scale: Scale, system: SystemUnderTest, progress: Progre
         warm.add(task.method)
     system.settle()
     result: dict[str, Any] = {"task": parameters(task, scale)}
-    meter = _Meter()
+    meter = Meter()
     try:
         outcomes = replay(trace, system, task.method, len(fabric.hosts),
                           lambda ended: progress(f"{task.method.name}: {ended} of {len(trace)} reads have ended"))
@@ -163,7 +163,7 @@ def _diligence(outcomes: Sequence[Replayed]) -> dict[str, Any]:
             "late_mean_seconds": round(fmean(late), 5), "late_most_seconds": round(max(late), 5)}
 
 
-class _Meter:
+class Meter:
     """Shares of the machine's processors since it was made."""
 
     def __init__(self) -> None:

@@ -69,6 +69,17 @@ class Speedwell:
         return self._agents.read(host, file.path, file.size_bytes, replica_policy=method.replica_policy,
                                  path_policy=method.path_policy, parts=method.parts)
 
+    def write(self, host: str, path: str, size_bytes: int) -> Future[ReadReport]:
+        """Start to write a new file on a host, over the fabric; returns at once. Its holders are the report's
+        sources."""
+        return self._agents.read(host, path, size_bytes, kind="write", replica_policy="nearest", path_policy="ecmp",
+                                 parts=1)
+
+    def flood(self, host: str, address: str, seconds: float, rate_bps: float) -> Future[ReadReport]:
+        """Let a host send datagrams to an address where nobody listens; returns at once."""
+        return self._agents.read(host, address, 0, kind="flood", seconds=seconds, rate_bps=rate_bps,
+                                 replica_policy="nearest", path_policy="ecmp", parts=1)
+
     def settle(self) -> None:
         """Wait until the controller knows of no read and its counters have shown idle links for some polls."""
         quiet_since = 0

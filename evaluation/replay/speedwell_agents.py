@@ -1,8 +1,8 @@
 """The reading processes of the hosts for Speedwell itself: `python -m evaluation.replay.speedwell_agents`.
 
-See `evaluation.replay.agents` for what it is told and answers. One process imports everything, then forks one child
-for each host, which enters the host's network: 64 take a tenth of a second, and share their memory. Reads say
-`replica_policy`, `path_policy` and `parts`.
+See `evaluation.replay.agents` for what it is told and answers; where no read is wanted the `kind` says what. One
+process imports everything, then forks one child for each host, which enters the host's network: 64 take a tenth of a
+second, and share their memory. Reads say `replica_policy`, `path_policy` and `parts`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any
 
+from evaluation.flood import flood
 from fs.client import Client
 from fs.errors import SpeedwellError
 from topo.emulation import namespace
@@ -25,6 +26,7 @@ CONTROLLER_TIMEOUT_SECONDS = 2.0
 def main() -> None:
     """Fork a reader for each host and hand each request on."""
     settings = json.loads(sys.stdin.buffer.readline())
+    os.environ.update(settings["environment"])
     inlets: dict[str, int] = {}
     for name, host in settings["hosts"].items():
         outlet, inlet = os.pipe()
@@ -67,9 +69,13 @@ def _serve(outlet: int, host: dict[str, Any], settings: dict[str, Any]) -> None:
 
 def _answer(client: Client, request: dict[str, Any]) -> None:
     try:
-        answer = _read(client, request["path"], request["size_bytes"])
+        kind = request.get("kind", "read")
+        if kind == "flood":
+            answer = _flood(request["path"], request["rate_bps"], request["seconds"])
+        else:
+            answer = (_write if kind == "write" else _read)(client, request["path"], request["size_bytes"])
     except (SpeedwellError, OSError) as error:
-        answer = {"error": f"{request['host']} cannot read {request['path']}: {error}"[:2000]}
+        answer = {"error": f"{request['host']} cannot {kind} {request['path']}: {error}"[:2000]}
     # one write of less than PIPE_BUF bytes: lines of several hosts do not mix
     os.write(1, json.dumps({"id": request["id"], **answer}).encode() + b"\n")
 
@@ -90,6 +96,22 @@ def _read(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
             "steered": all(source.chosen_by == "controller" for source in sources),
             "paths": [source.path for source in sources],
             "estimated_bps": sum(source.estimated_bps or 0.0 for source in sources)}
+
+
+def _write(client: Client, path: str, size_bytes: int) -> dict[str, Any]:
+    started = time.monotonic()
+    attributes = client.create(path, exclusive=True, expected_bytes=size_bytes)
+    with client.open_append(path, attributes) as appender:
+        for offset in range(0, size_bytes, PIECE_BYTES):
+            appender.write(bytes(min(PIECE_BYTES, size_bytes - offset)))
+    return {"started": started, "finished": time.monotonic(), "bytes": size_bytes, "steered": False,
+            "sources": [replica.dataserver_id for replica in attributes.replicas]}
+
+
+def _flood(address: str, rate_bps: float, seconds: float) -> dict[str, Any]:
+    started = time.monotonic()
+    sent_bytes = flood(address, rate_bps, seconds)
+    return {"started": started, "finished": time.monotonic(), "bytes": sent_bytes, "steered": False, "sources": []}
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def results(name: str, scale: float = 1.0) -> list[dict[str, object]]:
     found = all_experiments()[name]
     return [{"task": task.parameters(), "seconds": [], **{measure.name: scale * (10 + task.seed)
              for measure in found.measures}, **dict.fromkeys(found.bounds.values(), 1.0)}
-            for task in found.tasks(Choices())]
+            for task in found.tasks(Choices(trace=TRACE))]
 
 
 def kept(directory: Path, name: str, scale: float = 1.0) -> Path:
@@ -81,7 +81,8 @@ def kept(directory: Path, name: str, scale: float = 1.0) -> Path:
     found, made = all_experiments()[name], results(name, scale)
     directory.mkdir(parents=True)
     (directory / "results.jsonl").write_text("".join(json.dumps(result) + "\n" for result in made))
-    manifest = found.manifest(name, "simulate", Choices(), found.tasks(Choices()))
+    manifest = found.manifest(name, "emulate" if found.emulation else "simulate", Choices(),
+                              found.tasks(Choices(trace=TRACE)))
     (directory / "manifest.json").write_text(json.dumps(manifest))
     write_csv(rows_of(made, found), directory / "table.csv", found)
     return directory

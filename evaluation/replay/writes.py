@@ -1,0 +1,184 @@
+"""Sinbad's writes on an emulated fabric: files written by the real filesystem, beside reads and background traffic.
+
+Each method meets the same writers, readers and background, in a cluster of its own whose controller places by it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import click
+import numpy as np
+
+from cluster.errors import ClusterError
+from cluster.fabric import FabricCluster, read_settings
+from evaluation.emulation import Emulation
+from evaluation.experiment import Choices, Experiment
+from evaluation.papers.mayflower import MAYFLOWER
+from evaluation.papers.sinbad import HDFS, PLUS, RACK_AWARE, SINBAD, WriteMethod
+from evaluation.placement_trial import counted
+from evaluation.replay.experiment import MOST_SWITCH_SHARE, Meter, saturated, warm_up
+from evaluation.replay.scale import StoredFile
+from evaluation.replay.speedwell import Speedwell
+from evaluation.replay.system import ReadReport
+from evaluation.results.output import Output, finish, progress_bar
+from fs.limits import LEAST_ADVISED_BYTES
+from topo.emulation import EmulationError
+from topo.fabric import Fabric, spine_leaf
+
+HOST_MBPS = 20.0
+RACKS, HOSTS_PER_RACK, OVERSUBSCRIPTION = 4, 4, 2.0
+WRITES, QUICK_WRITES = 40, 10
+RUNS, QUICK_RUNS = 3, 1
+READ_BYTES = 4 << 20
+FLOOD_SECONDS, FLOOD_SHARE = 15.0, 0.75
+WRITE_SHARE, READ_SHARE = 0.15, 0.1
+"""Of what all hosts' links carry."""
+DRAIN_SECONDS = 300.0
+METHODS = (RACK_AWARE, HDFS, SINBAD, PLUS)
+CHOSEN = {
+    "fabric": f"{RACKS} racks of {HOSTS_PER_RACK} hosts below one core, {OVERSUBSCRIPTION:g}:1",
+    "writes": f"of 8 to 16 MiB, log-uniform, by any host, three replicas: {WRITE_SHARE:.0%} of what hosts' links "
+              "carry",
+    "reads": f"of {READ_BYTES >> 20} MiB with Mayflower's replica and path: {READ_SHARE:.0%}",
+    "background": f"datagrams from one rack to another, drawn anew each {FLOOD_SECONDS:g} s: {FLOOD_SHARE:.0%} of a "
+                  "rack's link",
+    "reports": "writes are reported, so the controller hears of their ends; nobody schedules them",
+}
+
+
+@dataclass(frozen=True)
+class WriteTrace:
+    """One run. Equal tasks ask for the same."""
+
+    method: WriteMethod
+    seed: int
+    writes: int
+    host_bps: float
+
+    def parameters(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**asdict(self), "point": "", "x": 0.0}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What begins at a time, in seconds: a `host` writes a file or reads it, or floods the host `to`."""
+
+    at: float
+    kind: str
+    host: str
+    size_bytes: int = 0
+    file: StoredFile | None = None
+    to: str = ""
+
+
+def fabric_of(host_bps: float) -> Fabric:
+    """Raises InvalidFabric."""
+    return spine_leaf(leaves=RACKS, spines=1, hosts_per_leaf=HOSTS_PER_RACK, host_bps=host_bps,
+                      oversubscription=OVERSUBSCRIPTION)
+
+
+def events_of(task: WriteTrace) -> list[Event]:
+    """What happens in a run, in order, whatever the method."""
+    fabric, draw = fabric_of(task.host_bps), Random(f"emulated writes {task.seed}")
+    hosts = [host.name for host in fabric.hosts]
+    racks = [hosts[first:first + HOSTS_PER_RACK] for first in range(0, len(hosts), HOSTS_PER_RACK)]
+    all_bps = task.host_bps * len(hosts)
+    write_bits = 8 * LEAST_ADVISED_BYTES * 1.44 * 2       # the mean between 1 and 2 times as long; two copies travel
+    now, writes = 0.0, []
+    for _ in range(task.writes):
+        now += draw.expovariate(WRITE_SHARE * all_bps / write_bits)
+        writes.append(Event(now, "write", draw.choice(hosts), round(LEAST_ADVISED_BYTES * 2 ** draw.random())))
+    end, now, reads = now, 0.0, []
+    while (now := now + draw.expovariate(READ_SHARE * all_bps / (8 * READ_BYTES))) < end:
+        reader, *holders = draw.sample(hosts, 4)
+        file = StoredFile(f"/stored/{'-'.join(holders)}", tuple(holders), READ_BYTES)
+        reads.append(Event(now, "read", reader, READ_BYTES, file))
+    floods = [Event(FLOOD_SECONDS * number, "flood", source, to=target)
+              for number in range(int(end / FLOOD_SECONDS) + 1)
+              for pair in [draw.sample(racks, 2)] for source, target in zip(*pair, strict=True)]
+    return sorted([*writes, *reads, *floods], key=lambda event: event.at)
+
+
+def run_task(task: WriteTrace, say: Callable[[str], None]) -> dict[str, Any]:
+    """Play one run. Raises ClusterError, EmulationError."""
+    events = events_of(task)
+    with tempfile.TemporaryDirectory(prefix="speedwell-writes-") as name, ExitStack() as cleanup:
+        cluster = FabricCluster(read_settings(fabric=fabric_of(task.host_bps), directory=Path(name), coflows="fair",
+                                              placement_policy=task.method.policy))
+        cleanup.callback(cluster.stop)
+        cluster.start(say)
+        system = Speedwell({**cluster.description(), "directory": name}, cluster.settings.poll_interval_seconds)
+        cleanup.callback(system.close)
+        system.prepare([event.file for event in events if event.file is not None], say)
+        warm_up(system, [host.name for host in cluster.settings.fabric.hosts], MAYFLOWER, say)
+        system.settle()
+        meter = Meter()
+        reports = list(_play(events, system, task, say))
+        written = [report.finished - asked for event, asked, report in reports if event.kind == "write"]
+        read = [report.finished - asked for event, asked, report in reports if event.kind == "read"]
+        return {"task": task.parameters(), "mean_seconds": fmean(written), "writer_seconds": fmean(written),
+                "p95_seconds": float(np.percentile(written, 95)), "seconds": [round(each, 3) for each in written],
+                "read_seconds": fmean(read) if read else None, "placed": counted(cluster.nameserver),
+                "machine": {**meter.read(), **system.details()}}
+
+
+def _play(events: Sequence[Event], system: Speedwell, task: WriteTrace,
+          say: Callable[[str], None]) -> Iterator[tuple[Event, float, ReadReport]]:
+    """Each event, when it was to begin on the monotonic clock, and what became of it."""
+    origin = time.monotonic() + 0.5
+    begun: list[tuple[Event, float, Future[ReadReport]]] = []
+    hosts = {host.name: host.ip for host in fabric_of(task.host_bps).hosts}
+    for number, event in enumerate(events):
+        time.sleep(max(origin + event.at - time.monotonic(), 0.0))
+        if event.kind == "flood":
+            report = system.flood(event.host, hosts[event.to], FLOOD_SECONDS,
+                                  FLOOD_SHARE * task.host_bps / OVERSUBSCRIPTION)
+        elif event.file is not None:
+            report = system.read(event.host, event.file, MAYFLOWER)
+        else:
+            report = system.write(event.host, f"/written-{number}", event.size_bytes)
+        begun.append((event, origin + event.at, report))
+        say(f"{task.method.name}: {number + 1} of {len(events)} reads, writes and floods have begun")
+    deadline = time.monotonic() + DRAIN_SECONDS
+    for event, asked, report in begun:
+        try:
+            yield event, asked, report.result(max(deadline - time.monotonic(), 0.0))
+        except TimeoutError:
+            raise ClusterError(f"{DRAIN_SECONDS:g} s after the last began a {event.kind} has not ended") from None
+
+
+def figure(name: str, experiment: Experiment, choices: Choices, wanted: Emulation, output: Output) -> None:
+    """Times of writes by the method that places them."""
+    if wanted.reads or wanted.slowdown:
+        raise click.UsageError("--reads and --slowdown are of no use to writes", click.get_current_context())
+    runs, writes = wanted.runs or (QUICK_RUNS if choices.quick else RUNS), QUICK_WRITES if choices.quick else WRITES
+    tasks = [WriteTrace(method, choices.seed + run, writes, (wanted.host_mbps or HOST_MBPS) * 1e6)
+             for run in range(runs) for method in METHODS]
+    shown = replace(experiment, methods=METHODS, chosen=CHOSEN, facts=lambda tasks: {},
+                    claims=("block writes 1.3 times as fast on EC2 as by HDFS's rule",))
+    results_file = output.open(shown.manifest(name, "emulate", choices, tasks))
+    try:
+        with progress_bar(name, len(tasks), output.directory) as (finished, say):
+            for done, task in enumerate(tasks):
+                finished(done)
+                if results_file.get(task.parameters()) is None:
+                    results_file.add(run_task(task, say))
+    except (ClusterError, EmulationError) as error:
+        raise click.ClickException(str(error)) from None
+    results = [result for task in tasks if (result := results_file.get(task.parameters())) is not None]
+    finish(shown, results, output.directory)
+    if too_much := saturated(results):
+        click.echo(f"speedwell: in {len(too_much)} runs ovs-vswitchd took more than {MOST_SWITCH_SHARE:.0%} of the "
+                   "processors: they measure the machine, not the network. Repeat with a lower --host-mbps.",
+                   err=True)
