@@ -1,21 +1,31 @@
-"""What placing by the network's load costs: who waits for a controller that stands still. `scripts/bench-placement`
-prints it, integration tests hold it to its bounds."""
+"""What placing by the network's load gives and costs: who keeps off a busy rack, and who waits for a controller that
+stands still. `scripts/bench-placement` prints it, integration tests hold it to its bounds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
+import requests
+
+from cluster.fabric import CONTROLLER_URL, FabricCluster, run_on_host
 from fs.client.metadata import MetadataClient
+from topo.fabric import Fabric, Host, three_tier
 
 FILE_BYTES = 32 << 20
+RACK_HOSTS = 4
+FLOOD_SECONDS, FLOOD_SHARE = 300.0, 1.2
+BUSY_SHARE = 0.9
 CREATE_PAUSE_SECONDS = 0.02
 
 
@@ -80,6 +90,58 @@ def creates_and_stats(nameserver: str, writer: str, directory: str, seconds: flo
             ended.set()
             thread.join()
     return creates, stats
+
+
+def fabric_of(host_bps: float) -> Fabric:
+    """Two pods of two racks, in which nothing but the hosts' links is narrow. Its first rack is the busy one."""
+    return three_tier(pods=2, racks_per_pod=2, hosts_per_rack=RACK_HOSTS, aggregations_per_pod=1, cores=1,
+                      host_bps=host_bps, oversubscription={"edge": 1.0, "aggregation": 1.0})
+
+
+@contextlib.contextmanager
+def busy_rack(cluster: FabricCluster, host_bps: float) -> Iterator[Sequence[Host]]:
+    """The first rack, into whose hosts all others together send somewhat more than their links carry: some of it is
+    dropped where bursts meet."""
+    hosts = cluster.settings.fabric.hosts
+    busy, others = hosts[:RACK_HOSTS], hosts[RACK_HOSTS:]
+    rate_bps = FLOOD_SHARE * host_bps * len(busy) / len(others)
+    with contextlib.ExitStack() as cleanup:
+        for number, source in enumerate(others):
+            flood = run_on_host(cluster.emulation.host_pid(source.name), [
+                sys.executable, "-m", "evaluation.flood", busy[number % len(busy)].ip, str(rate_bps),
+                str(FLOOD_SECONDS)], stdin=subprocess.DEVNULL)
+            cleanup.callback(flood.wait)
+            cleanup.callback(flood.kill)
+        yield busy
+
+
+def is_seen_busy(cluster: FabricCluster, busy: Sequence[Host], host_bps: float) -> bool:
+    """Whether the controller expects BUSY_SHARE of the links into these hosts to be taken."""
+    return min(seen_busy(cluster, busy, host_bps)) >= BUSY_SHARE
+
+
+def seen_busy(cluster: FabricCluster, busy: Sequence[Host], host_bps: float) -> list[float]:
+    """The part of the link into each host that the controller expects to be taken."""
+    hosts = cluster.settings.fabric.hosts
+    placement = asked(hosts, [hosts[-1].ip], size_bytes=0, replicas=1)[0]
+    return [1 - float(placement["passed_over"][host.ip].split()[0]) / host_bps for host in busy]
+
+
+def asked(hosts: Sequence[Host], writers: Sequence[str], size_bytes: int = FILE_BYTES,
+          replicas: int = 3) -> list[dict[str, Any]]:
+    """What the controller answers about a file for each writer, in one request."""
+    answer = requests.post(f"{CONTROLLER_URL}/v1/placements", timeout=10, json={
+        "files": [{"writer": writer, "size_bytes": size_bytes, "replicas": replicas} for writer in writers],
+        "candidates": [{"host": host.ip} for host in hosts]})
+    answer.raise_for_status()
+    placements: list[dict[str, Any]] = answer.json()["placements"]
+    return placements
+
+
+def nothing_expected() -> None:
+    """Have the controller forget what it expects."""
+    for placement in requests.get(f"{CONTROLLER_URL}/v1/placements", timeout=10).json()["placements"]:
+        requests.delete(f"{CONTROLLER_URL}/v1/placements/{placement['id']}", timeout=10)
 
 
 @contextlib.contextmanager

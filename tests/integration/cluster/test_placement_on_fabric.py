@@ -1,10 +1,12 @@
-"""Large files on an emulated fabric: what a placement expects becomes flows, and nothing stays of it."""
+"""Large files on an emulated fabric: they keep off busy racks, what a placement expects becomes flows, and nothing
+stays of it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,23 @@ import pytest
 import requests
 
 from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
-from evaluation.placement_trial import counted
+from evaluation.placement_trial import (
+    asked,
+    busy_rack,
+    counted,
+    creates_at_once,
+    fabric_of,
+    is_seen_busy,
+    nothing_expected,
+    seen_busy,
+)
 from fs.limits import LEAST_ADVISED_BYTES
 from tests.waiting import wait_until
-from topo.fabric import three_tier
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
-HOST_BPS = 20e6
-FABRIC = three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, aggregations_per_pod=1, cores=1, host_bps=HOST_BPS,
-                    oversubscription={"edge": 1.0, "aggregation": 1.0})
+HOST_BPS = 8e6
+FABRIC = fabric_of(HOST_BPS)
 SPEEDWELL = str(Path(sys.executable).with_name("speedwell"))
 
 
@@ -40,6 +49,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 def ask(path: str) -> Any:
     return requests.get(f"{CONTROLLER_URL}{path}", timeout=10).json()
+
+
+def test_fifty_files_at_once_keep_off_a_rack_that_is_busy(cluster: FabricCluster) -> None:
+    writers = [FABRIC.hosts[4 + number % 12].ip for number in range(50)]
+    with busy_rack(cluster, HOST_BPS) as busy:
+        wait_until(lambda: is_seen_busy(cluster, busy, HOST_BPS), 60,
+                   lambda: f"of the rack's links only {seen_busy(cluster, busy, HOST_BPS)} is seen to be taken", 0.5)
+        found = Counter(destination["host"] for placement in asked(FABRIC.hosts, writers)
+                        for destination in placement["destinations"])
+    nothing_expected()
+    assert found.total() == 150
+    assert sum(found[host.ip] for host in busy) <= 0.05 * 150
+    assert max(found.values()) <= 2 * 150 / len(FABRIC.hosts)
+
+
+def test_each_of_fifty_creates_at_once_is_counted_once(cluster: FabricCluster) -> None:
+    before = sum(counted(NAMESERVER).values())
+    writers = [FABRIC.hosts[number % 16].ip for number in range(50)]
+    found = creates_at_once(NAMESERVER, writers, "/burst", within_seconds=0.1)
+    assert found.total() == 150
+    wait_until(lambda: sum(counted(NAMESERVER).values()) == before + 50, 10, "some are counted twice, or not")
+    nothing_expected()
 
 
 def test_an_append_to_a_placed_file_is_a_flow_on_each_hop_until_it_has_arrived(cluster: FabricCluster) -> None:
