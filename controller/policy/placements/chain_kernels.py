@@ -95,3 +95,11 @@ def carry(routes: Integers, left_bits: Reals, bits: Reals, carried_bits: Reals) 
             if place < 0:
                 break
             carried_bits[place] += bits[c]
+
+
+def compile_kernels() -> None:
+    """The first time in an installation that takes seconds: not while a file waits for its placement."""
+    routes, none = np.zeros((1, 1), np.int64), np.zeros(1)
+    fill(routes, np.ones(1), none.copy())
+    added_seconds(routes, np.ones(1), none, np.ones(1), routes, 1.0)
+    carry(routes, none.copy(), none, none.copy())

@@ -50,6 +50,7 @@ class ChainShares:
         self._others: dict[Link, _Other] = {}
         self._now = -math.inf
         self._forget()
+        kernels.compile_kernels()
 
     def _forget(self) -> None:
         self._places: dict[tuple[Rung, bool] | str, int] = {}
