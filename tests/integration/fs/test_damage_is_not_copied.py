@@ -50,6 +50,7 @@ def launder(cluster: LocalCluster, replica: Replica, file_id: str, offset: int) 
     with (stored / "meta").open("r+b") as meta:
         meta.write(head(len(data), block_sum(data[offset - offset % BLOCK_BYTES:])))
     server.start()
+    cluster.wait_alive({server.name for server in cluster.dataservers})
 
 
 def require_no_damage_with_a_good_sum(cluster: LocalCluster, attributes: Attributes, content: bytes) -> None:
