@@ -127,7 +127,7 @@ class NameOperations(Sharing):
             reply, listing.moment, until = self._metadata.list_columns(
                 paths.of_inode(inode), b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses)
             listing.first, listing.statuses = len(listing.names), reply.statuses
-            listing.until = until if statuses else 0.0
+            listing.until = until if reply.statuses else 0.0     # none of a directory that may be read, not searched
             listing.names.extend(reply.names)
             listing.inodes.extend(reply.inodes)
             listing.kinds.extend(reply.kinds)

@@ -69,7 +69,11 @@ class Authorization:
         self._found(request.path or paths.of_inode(request.inode))
 
     def list(self, request: pb.ListRequest) -> None:
-        self._require(self._may(self._found(request.path), READ))
+        directory = self._found(request.path)
+        self._require(self._may(directory, READ))
+        if directory.is_directory and not self._may(directory, SEARCH):
+            self._require(request.columns)
+            request.statuses = False    # names alone
 
     def see(self, request: Any) -> None:
         self._found(request.path)

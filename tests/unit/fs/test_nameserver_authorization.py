@@ -1,0 +1,60 @@
+"""What the nameserver checks of who has a certificate for some users, request by request, without a network."""
+
+import random
+from typing import Any, NamedTuple
+
+import pytest
+from google.protobuf.message import Message
+
+from fs import paths
+from fs.errors import NotAuthorised
+from fs.file_status import STATUS
+from fs.identity.bundle import Peer
+from fs.identity.roles import MOUNT
+from fs.identity.scope import Scope
+from fs.nameserver.dispatch import Requests
+from fs.nameserver.service import NameserverService
+from fs.nameserver.settings import Settings
+from fs.proto import speedwell_pb2 as pb
+from fs.store import MemoryStore
+
+ANNE, BEN = 1000, 1001
+CAPABILITIES = b"security.capability"
+
+
+class Bench(NamedTuple):
+    service: NameserverService
+    requests: Requests
+
+    def ask(self, kind: str, user: int | None = BEN, /, **fields: Any) -> Any:
+        """As a mount for one user; for None as anybody who may do everything."""
+        sender = None if user is None else Peer("m", MOUNT, "1", 2e9, Scope(((user, user),), ((user, user),)))
+        request: Message = getattr(pb, f"{kind}Request")(**fields)
+        reply = getattr(pb, f"{kind}Reply")
+        return reply.FromString(self.requests.answer(kind, request.SerializeToString(), sender))
+
+    def make(self, path: bytes, mode: int = 0o644, uid: int = ANNE) -> int:
+        kind = "MakeDirectory" if path.endswith(b"d") else "Create"
+        made = self.ask(kind, None, path=path, mode=mode, uid=uid, gid=uid)
+        return int(made.attributes.inode)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    service = NameserverService(MemoryStore(), Settings(), generator=random.Random(1), clock_ns=lambda: 10**18,
+                                clock_seconds=lambda: 1000.0)
+    service.heartbeat(pb.HeartbeatRequest(
+        server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000, available_bytes=500,
+        term=service.provenance.term, inventory_complete=True))
+    return Bench(service, Requests(service))
+
+
+def test_of_a_directory_that_may_be_read_and_not_searched_names_are_told_alone(bench: Bench) -> None:
+    directory, f = bench.make(b"/d", 0o744), bench.make(b"/d/f")
+    for path in (b"/d", paths.of_inode(directory)):
+        with pytest.raises(NotAuthorised):
+            bench.ask("List", path=path)
+        listed = bench.ask("List", path=path, columns=True, statuses=True)
+        assert (list(listed.names), list(listed.inodes), listed.statuses) == ([b"f"], [f], b"")
+    assert len(bench.ask("List", ANNE, path=b"/d", columns=True, statuses=True).statuses) == STATUS.size
+    assert bench.ask("List", ANNE, path=b"/d").entries[0].attributes.token
