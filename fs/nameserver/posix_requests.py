@@ -158,8 +158,9 @@ class PosixRequests:
     def _lock_reply(conflict: Lock | None) -> pb.LockReply:
         if conflict is None:
             return pb.LockReply(granted=True)
+        # not its session: who knows the number of one can end it
         return pb.LockReply(conflict=pb.LockRecord(
-            session=conflict.session, owner=conflict.owner, first=conflict.first, last=conflict.last,
+            owner=conflict.owner, first=conflict.first, last=conflict.last,
             exclusive=conflict.exclusive, whole=conflict.whole, process=conflict.process))
 
     # -------------------------------------------------------------- lives of sessions

@@ -58,3 +58,12 @@ def test_of_a_directory_that_may_be_read_and_not_searched_names_are_told_alone(b
         assert (list(listed.names), list(listed.inodes), listed.statuses) == ([b"f"], [f], b"")
     assert len(bench.ask("List", ANNE, path=b"/d", columns=True, statuses=True).statuses) == STATUS.size
     assert bench.ask("List", ANNE, path=b"/d").entries[0].attributes.token
+
+
+def test_nobody_learns_the_session_of_who_has_a_lock(bench: Bench) -> None:
+    f = bench.make(b"/f")
+    lock = {"inode": f, "exclusive": True, "last": 9}
+    assert bench.ask("Lock", ANNE, action=pb.LockRequest.ACQUIRE, session=7, owner=1, process=5, **lock).granted
+    for action in (pb.LockRequest.TEST, pb.LockRequest.ACQUIRE):
+        found = bench.ask("Lock", action=action, session=8, owner=1, **lock).conflict
+        assert (found.session, found.process, found.last) == (0, 5, 9)
