@@ -26,6 +26,9 @@ MOST_SEARCHED = 16384
 Searched = dict[int, tuple[bytes, int]]
 """Directories that may be searched as long as their records are these, and their parents."""
 
+SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+CAPABILITIES = b"security.capability"
+
 _DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)
 
 
@@ -114,7 +117,8 @@ class Authorization:
             self._require(self._scope.root or (owns and (request.gid == inode.gid
                                                          or self._scope.has_group(request.gid))))
         if has("mode"):
-            self._require(owns)
+            only_clears = request.mode | inode.mode & SET_ID_BITS == inode.mode     # as who writes to a file does
+            self._require(owns or (only_clears and self._may(inode, WRITE)))
             group = request.gid if has("gid") else inode.gid
             if not (self._scope.root or self._scope.has_group(group)):
                 request.mode &= ~stat.S_ISGID
@@ -135,6 +139,12 @@ class Authorization:
         self.change_extended_attribute(request.path, request.extended_attribute.name)
         if not (self._scope.root or self._scope.has_group(self._found(request.path).gid)):
             request.clear_setgid = True
+
+    def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest) -> None:
+        if request.name == CAPABILITIES:    # every write takes them
+            self.write(request)
+        else:
+            self.change_extended_attribute(request.path, request.name)
 
     def write(self, request: Any) -> None:
         inode = self._found(request.path)
@@ -263,7 +273,7 @@ _CHECKS: dict[str, Callable[[Authorization, Any], None]] = {
     "Rename": Authorization.rename,
     "SetAttributes": Authorization.set_attributes,
     "SetExtendedAttribute": Authorization.set_extended_attribute,
-    "RemoveExtendedAttribute": lambda self, request: self.change_extended_attribute(request.path, request.name),
+    "RemoveExtendedAttribute": Authorization.remove_extended_attribute,
     "Truncate": Authorization.write,
     "Commit": Authorization.commit,
     "Lock": Authorization.lock,

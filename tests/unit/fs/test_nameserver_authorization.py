@@ -1,13 +1,14 @@
 """What the nameserver checks of who has a certificate for some users, request by request, without a network."""
 
 import random
+import stat
 from typing import Any, NamedTuple
 
 import pytest
 from google.protobuf.message import Message
 
 from fs import paths
-from fs.errors import NotAuthorised
+from fs.errors import NoSuchAttribute, NotAuthorised
 from fs.file_status import STATUS
 from fs.identity.bundle import Peer
 from fs.identity.roles import MOUNT
@@ -67,3 +68,33 @@ def test_nobody_learns_the_session_of_who_has_a_lock(bench: Bench) -> None:
     for action in (pb.LockRequest.TEST, pb.LockRequest.ACQUIRE):
         found = bench.ask("Lock", action=action, session=8, owner=1, **lock).conflict
         assert (found.session, found.process, found.last) == (0, 5, 9)
+
+
+def test_who_may_write_to_a_file_takes_its_capabilities_and_nothing_else(bench: Bench) -> None:
+    f = bench.make(b"/f", 0o646)
+    with pytest.raises(NoSuchAttribute):
+        bench.ask("RemoveExtendedAttribute", path=paths.of_inode(f), name=CAPABILITIES)
+    for name in (CAPABILITIES, b"security.selinux"):
+        bench.ask("SetExtendedAttribute", None, path=b"/f", extended_attribute=pb.ExtendedAttribute(name=name))
+        with pytest.raises(NotAuthorised):
+            bench.ask("SetExtendedAttribute", path=b"/f", extended_attribute=pb.ExtendedAttribute(name=name))
+    bench.ask("RemoveExtendedAttribute", path=b"/f", name=CAPABILITIES)
+    with pytest.raises(NotAuthorised):
+        bench.ask("RemoveExtendedAttribute", path=b"/f", name=b"security.selinux")
+    bench.make(b"/read-only")
+    with pytest.raises(NotAuthorised):
+        bench.ask("RemoveExtendedAttribute", path=b"/read-only", name=CAPABILITIES)
+
+
+def test_who_may_write_to_a_file_takes_its_set_id_bits_and_changes_no_other(bench: Bench) -> None:
+    bench.make(b"/f", 0o6757)
+    for mode in (0o2757, 0o757):    # Ben is not in its group, so that setgid goes too
+        bench.ask("SetAttributes", None, path=b"/f", mode=0o6757)
+        assert stat.S_IMODE(bench.ask("SetAttributes", path=b"/f", mode=mode).attributes.mode) == 0o757
+    bench.ask("SetAttributes", None, path=b"/f", mode=0o757)
+    for mode in (0o4757, 0o777, 0o657, 0o1757):
+        with pytest.raises(NotAuthorised):
+            bench.ask("SetAttributes", path=b"/f", mode=mode)
+    bench.make(b"/read-only", 0o4755)
+    with pytest.raises(NotAuthorised):
+        bench.ask("SetAttributes", path=b"/read-only", mode=0o755)
