@@ -224,9 +224,16 @@ class Authorization:
         inode = self._namespace.inode(int(path[2:]))
         if inode.number == (self._top() if self._scope.subtree != paths.ROOT else ROOT_INODE):
             return inode
-        if inode.link_count or self._scope.subtree != paths.ROOT:
+        self._namespace.refuse_in_trash(inode)
+        if inode.link_count or self._scope.subtree != paths.ROOT or self._is_there(inode.parent):
             self._reach(inode.parent)
         return inode
+
+    def _is_there(self, directory: int) -> bool:
+        try:
+            return self._namespace.inode(directory).link_count > 0
+        except NoSuchFile:
+            return False
 
     def _place(self, path: bytes, *, known: bool = False) -> tuple[Inode, Inode | None]:
         """The directory that holds a name, and what has that name. With `known` also of the sub-tree's own directory,

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import Message
 
 from fs import paths
-from fs.errors import NoSuchAttribute, NotAuthorised
+from fs.errors import NoSuchAttribute, NoSuchFile, NotAuthorised
 from fs.file_status import STATUS
 from fs.identity.bundle import Peer
 from fs.identity.roles import MOUNT
@@ -98,3 +98,20 @@ def test_who_may_write_to_a_file_takes_its_set_id_bits_and_changes_no_other(benc
     bench.make(b"/read-only", 0o4755)
     with pytest.raises(NotAuthorised):
         bench.ask("SetAttributes", path=b"/read-only", mode=0o755)
+
+
+def test_what_is_in_the_trash_or_held_open_is_not_found_around_its_directory(bench: Bench) -> None:
+    bench.make(b"/d", 0o700)
+    kept, held = bench.make(b"/d/kept"), bench.make(b"/d/open")
+    bench.ask("Remove", ANNE, path=b"/d/open", session=7)
+    bench.ask("SetTrash", None, path=b"/", keep_ns=10**15)
+    bench.ask("Remove", ANNE, path=b"/d/kept")
+    for uid in (ANNE, BEN):
+        with pytest.raises(NoSuchFile):
+            bench.ask("Lookup", uid, inode=kept)
+    with pytest.raises(NotAuthorised):
+        bench.ask("Lookup", inode=held)
+    assert bench.ask("Lookup", ANNE, inode=held).attributes.token
+    bench.ask("SetAttributes", None, path=b"/", mode=0o777)
+    bench.ask("Remove", ANNE, path=b"/d", directory=True)
+    assert bench.ask("Lookup", ANNE, inode=held).attributes.token     # its directory is gone, it is still open
