@@ -13,7 +13,7 @@ from fs.identity.bundle import Peer
 from fs.identity.scope import NOBODY, Scope
 from fs.nameserver import acls
 from fs.nameserver.access import READ, SEARCH, WRITE, may
-from fs.nameserver.records import ROOT_INODE, Inode
+from fs.nameserver.records import REGULAR, ROOT_INODE, Inode
 from fs.proto import speedwell_pb2 as pb
 from fs.tokens import READ as READ_RIGHT
 from fs.tokens import WRITE as WRITE_RIGHT
@@ -27,6 +27,7 @@ Searched = dict[int, tuple[bytes, int]]
 """Directories that may be searched as long as their records are these, and their parents."""
 
 SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+SETGID_PROGRAM = stat.S_ISGID | stat.S_IXGRP
 CAPABILITIES = b"security.capability"
 
 _DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)
@@ -93,7 +94,9 @@ class Authorization:
 
     def link(self, request: pb.LinkRequest) -> None:
         source = self._found(request.source)
-        self._require(self._owns(source) or self._may(source, READ | WRITE))    # as fs.protected_hardlinks has it
+        is_plain = source.kind == REGULAR and not source.mode & stat.S_ISUID and source.mode & SETGID_PROGRAM != (
+            SETGID_PROGRAM)     # as fs.protected_hardlinks has it
+        self._require(self._owns(source) or (is_plain and self._may(source, READ | WRITE)))
         self._require(self._may(self._place(request.destination)[0], WRITE))
 
     def remove(self, request: pb.RemoveRequest) -> None:

@@ -100,6 +100,20 @@ def test_who_may_write_to_a_file_takes_its_set_id_bits_and_changes_no_other(benc
         bench.ask("SetAttributes", path=b"/read-only", mode=0o755)
 
 
+def test_another_name_is_for_owners_or_for_plain_files_that_one_may_change(bench: Bench) -> None:
+    bench.make(b"/home-d", 0o777, BEN)
+    bench.make(b"/f", 0o666)
+    bench.make(b"/read-only")
+    bench.make(b"/setuid-file", 0o4666)
+    bench.make(b"/setgid-file", 0o2676)
+    bench.ask("MakeSymbolicLink", None, path=b"/link", target=b"f", uid=ANNE, gid=ANNE)
+    for source in (b"/read-only", b"/setuid-file", b"/setgid-file", b"/link"):
+        with pytest.raises(NotAuthorised):
+            bench.ask("Link", source=source, destination=b"/home-d/" + source[1:])
+        bench.ask("Link", ANNE, source=source, destination=b"/home-d/" + source[1:])
+    bench.ask("Link", source=b"/f", destination=b"/home-d/f")
+
+
 def test_what_is_in_the_trash_or_held_open_is_not_found_around_its_directory(bench: Bench) -> None:
     bench.make(b"/d", 0o700)
     kept, held = bench.make(b"/d/kept"), bench.make(b"/d/open")
