@@ -265,9 +265,8 @@ class Authorization:
         return directory
 
 
-def _free(authorization: Authorization, request: Any) -> None:
-    """It says nothing of names and files."""
-
+FREE = frozenset(("Statistics", "RenewSession", "EndSession", "Release", "Sync"))
+"""Requests that say nothing of names and files."""
 
 _CHECKS: dict[str, Callable[[Authorization, Any], None]] = {
     "Lookup": Authorization.look,
@@ -287,6 +286,5 @@ _CHECKS: dict[str, Callable[[Authorization, Any], None]] = {
     "Truncate": Authorization.write,
     "Commit": Authorization.commit,
     "Lock": Authorization.lock,
-    **dict.fromkeys(("Statistics", "RenewSession", "EndSession", "Release", "Sync"), _free),
 }
-"""A request that is not here is for who has a certificate without a scope."""
+"""A request that is neither here nor FREE is for who has a certificate without a scope."""

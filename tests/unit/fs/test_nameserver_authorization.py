@@ -2,6 +2,7 @@
 
 import random
 import stat
+import threading
 from typing import Any, NamedTuple
 
 import pytest
@@ -129,3 +130,16 @@ def test_what_is_in_the_trash_or_held_open_is_not_found_around_its_directory(ben
     bench.ask("SetAttributes", None, path=b"/", mode=0o777)
     bench.ask("Remove", ANNE, path=b"/d", directory=True)
     assert bench.ask("Lookup", ANNE, inode=held).attributes.token     # its directory is gone, it is still open
+
+
+def test_nobody_waits_for_the_disk_while_it_is_forced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    was_free = []
+
+    def force() -> None:
+        thread = threading.Thread(target=lambda: was_free.append(bench.service.guard.acquire(timeout=10)))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(bench.service, "_force", force)
+    bench.ask("Sync")
+    assert was_free == [True]
