@@ -224,7 +224,7 @@ class Authorization:
         self._require(bool(path))
         if not paths.is_inode(path):
             return self._place(path, known=True)[1] or self._namespace.lookup(path)
-        inode = self._namespace.inode(int(path[2:]))
+        inode = self._namespace.lookup(path)
         if inode.number == (self._top() if self._scope.subtree != paths.ROOT else ROOT_INODE):
             return inode
         self._namespace.refuse_in_trash(inode)
@@ -241,6 +241,7 @@ class Authorization:
     def _place(self, path: bytes, *, known: bool = False) -> tuple[Inode, Inode | None]:
         """The directory that holds a name, and what has that name. With `known` also of the sub-tree's own directory,
         which has no name for the sender."""
+        paths.components(path)
         if known and paths.components(path) == paths.components(self._scope.subtree) and (
                 paths.inode_number(path) is None):
             top = self._namespace.lookup(path)

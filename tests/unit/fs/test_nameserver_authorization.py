@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from fs import paths
-from fs.errors import NoSuchAttribute, NoSuchFile, NotAuthorised
+from fs.errors import InvalidName, NoSuchAttribute, NoSuchFile, NotAuthorised
 from fs.file_status import STATUS
 from fs.identity.bundle import Peer
 from fs.identity.roles import MOUNT
@@ -143,3 +143,10 @@ def test_nobody_waits_for_the_disk_while_it_is_forced(bench: Bench, monkeypatch:
     monkeypatch.setattr(bench.service, "_force", force)
     bench.ask("Sync")
     assert was_free == [True]
+
+
+@pytest.mark.parametrize("path", [b"", b"f", b"/\x00", b"/\x0099999999999999999999", b"/\x00x/f", b"//f", b"/d/../f"])
+@pytest.mark.parametrize("kind", ["List", "Create", "Remove", "Truncate", "ListExtendedAttributes"])
+def test_what_is_no_path_is_refused_in_words(bench: Bench, kind: str, path: bytes) -> None:
+    with pytest.raises((InvalidName, NotAuthorised)):
+        bench.ask(kind, path=path)
