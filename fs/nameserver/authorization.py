@@ -159,7 +159,10 @@ class Authorization:
 
     def lock(self, request: pb.LockRequest) -> None:
         if request.action in (pb.LockRequest.ACQUIRE, pb.LockRequest.TEST):
-            self._found(paths.of_inode(request.inode))
+            try:
+                self._found(paths.of_inode(request.inode))
+            except NoSuchFile:
+                return      # it can be locked by who still has it open
             self._require(bool(self.rights(request.inode)))
 
     # ------------------------------------------------------------------ private

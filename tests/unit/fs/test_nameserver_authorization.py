@@ -132,6 +132,12 @@ def test_what_is_in_the_trash_or_held_open_is_not_found_around_its_directory(ben
     assert bench.ask("Lookup", ANNE, inode=held).attributes.token     # its directory is gone, it is still open
 
 
+def test_a_file_that_is_gone_can_be_locked_by_who_has_it_open(bench: Bench) -> None:
+    f = bench.make(b"/f", uid=BEN)
+    bench.ask("Remove", None, path=b"/f")
+    assert bench.ask("Lock", inode=f, action=pb.LockRequest.ACQUIRE, session=8, last=9).granted
+
+
 def test_nobody_waits_for_the_disk_while_it_is_forced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     was_free = []
 
