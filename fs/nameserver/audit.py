@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 AUDITED = frozenset({*CHANGES, "Commit", "SetQuota", "SetTrash", "SetDraining", "RemoveDataserver", "Balance",
                      "Repair", "Adopt", "Authorize", "Dump", "Load"})
 MOST_NOTES = 65536
+MOST_BYTES = 64 << 20
+"""Of the requests that are noted and not written yet."""
+
 FILE_BYTES = 64 << 20
 FILES = 8
 """Older ones beside the one that is written: FILE.1 is the newest of them."""
@@ -60,6 +63,7 @@ class Audit:
             raise StorageFailed(f"--audit-log: cannot write to {path}: {error.strerror}") from None
         self._notes: deque[Note] = deque()
         self._most = most
+        self._bytes = 0
         self._lost = 0
         self._counting = threading.Lock()
         self._stopping = threading.Event()
@@ -68,9 +72,12 @@ class Audit:
 
     def note(self, note: Note) -> None:
         """Have it written soon."""
-        if len(self._notes) < self._most:
-            self._notes.append(note)
-        else:
+        with self._counting:
+            fits = len(self._notes) < self._most and self._bytes + len(note.request) <= MOST_BYTES
+            if fits:
+                self._bytes += len(note.request)
+                self._notes.append(note)
+        if not fits:
             self._count_lost(1)
 
     def close(self) -> None:
@@ -90,7 +97,10 @@ class Audit:
     def _write(self) -> None:
         self._file.failed = 0
         while self._notes:
-            self._emit(_line(self._notes.popleft()))
+            note = self._notes.popleft()
+            with self._counting:
+                self._bytes -= len(note.request)
+            self._emit(_line(note))
         failed = self._file.failed
         if failed:
             log.error("the audit log cannot be written: %d lines are lost", failed)

@@ -45,6 +45,18 @@ def test_what_is_lost_is_counted_in_the_log_and_the_metrics(tmp_path: Path, monk
     assert log.lost.collect()[0].samples[0].value == 3
 
 
+def test_long_requests_that_wait_take_so_much_memory_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_BYTES", 2500)
+    monkeypatch.setattr(audit, "PAUSE_SECONDS", 60)
+    log = Audit(tmp_path / "log")
+    for _ in range(3):
+        log.note(note(request=bytes(1000)))
+    log._write()
+    log.note(note(request=bytes(1000)))     # there is room again
+    log.close()
+    assert [line.get("lost") for line in lines(tmp_path / "log")] == [None, None, 1, None]
+
+
 def test_the_log_is_rotated_and_no_line_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES", 1000)
     log = Audit(tmp_path / "log")
