@@ -62,7 +62,7 @@ class FileOperations(LockOperations):
                 if found.type == REGULAR and caller.uid in (0, found.uid) and found.mode & OWNERS == OWNERS:
                     emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
                     self._open_to_write(emptied, info)
-                    return self._found(path, found)
+                    return self._found(path, emptied)
         self._metadata.forget_all()
         raise self._stale("the name is not free any more") from None
 
