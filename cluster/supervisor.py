@@ -204,7 +204,9 @@ def _supervise(cluster: FabricCluster) -> None:
     except (ClusterError, EmulationError, IdentityError) as error:
         _say({"error": str(error)})
     except OSError as error:
-        _say({"error": f"{error.filename or 'the machine'}: {error.strerror}"})
+        problem = f"{error.filename or 'the machine'}: {error.strerror or error}"
+        logging.error("%s", problem)   # once it is up, nobody else is told
+        _say({"error": problem})
     except Exception as error:
         traceback.print_exc()
         log = cluster.settings.directory / "supervisor.log"
