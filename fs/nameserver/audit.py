@@ -145,8 +145,9 @@ def _named(note: Note) -> dict[str, Any]:
     except DecodeError:
         request = None
     values = {} if request is None else {field.name: value for field, value in request.ListFields()}
-    if "uid" in (() if kind is None else kind.DESCRIPTOR.fields_by_name) and note.method in CHANGES:
-        values.setdefault("uid", 0)
+    uid = None if kind is None else kind.DESCRIPTOR.fields_by_name.get("uid")
+    if uid is not None and not uid.has_presence and note.method in CHANGES:
+        values.setdefault("uid", 0)     # whoever makes something is somebody
     return {name: _text(value) if isinstance(value, bytes) else value
             for name, value in values.items() if name in _SHOWN}
 

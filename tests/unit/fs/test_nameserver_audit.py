@@ -35,6 +35,15 @@ def test_a_line_says_who_what_and_how_it_ended(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
+def test_of_attributes_those_that_change_are_told(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "log")
+    log.note(note(method="SetAttributes", request=pb.SetAttributesRequest(path=b"/a", mode=0).SerializeToString()))
+    log.note(note(method="SetAttributes", request=pb.SetAttributesRequest(path=b"/a", uid=0).SerializeToString()))
+    log.close()
+    told = [{key: line[key] for key in ("mode", "uid") if key in line} for line in lines(tmp_path / "log")]
+    assert told == [{"mode": 0}, {"uid": 0}]
+
+
 def test_what_is_lost_is_counted_in_the_log_and_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "PAUSE_SECONDS", 60)
     log = Audit(tmp_path / "log", most=2)
