@@ -77,9 +77,9 @@ class PlacementQuestions:
         return [candidate.number for candidate in chosen or ()]
 
     def _usual_size(self, path: bytes) -> int:
-        """How many bytes a new file is expected to get where nobody says so."""
+        """How many bytes a new file is expected to get where nobody says so. Raises InvalidName, NameTooLong."""
         now = self._clock_seconds()
-        directory = paths.parent(path)
+        directory = paths.parent(requests.path(path))
         with self._guard:
             sampled_at, size_bytes = self._expected.get(directory, (float("-inf"), 0))
             if now - sampled_at < SAMPLED_SECONDS:

@@ -188,6 +188,9 @@ def test_a_directory_that_is_not_there_asks_nobody() -> None:
     _, advisor, requests = advised_bench(3, 2, 1)
     with pytest.raises(NoSuchFile):
         create_through(requests, b"/nowhere/file")
+    for path in (b"", b"file"):
+        with pytest.raises(InvalidName):
+            create_through(requests, path)
     assert advisor.asked == []
 
 
