@@ -83,7 +83,8 @@ def up_again(progress: Callable[[str], None] = lambda message: None) -> tuple[di
     state = _state()
     if state is None:
         raise NotRunning("no cluster on an emulated fabric was left here; start one with `speedwell up --fabric`")
-    return up(FabricSettings.model_validate(state["settings"]), progress), True
+    # An earlier version knew no identities: its etcd has none for good.
+    return up(FabricSettings.model_validate({"identity": False, **state["settings"]}), progress), True
 
 
 def running() -> dict[str, Any]:

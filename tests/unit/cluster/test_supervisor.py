@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster import supervisor
-from cluster.fabric import FabricSettings
+from cluster.fabric import FabricCluster, FabricSettings
 from cluster.processes import start_ticks
 from topo.emulation import TooLarge
 from topo.fabric import fat_tree, spine_leaf
@@ -34,6 +34,37 @@ def test_a_fabric_of_which_a_node_is_gone_is_started_again_with_its_files(
         said: list[str] = []
         assert supervisor.up_again(said.append)[1] and started == [settings]
         assert process.wait(10) == -9 and "of the fabric is gone" in said[0]
+
+
+def test_a_fabric_of_an_earlier_version_is_started_again_without_identities(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = FabricSettings(fabric=spine_leaf(leaves=1, spines=1, hosts_per_leaf=1), nameservers=3)
+    started: list[FabricSettings] = []
+    monkeypatch.setattr(supervisor, "STATE_FILE", tmp_path / "fabric.json")
+    monkeypatch.setattr(supervisor, "up", lambda chosen, progress: started.append(chosen))
+    for identity in ({}, {"identity": True}):
+        saved = settings.model_dump(mode="json", exclude={"identity"}) | identity
+        (tmp_path / "fabric.json").write_text(json.dumps({
+            "settings": saved, "supervisor": {"pid": 1 << 23, "start_ticks": 1}}))
+        supervisor.up_again()
+    assert [each.identity for each in started] == [False, True]
+
+
+@pytest.mark.parametrize("error, told", [
+    (OSError(28, "No space left on device", "/somewhere"), "/somewhere: No space left on device"),
+    (TimeoutError("nothing came"), "the machine: nothing came")])
+def test_what_the_machine_refuses_ends_the_supervisor_with_a_word_in_its_log(
+        error: OSError, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    settings = FabricSettings(directory=tmp_path, fabric=spine_leaf(leaves=1, spines=1, hosts_per_leaf=1))
+
+    def announced(_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(supervisor, "_announced", announced)
+    supervisor._supervise(FabricCluster(settings))
+    assert json.loads(capsys.readouterr().out) == {"error": told}
+    assert caplog.messages == [told]
 
 
 def test_a_fabric_that_is_too_large_is_refused_before_anything_of_the_last_one_is_cleared(
