@@ -69,7 +69,7 @@ class NameOperations(Sharing):
 
     def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
         """Inodes, each with the number of look-ups that the kernel gives back."""
-        self._nodes.forget(forgotten)
+        self._nodes.forget(forgotten, self._set_id, self._capable)
 
     # ------------------------------------------------------------------ attributes
 

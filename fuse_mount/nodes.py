@@ -58,8 +58,8 @@ class Nodes:
                 if told is not None:
                     node.told = told
 
-    def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
-        """The kernel gives back so many look-ups of each inode."""
+    def forget(self, forgotten: Iterable[tuple[int, int]], *noted: set[int]) -> None:
+        """The kernel gives back so many look-ups of each inode. One that it has no more leaves what is `noted`."""
         with self._lock:
             for inode, lookups in forgotten:
                 node = self._nodes.get(inode)
@@ -67,6 +67,8 @@ class Nodes:
                     node.lookups -= lookups
                     if node.lookups <= 0:
                         del self._nodes[inode]
+                        for inodes in noted:
+                            inodes.discard(inode)
 
     def reads(self, inode: int, file_id: str) -> bool:
         """Note that the inode is about to be read as `file_id`; True if the kernel's pages are of that content, which

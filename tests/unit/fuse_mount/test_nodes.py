@@ -14,6 +14,16 @@ def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None
     assert len(nodes) == 0 and nodes.get(7).place is None
 
 
+def test_what_is_noted_of_an_inode_goes_when_the_kernel_has_it_no_more() -> None:
+    nodes, noted, other = Nodes(kept_seconds=1.0), {7, 8, 9}, {7, 9}
+    for inode in (7, 7, 8):
+        nodes.found(inode, b"a")
+    nodes.forget([(7, 1), (8, 1)], noted, other)
+    assert (noted, other) == ({7, 9}, {7, 9})
+    nodes.forget([(7, 1)], noted, other)
+    assert (noted, other) == ({9}, {9})
+
+
 def test_pages_are_of_the_content_that_was_read_last_or_made_from_it_here() -> None:
     nodes = Nodes(kept_seconds=1.0)
     nodes.found(7, b"a")
