@@ -61,8 +61,9 @@ class FileOperations(LockOperations):
                 found = self._client.lookup(path, fresh=True)
                 if found.type == REGULAR and caller.uid in (0, found.uid) and found.mode & OWNERS == OWNERS:
                     emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
+                    status = self._found(path, emptied)
                     self._open_to_write(emptied, info)
-                    return self._found(path, emptied)
+                    return status
         self._metadata.forget_all()
         raise self._stale("the name is not free any more") from None
 
