@@ -133,6 +133,7 @@ class Authorization:
     def change_extended_attribute(self, path: bytes, name: bytes) -> None:
         inode = self._found(path)
         if name.startswith(_USERS_ATTRIBUTES):
+            self._require(inode.is_directory or inode.kind == REGULAR)      # xattr(7): all may write to a link
             sticky = inode.is_directory and inode.mode & stat.S_ISVTX
             self._require(self._owns(inode) or (self._may(inode, WRITE) and not sticky))
         else:

@@ -115,6 +115,18 @@ def test_another_name_is_for_owners_or_for_plain_files_that_one_may_change(bench
     bench.ask("Link", source=b"/f", destination=b"/home-d/f")
 
 
+def test_users_attributes_are_of_files_and_directories_alone(bench: Bench) -> None:
+    bench.make(b"/f", 0o666)
+    bench.make(b"/d", 0o777)
+    bench.ask("MakeSymbolicLink", None, path=b"/link", target=b"f", uid=ANNE, gid=ANNE)
+    attribute = pb.ExtendedAttribute(name=b"user.a", value=b"b")
+    for path in (b"/f", b"/d"):
+        bench.ask("SetExtendedAttribute", path=path, extended_attribute=attribute)
+    for user in (ANNE, BEN):
+        with pytest.raises(NotAuthorised):
+            bench.ask("SetExtendedAttribute", user, path=b"/link", extended_attribute=attribute)
+
+
 def test_what_is_in_the_trash_or_held_open_is_not_found_around_its_directory(bench: Bench) -> None:
     bench.make(b"/d", 0o700)
     kept, held = bench.make(b"/d/kept"), bench.make(b"/d/open")
