@@ -21,6 +21,7 @@ LONG = {
     "bench-host-agent": "--seconds 1 --rounds 1",
     "bench-meters": "--rate-mbps 5 --burst-seconds 0.25 --congestion-control cubic --seconds 2",
     "bench-mount": "--size-mb 4 --files 10 --small 10 --tree 20 --runs 1 --system disk",
+    "bench-page": "--viewers 1 --seconds 1",
     "bench-parts": "--size-mib 4 --runs 1",
     "bench-placement": "--rounds 1 --seconds 1",
     "bench-queues": "--seconds 2",
