@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Annotated
 
+from eventlet.semaphore import Semaphore
 from prometheus_client import Gauge
 from pydantic import Field
 
@@ -70,6 +71,7 @@ class WebPage(Application):
         self._fabric = b""
         self._frame = b"{}"
         self._composed_at = 0.0
+        self._composing = Semaphore()
         self._slow: dict[str, bytes] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY_SECONDS // HISTORY_EVERY)
         self._frames = 0
@@ -103,8 +105,9 @@ class WebPage(Application):
     def follow_events(self) -> Viewer:
         """`fabric` has nodes and links, when it begins and when they change; `frame` has every second the links'
         loads in this order, and what the systems tell over REST. Who does not keep up is disconnected."""
-        if time.monotonic() - self._composed_at > FRAME_SECONDS:
-            self._refresh()
+        with self._composing:
+            if time.monotonic() - self._composed_at > FRAME_SECONDS:
+                self._refresh()
         return self._viewers.add((b"retry: 1000\n\n", _event("fabric", self._fabric), _event("frame", self._frame),
                                   *(_event(name, body) for name, body in self._slow.items())))
 
@@ -130,7 +133,8 @@ class WebPage(Application):
         self._frames += 1
         is_kept = self._frames % HISTORY_EVERY == 0
         if self._viewers or is_kept:
-            self._refresh()
+            with self._composing:
+                self._refresh()
         if is_kept:
             self._history.append(self._frame)
 
@@ -139,24 +143,24 @@ class WebPage(Application):
         for event in self._compose():
             self._viewers.send(event)
 
-    def _compose(self) -> list[bytes]:
-        events, epoch = [], self._map.epoch
+    def _compose(self) -> Iterator[bytes]:
+        epoch = self._map.epoch
         if self._map.follow() or not self._fabric:
             self._fabric = json.dumps(self._map.description(), separators=(",", ":")).encode()
-            events.append(_event("fabric", self._fabric))
+            yield _event("fabric", self._fabric)
         if self._map.epoch != epoch:
             self._history.clear()
         for name, url in SLOW_SECTIONS.items():
             body = self._rest.told(url)
             if body is not None and body != self._slow.get(name):
                 self._slow[name] = body
-                events.append(_event(name, body))
+                yield _event(name, body)
         sections = [b'"%s":%s,' % (name.encode(), body) for name, body in self._sections()]
         loads = json.dumps(self._map.loads(), separators=(",", ":")).encode()
         self._frame = b'{"at":%.3f,"epoch":%d,%s"loads":%s}' % (
             time.time(), self._map.epoch, b"".join(sections), loads)
         self._composed_at = time.monotonic()
-        return [*events, _event("frame", self._frame)]
+        yield _event("frame", self._frame)
 
     def _sections(self) -> Iterator[tuple[str, bytes]]:
         for name, url in SECTIONS.items():

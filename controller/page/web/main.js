@@ -13,10 +13,15 @@ class App {
   model = new Model();
   picture = new Picture(find("picture"), this.model);
   view = VIEWS.find((view) => view.id === location.hash.slice(1)) ?? VIEWS[0];
+  #isPressed = false;
 
   constructor() {
+    this.model.addEventListener("renumbered", () => this.pick(null));
     this.model.addEventListener("fabric", () => this.picture.fabricChanged());
-    this.model.addEventListener("frame", () => this.draw());
+    // A click is lost if what was pressed is replaced before it is let go.
+    this.model.addEventListener("frame", () => this.#isPressed || this.draw());
+    find("side").addEventListener("pointerdown", (event) => { this.#isPressed = event.button === 0; });
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => { this.#isPressed = false; });
     this.model.addEventListener("connection", () => this.#drawStatus());
     this.picture.addEventListener("pick", (event) => this.pick(event.detail));
     find("tabs").append(...VIEWS.map((view) => h("button", {

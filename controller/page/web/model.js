@@ -40,7 +40,7 @@ export class Model extends EventTarget {
   }
 
   get position() {
-    return this.cursor === null ? this.frames.length - 1 : this.frames.indexOf(this.cursor);
+    return this.cursor === null ? this.frames.length - 1 : Math.max(this.frames.indexOf(this.cursor), 0);
   }
 
   // The transfers of a frame: parts of reads, appends, and flows of coflows that have a path.
@@ -88,9 +88,14 @@ export class Model extends EventTarget {
   }
 
   #setFabric(said) {
-    if (this.fabric && this.fabric.epoch !== said.epoch) this.#forget();
     const nodes = said.nodes.map(([id, name, tier], number) => ({ id, name, tier, number, links: [] }));
     const links = said.links.map(([a, b, there, back], number) => ({ a, b, capacity: [there, back], number }));
+    // After a restart the controller numbers nodes and links anew, and when more is gone than there is.
+    if (this.fabric?.nodes.some(({ id, number }) => nodes[number]?.id !== id)
+        || this.fabric?.links.some(({ a, b, number }) => links[number]?.a !== a || links[number].b !== b)) {
+      this.#forget();
+      this.#tell("renumbered");
+    }
     for (const link of links) {
       nodes[link.a].links.push(link.number);
       nodes[link.b].links.push(link.number);
@@ -105,11 +110,11 @@ export class Model extends EventTarget {
 
   #addFrame(frame) {
     const last = this.frames.at(-1);
-    // After a restart the controller numbers nodes and links anew.
-    if (last && last.health?.uptime_seconds > frame.health?.uptime_seconds + 2) this.#forget();
-    if (last && frame.at <= last.at) return;
+    // The controller was started again, or its clock was set back.
+    if (last && (last.health?.uptime_seconds > frame.health?.uptime_seconds + 2 || frame.at < last.at - 2)) this.#forget();
+    else if (last && frame.at <= last.at) return;
     this.frames.push(frame);
-    while (this.frames[0].at < frame.at - KEPT_SECONDS && this.frames[0] !== this.cursor) this.frames.shift();
+    while (this.frames[0].at < frame.at - KEPT_SECONDS) this.frames.shift();
     this.#tell("frame");
   }
 
@@ -122,8 +127,8 @@ export class Model extends EventTarget {
     const answer = await fetch("/v1/events/history").catch(() => null);
     if (!answer?.ok) return;
     const earlier = await answer.json();
-    const first = this.frames[0]?.at ?? Infinity, epoch = this.fabric?.epoch;
-    this.frames.unshift(...earlier.filter((frame) => frame.at < first - 0.5 && frame.epoch === epoch));
+    const first = this.frames[0]?.at ?? Infinity;
+    this.frames.unshift(...earlier.filter((frame) => frame.at < first - 0.5));
     this.#tell("frame");
   }
 

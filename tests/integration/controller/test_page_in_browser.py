@@ -77,6 +77,18 @@ def test_a_link_leads_to_its_flows_and_a_flow_to_its_path_and_why_it_was_chosen(
     assert page.value("document.querySelector('#detail').hidden")
 
 
+def test_a_row_can_be_clicked_while_frames_come(page: Browser) -> None:
+    page.press("1")
+    page.until("document.querySelector('#panel tr[tabindex]')?.dataset.key")
+    button = {"button": "left", "clickCount": 1, **page.value("""(() => {
+        const { x, y, width, height } = document.querySelector('#panel tr[tabindex] td').getBoundingClientRect();
+        return { x: x + width / 2, y: y + height / 2 }; })()""")}
+    page.ask("Input.dispatchMouseEvent", type="mousePressed", **button)
+    page.until(f"speedwell.model.frame.at > {page.value('speedwell.model.frame.at')}")
+    page.ask("Input.dispatchMouseEvent", type="mouseReleased", **button)
+    page.until("document.querySelector('#detail h2')?.innerText.startsWith('Read by')")
+
+
 def test_all_of_it_can_be_reached_by_keyboard(page: Browser) -> None:
     page.value("document.querySelector('#picture').focus()")
     page.press("ArrowRight", "ArrowDown")

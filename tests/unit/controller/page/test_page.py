@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import eventlet
 import pytest
 
 from controller.loops import Loops
@@ -84,6 +85,33 @@ def test_what_all_are_told_is_composed_once(controller: Controller, page: WebPag
     assert len(composed) == len(set(composed)) > 0
     for events in all_events:
         assert [next(events)[0] for _ in range(3)] == ["fabric", "frame", "frame"]
+
+
+def test_who_come_at_the_same_time_share_what_is_composed(controller: Controller, page: WebPage,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = []
+
+    def told(url: str) -> None:
+        composed.append(url)
+        eventlet.sleep(0)
+
+    monkeypatch.setattr(page._rest, "told", told)
+    coming = [eventlet.spawn(stream, controller) for _ in range(5)]
+    for each in coming:
+        _, events = each.wait()
+        assert [next(events)[0] for _ in range(2)] == ["fabric", "frame"]
+    assert len(composed) == len(set(composed)) > 0
+
+
+def test_a_change_of_the_fabric_is_told_although_what_else_runs_cannot_be(
+        controller: Controller, page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, events = stream(controller)
+    assert [next(events)[0] for _ in range(2)] == ["fabric", "frame"]
+    controller.state.remove_link((EDGES[0], 3))
+    monkeypatch.setattr(page._rest, "told", lambda url: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        page._go_on()
+    assert next(events)[0] == "fabric"
 
 
 def test_nothing_is_composed_for_nobody_but_what_is_kept(controller: Controller, page: WebPage) -> None:
