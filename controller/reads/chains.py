@@ -58,7 +58,7 @@ class Chains:
                     self._selector.flow_extended(chain.flow_id, whole, part.path, size_bits, now)
                     chain.hops, self._by_hop[part.flow_id] = hops, chain
                     return
-        self._begin(read.placement_id, part, part.path, now)
+        self._begin(read.placement_id, {part.flow_id: part.path}, size_bits, now)
 
     def moved(self, part: ReadPart, path: Path, now: float) -> None:
         """A part takes another path. Raises UnknownLink."""
@@ -71,8 +71,13 @@ class Chains:
             self._selector.flow_moved(chain.flow_id, changed.path, now)
             chain.hops = changed.hops
         else:
+            names, size_bits = list(chain.hops), 8.0 * part.size_bytes
+            before = {name: chain.hops[name] for name in names[:names.index(part.flow_id)]}
             self.dropped(part, now)
-            self._begin(chain.placement_id, part, path, now)
+            self._begin(chain.placement_id, {part.flow_id: path}, size_bits, now)
+            if before and before.keys().isdisjoint(chain.hops):
+                with contextlib.suppress(UnknownLink):
+                    self._begin(chain.placement_id, before, size_bits, now)
 
     def dropped(self, part: ReadPart, now: float) -> None:
         """A part is over. Of a chain goes on what comes after a hop that is over, else what came before."""
@@ -104,10 +109,10 @@ class Chains:
             name = part.flow_id if chain is None else chain.flow_id
             self._selector.flow_measured(name, part.transferred_bytes, rate_bps, now)
 
-    def _begin(self, placement_id: str, part: ReadPart, path: Path, now: float) -> None:
-        chain = _Chain(f"chain {next(self._numbers)}", placement_id, {part.flow_id: path})
-        self._selector.flow_added(chain.flow_id, path, 8.0 * part.size_bytes, now)
-        self._by_hop[part.flow_id] = chain
+    def _begin(self, placement_id: str, hops: dict[str, Path], size_bits: float, now: float) -> None:
+        chain = _Chain(f"chain {next(self._numbers)}", placement_id, hops)
+        self._selector.flow_added(chain.flow_id, chain.path, size_bits, now)
+        self._by_hop.update(dict.fromkeys(hops, chain))
         self._by_placement.setdefault(placement_id, []).append(chain)
 
 

@@ -95,3 +95,13 @@ def test_a_hop_that_takes_a_link_of_another_one_goes_on_beside_the_chain(running
     running.chains.dropped(first, 2.0)
     running.chains.dropped(last, 2.0)
     assert running.ways == [] and not dict(running.chains.by_hop())
+
+
+def test_hops_before_and_after_one_that_goes_on_beside_the_chain_are_still_counted(running: Running) -> None:
+    hops = [running.hop(source, target) for source, target in ("ab", "bc", "cd")]
+    running.chains.moved(hops[1], Path(tuple("bstdtc")), 1.0)
+    assert sorted(running.ways) == ["asb", "bstdtc", "ctd"]
+    assert len(set(dict(running.chains.by_hop()).values())) == 3
+    for hop in hops:
+        running.chains.dropped(hop, 2.0)
+    assert running.ways == [] and not dict(running.chains.by_hop())
