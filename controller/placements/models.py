@@ -8,7 +8,7 @@ from controller.rest.fields import InputModel, Ipv4, NodeName, OutputModel
 from controller.rest.pages import Page
 
 MAX_FILE_BYTES = 1 << 50
-MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS, MAX_SOURCES = 64, 4096, 64, 64
+MAX_FILES, MAX_CANDIDATES, MAX_REPLICAS, MAX_SOURCES = 64, 4096, 64, 16
 MAX_READS = 1e6
 
 

@@ -8,9 +8,6 @@ import numpy as np
 
 from controller.policy.compiled import Integers, Reals, compiled
 
-RELATIVE_TOLERANCE = 1e-9
-"""As in `maxmin.py`."""
-
 
 @compiled
 def fill(routes: Integers, left_bps: Reals, rates_bps: Reals) -> None:

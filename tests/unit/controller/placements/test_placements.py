@@ -163,6 +163,7 @@ def test_space_racks_and_disks_that_the_caller_names_count(controller: Controlle
     ({"files": [file(size_bytes=1 << 51)]}, "files[0].size_bytes"),
     ({"files": [file(writer="127.0.0.1")]}, "files[0].writer"),
     ({"files": [file(sources=["nobody"])]}, "files[0].sources[0]"),
+    ({"files": [file(sources=["10.0.0.2"] * 17)]}, "files[0].sources"),
     ({"files": [file(expected_reads=-1)]}, "files[0].expected_reads"),
     ({"files": [file(candidates=[{"host": WRITER}, {"host": WRITER}])]}, "files[0]"),
     ({"candidates": None}, ""),
