@@ -76,13 +76,13 @@ class PlacementsApi:
 
     def _placement(self, outcome: Expected | ImpossiblePlacement) -> models.Placement:
         if isinstance(outcome, ImpossiblePlacement):
-            return models.Placement(id=None, destinations=[], source=None, rate_bps=None, expected_seconds=0.0,
-                                    passed_over={}, passed_over_names={}, refused=models.Refusal(
-                                        constraint=outcome.constraint, detail=str(outcome)))
+            return models.Placement(id=None, destinations=[], source=None, source_name=None, rate_bps=None,
+                                    expected_seconds=0.0, passed_over={}, passed_over_names={},
+                                    refused=models.Refusal(constraint=outcome.constraint, detail=str(outcome)))
         placement = outcome.placement
         return models.Placement(
-            id=outcome.id, source=placement.source, rate_bps=_finite(placement.rate_bps),
-            expected_seconds=placement.duration_seconds,
+            id=outcome.id, source=placement.source, source_name=self._state.name_of(placement.source),
+            rate_bps=_finite(placement.rate_bps), expected_seconds=placement.duration_seconds,
             destinations=[models.Destination(host=destination.host, host_name=self._state.name_of(destination.host),
                                              residual_bps=_finite(destination.residual_bps))
                           for destination in placement.destinations],

@@ -102,6 +102,7 @@ class Placement(OutputModel):
     id: str | None = Field(description="Under which its links are expected to be busy; null if it was refused.")
     destinations: list[Destination]
     source: Ipv4 | None = Field(description="Who sends the bytes; null if it was refused.")
+    source_name: NodeName | None
     rate_bps: float | None = Field(description="What the chain is expected to carry, in bits/s; null: no bound.")
     expected_seconds: float = Field(ge=0, description="For how long its links are expected to be busy.")
     passed_over: dict[str, str] = Field(description="Why the other candidates were not taken, by host.")
