@@ -245,9 +245,8 @@ class Authorization:
     def _place(self, path: bytes, *, known: bool = False) -> tuple[Inode, Inode | None]:
         """The directory that holds a name, and what has that name. With `known` also of the sub-tree's own directory,
         which has no name for the sender."""
-        paths.components(path)
-        if known and paths.components(path) == paths.components(self._scope.subtree) and (
-                paths.inode_number(path) is None):
+        components = paths.components(path)
+        if known and components == paths.components(self._scope.subtree) and paths.inode_number(path) is None:
             top = self._namespace.lookup(path)
             return top, top
         self._require(path != paths.ROOT or not known)
