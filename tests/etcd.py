@@ -69,14 +69,18 @@ class EtcdCluster:
         self._memory.cleanup()
 
     def _answers(self) -> bool:
-        client = EtcdClient(self.endpoints, timeout_seconds=0.5)
-        try:
-            client.range(b"x", b"")
-        except StorageFailed:
-            return False
-        finally:
-            client.close()
-        return True
+        return answers(EtcdClient(self.endpoints, timeout_seconds=0.5))
+
+
+def answers(client: EtcdClient) -> bool:
+    """Whether etcd serves a client, which is closed then."""
+    try:
+        client.range(b"key", b"")
+    except StorageFailed:
+        return False
+    finally:
+        client.close()
+    return True
 
 
 def free_ports(count: int) -> list[int]:
