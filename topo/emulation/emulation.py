@@ -215,14 +215,15 @@ class Emulation:
         self._network.start()
         reservation.record(description=self.fabric.name, directory=str(self.directory),
                            namespaces={name: self._network[name].pid for name in self._network})
-        self._cleanup.callback(self._stop_services)
+        self._cleanup.callback(self.stop_services)
 
     def _stop_network(self) -> None:
         network, self._network = self._network, None
         if network is not None:
             network.stop()
 
-    def _stop_services(self) -> None:
+    def stop_services(self) -> None:
+        """End what `popen` started, with SIGTERM, then SIGKILL."""
         services, self._services = self._services, []
         for service in services:
             with suppress(ProcessLookupError):

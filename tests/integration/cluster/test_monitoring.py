@@ -138,9 +138,9 @@ def test_prometheus_sees_that_servers_were_killed(installation: Path, prometheus
     wait_until(lambda: not firing(prometheus), DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
     assert values(prometheus, "speedwell_mount_nameserver_up", "process") == {"mount": 1}
     kill(installation, "supervisor", "d1")
-    wait_until(lambda: {("SpeedwellDataserverDead", "d1"), ("SpeedwellProcessDown", "d1"),
-                        ("SpeedwellProcessDown", "supervisor")} == firing(prometheus),
-               DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
+    wait_until(lambda: firing(prometheus) == {
+        ("SpeedwellDataserverDead", "d1"), ("SpeedwellProcessDown", "d1"), ("SpeedwellProcessDown", "supervisor"),
+        ("SpeedwellFilesUnwritable", "nameserver")}, DEADLINE_SECONDS, lambda: f"the alerts are {firing(prometheus)}")
     kill(installation, "nameserver")
     wait_until(lambda: ("SpeedwellMountCutOff", "mount") in firing(prometheus), DEADLINE_SECONDS,
                lambda: f"the alerts are {firing(prometheus)}")

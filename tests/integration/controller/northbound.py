@@ -146,6 +146,12 @@ class Northbound:
     def end(self, read: dict[str, Any]) -> None:
         assert self.ask("DELETE", f"/v1/reads/{read['id']}").status_code == 204
 
+    def clear(self) -> None:
+        """End every program on the hosts, and every read."""
+        self.emulation.stop_services()
+        for read in self.get("/v1/reads")["reads"]:
+            self.end(read)
+
     def read_entries(self, switch: str) -> list[str]:
         """What a switch itself says of its entries of reads."""
         listed = self.emulation.ovs_ofctl(switch, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}")
