@@ -9,6 +9,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from controller.loops import Turns
 from controller.placements import models
 from controller.placements.book import Expected, TooManyPlacements, UnknownPlacement
 from controller.policy.errors import ImpossiblePlacement
@@ -39,10 +40,11 @@ class PlacementsApi:
 
     @route("POST", "/v1/placements", summary="Choose where the replicas of new files go", tag="placements",
            request=models.PlacementsRequest, response=models.Placements, problems=[TooManyPlacements])
-    def place(self, body: models.PlacementsRequest) -> models.Placements:
+    def place(self, body: models.PlacementsRequest) -> bytes:
         """The destinations are in the order in which the replicas pass the bytes on. The links of that chain are
         expected to be busy for `expected_seconds`, or until the placement is deleted; later placements keep off them.
         A file whose constraints no choice of candidates fulfils is `refused`, the others are placed."""
+        turns = Turns()
         shared = body.candidates and self._candidates(body.candidates)
         requests = [PlacementRequest(
             file.writer, 8.0 * file.size_bytes,
@@ -51,7 +53,12 @@ class PlacementsApi:
             tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
             file.expected_reads)
             for file in body.files]
-        return models.Placements(placements=list(map(self._placement, self._service.place(requests))))
+        turns.others()
+        answers = []
+        for outcome in self._service.place(requests):
+            answers.append(self._placement(outcome).model_dump_json().encode())
+            turns.others()
+        return b'{"placements":[' + b",".join(answers) + b"]}"
 
     @route("GET", "/v1/placements", summary="The placements whose transfers are expected to run", tag="placements",
            response=models.ExpectedTransfers, query=("offset", "limit"))

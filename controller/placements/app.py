@@ -17,13 +17,13 @@ from controller.application import Application
 from controller.counters.host_heartbeats import EventHostCounted, HostRates, RefusedHeartbeat
 from controller.counters.measurements import Measurements, fresh_rate
 from controller.counters.poller import EventMeasured
-from controller.loops import in_turns
+from controller.loops import Turns, in_turns
 from controller.placements.api import PlacementsApi
 from controller.placements.book import Expected, PlacementBook
 from controller.placements.metrics import PlacementMetrics
 from controller.policy.errors import ImpossiblePlacement
 from controller.policy.network.five_tuple import TCP, FiveTuple
-from controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_batch
+from controller.policy.placements.request import Placement, PlacementPolicy, PlacementRequest, place_in_turn
 from controller.policy.placements.sinbad import MeasuredBy
 from controller.policy.registry import POLICIES, Kind
 from controller.rest import RestApplication
@@ -49,6 +49,10 @@ class Placements(Application):
             MeasuredBy.HOSTS if self._by_hosts else MeasuredBy.SWITCHES)
         self._host_rates = HostRates(self._state)
         self._book = PlacementBook()
+        self._awaited = 0     # files of requests that are being placed
+        self._decides_at: float | None = None
+        """The time of one decision after the other, as long as the policy is told nothing else between them: what it
+        computes for one serves the next."""
         rest.register(PlacementsApi(self, self._state))
 
     def start(self) -> None:
@@ -57,26 +61,41 @@ class Placements(Application):
 
     def place(self, requests: Sequence[PlacementRequest]) -> list[Expected | ImpossiblePlacement]:
         """Choose the destinations of files, smallest first, and expect their transfers; in the order of `requests`.
+        Other green threads run between two choices, each of which takes milliseconds where candidates are many.
 
         Raises TooManyPlacements.
         """
         begin = time.monotonic()
         self._book.end_those_over(begin)
-        self._book.require_space(len(requests))
-        ids = [secrets.token_hex(8) for _ in requests]
-        outcomes = place_batch(self._policy, list(zip(ids, requests, strict=True)), begin)
-        answer: list[Expected | ImpossiblePlacement] = []
-        for placement_id, request in zip(ids, requests, strict=True):
-            outcome = outcomes[placement_id]
+        self._book.require_space(self._awaited + len(requests))
+        self._awaited += len(requests)
+        self._decides_at = None
+        try:
+            return self._place(requests)
+        finally:
+            self._awaited -= len(requests)
+            self._metrics.decision_seconds.observe(time.monotonic() - begin)
+
+    def _place(self, requests: Sequence[PlacementRequest]) -> list[Expected | ImpossiblePlacement]:
+        wanted = {secrets.token_hex(8): request for request in requests}
+        answers: dict[object, Expected | ImpossiblePlacement] = {}
+        turns = Turns()
+        for placement_id, outcome in place_in_turn(self._policy, list(wanted.items()), self._clock):
             if isinstance(outcome, Placement):
-                answer.append(expected := Expected(placement_id, request, outcome, begin))
+                expected = Expected(str(placement_id), wanted[str(placement_id)], outcome, time.monotonic())
                 self._book.add(expected)
                 self._metrics.placed.inc()
+                answers[placement_id] = expected
             else:
-                answer.append(outcome)
+                answers[placement_id] = outcome
                 self._metrics.refused.labels(outcome.constraint).inc()
-        self._metrics.decision_seconds.observe(time.monotonic() - begin)
-        return answer
+            turns.others()
+        return [answers[placement_id] for placement_id in wanted]
+
+    def _clock(self) -> float:
+        if self._decides_at is None:
+            self._decides_at = time.monotonic()
+        return self._decides_at
 
     def end(self, placement_id: str) -> None:
         """A transfer is over, or will not be: it is expected no more. Raises UnknownPlacement."""
@@ -84,6 +103,7 @@ class Placements(Application):
         self._end(placement_id)
 
     def _end(self, placement_id: str) -> None:
+        self._decides_at = None
         self._book.remove(placement_id)
         self._policy.transfer_ended(placement_id)
 
@@ -126,6 +146,7 @@ class Placements(Application):
         if self._by_hosts:
             return
         for links in in_turns(list(self._state.network.links)):
+            self._decides_at = None
             for link in links:
                 measured = fresh_rate(self._state, self._measurements, link, event.began_at)
                 if measured is not None:
@@ -142,5 +163,6 @@ class Placements(Application):
             self._metrics.heartbeats.labels(error.reason).inc()
             return
         self._metrics.heartbeats.labels("taken").inc()
+        self._decides_at = None
         for link, rate_bps in rates.items():
             self._policy.link_measured(link, rate_bps, time.monotonic())

@@ -121,7 +121,8 @@ class RestApplication:
             body: bytes | Pieces = result
         elif declaration.response is not None:
             headers.append(("Content-Type", "application/json"))
-            body = self._encoders[declaration].dump_json(result, indent=declaration.indent)
+            body = result if isinstance(result, bytes) else self._encoders[declaration].dump_json(
+                result, indent=declaration.indent)
         else:
             body = b""
         if declaration.status == HTTPStatus.CREATED:

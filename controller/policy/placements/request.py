@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,19 +98,23 @@ class PlacementPolicy(Protocol):
         """How many placements count for their expected duration."""
 
 
-def place_batch(policy: PlacementPolicy, requests: Sequence[tuple[object, PlacementRequest]],
-                now: float) -> dict[object, Placement | ImpossiblePlacement]:
+def place_in_turn(policy: PlacementPolicy, requests: Sequence[tuple[object, PlacementRequest]],
+                  clock: Callable[[], float]) -> Iterator[tuple[object, Placement | ImpossiblePlacement]]:
     """OPT' (Sinbad, section 4.2): the requests of one quantum q, smallest first, each seeing what was placed before.
 
-    Of a request that cannot be placed, why.
+    Of a request that cannot be placed, why. `clock` gives the time of each decision: others may come between two.
     """
-    placements: dict[object, Placement | ImpossiblePlacement] = {}
     for transfer_id, request in sorted(requests, key=lambda pending: pending[1].size_bits):
         try:
-            placements[transfer_id] = policy.place(transfer_id, request, now)
+            yield transfer_id, policy.place(transfer_id, request, clock())
         except ImpossiblePlacement as error:
-            placements[transfer_id] = error
-    return placements
+            yield transfer_id, error
+
+
+def place_batch(policy: PlacementPolicy, requests: Sequence[tuple[object, PlacementRequest]],
+                now: float) -> dict[object, Placement | ImpossiblePlacement]:
+    """As `place_in_turn`, all at one time."""
+    return dict(place_in_turn(policy, requests, lambda: now))
 
 
 def fitting(request: PlacementRequest, network: Network) -> list[Candidate]:

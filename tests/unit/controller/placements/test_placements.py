@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from typing import Any
 
+import eventlet
 import pytest
 
 from controller.counters.poller import EventMeasured
 from controller.errors import InvalidSettings
+from controller.loops import TURN_SECONDS
 from controller.placements import api, app, book
 from controller.policy.placements.rack_aware import RackAware
+from controller.policy.placements.request import Placement, PlacementRequest
 from controller.settings import load_settings
 from tests.unit.controller.in_process import CAPACITY_BPS, HOSTS, Controller
 
 WRITER = "10.0.0.1"
+FILES = 8
 SECONDS_AT_FULL_RATE = 10.0
 SIZE_BYTES = int(CAPACITY_BPS * SECONDS_AT_FULL_RATE / 8)
 
@@ -223,3 +229,40 @@ def test_the_policy_is_the_one_of_the_settings() -> None:
     assert type(Controller(placement_policy="rack-aware").placements._policy) is RackAware
     with pytest.raises(InvalidSettings, match="placement policy 'nowhere' is not one of sinbad"):
         load_settings(placement_policy="nowhere")
+
+
+def test_others_run_between_the_choices_of_one_request(controller: Controller) -> None:
+    """Each choice takes longer than a turn: none begins before others had theirs, and no time runs backwards."""
+    choose, chosen, turns = controller.placements._policy.place, list[float](), list[int]()
+
+    def slowly(transfer_id: object, request: PlacementRequest, now: float) -> Placement:
+        time.sleep(2 * TURN_SECONDS)
+        chosen.append(now)
+        return choose(transfer_id, request, now)
+
+    def run_beside() -> None:
+        while len(chosen) < 2 * FILES:
+            turns.append(len(chosen))
+            eventlet.sleep(0)
+
+    controller.placements._policy.place = slowly    # type: ignore[method-assign]
+    beside = eventlet.spawn(run_beside)
+    also = eventlet.spawn(place, controller, *[file()] * FILES)
+    assert len(place(controller, *[file()] * FILES)) == len(also.wait()) == FILES
+    beside.wait()
+    assert max(after - before for before, after in pairwise(turns)) <= 2, "one choice of each request"
+    assert chosen == sorted(chosen)
+    assert len({placement["id"] for placement in expected(controller)}) == 2 * FILES
+
+
+def test_files_that_are_being_placed_count_where_there_is_no_space_for_more(
+        controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "MAX_EXPECTED", FILES)
+    choose, refused = controller.placements._policy.place, list[int]()
+
+    def and_another_asks(transfer_id: object, request: PlacementRequest, now: float) -> Placement:
+        refused.append(controller.ask("POST", "/v1/placements", body()).status_code)
+        return choose(transfer_id, request, now)
+
+    controller.placements._policy.place = and_another_asks    # type: ignore[method-assign]
+    assert len(place(controller, *[file()] * FILES)) == FILES and set(refused) == {503}
