@@ -53,6 +53,11 @@ def read(token: bytes) -> Claims:
     return Claims._make(_CLAIMS.unpack_from(token))
 
 
+def gives_no(right: int, token: bytes) -> bool:
+    """Whether a token that the nameserver has just given lacks a right; False if it gives none at all."""
+    return len(token) == TOKEN_BYTES and not read(token).rights & (right | OPERATE)
+
+
 def verified(token: bytes, file_id: str, secrets: Mapping[int, bytes]) -> Claims:
     """What it says about that content, signed with one of the keys. Raises TokenRefused, UnknownKey."""
     claims = read(token)

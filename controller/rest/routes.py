@@ -75,8 +75,8 @@ def route(method: str, path: str, *, summary: str, tag: str, response: Any = Non
 
     `path` holds parameters as `{name}`, `query` names those that may follow a question mark, for which the handler
     has defaults; the handler's annotation of each says how it is validated. The handler returns what `response`
-    (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes, or its JSON. `problems` are the
-    exception classes the handler may raise; its docstring becomes the description.
+    (a pydantic model, a list of one, `PlainText`, or None for an empty answer) describes, or its JSON. `problems` are
+    the exception classes the handler may raise; its docstring becomes the description.
     """
 
     def declare(handler: Handler) -> Handler:

@@ -40,7 +40,7 @@ from fs.proto.speedwell_pb2 import (
     DataRequest,
     Replica,
 )
-from fs.tokens import WRITE
+from fs.tokens import WRITE, gives_no
 
 ANSWER_SECONDS = 30.0
 """Longer than a primary may wait for the appends of others and for a replica that does not answer."""
@@ -282,13 +282,16 @@ class AppendRequests:
         self._confirmed_at = time.monotonic()
 
     def _look_up_again(self, failure: "_Again") -> bool:
-        """Whether the nameserver names another primary or another set now. Raises StaleFile."""
+        """Whether the nameserver names another primary or another set now. Raises StaleFile, and the failure's own
+        error if that was for want of a right which the nameserver does not give."""
         try:
             attributes = self._context.metadata.lookup_inode(self.attributes.inode, to_append=True)
         except NoSuchFile:
             raise failure.error from None
         except SpeedwellError:
             return False
+        if failure.refused and gives_no(WRITE, attributes.token):
+            raise failure.error from None
         if failure.sealed and attributes.file_id != self.attributes.file_id:
             # A version was made from ours, which has all that was appended before.
             with self._lock:
@@ -316,16 +319,17 @@ def _room(attributes: Attributes) -> int:
 class _Again(Exception):
     """The append failed for now. `may_be_done`: it may have been carried out. `final`: unless the replicas
     have changed, trying again is of no use. `sealed`: the file has a new version. `fenced`: the primary has not
-    heard of the nameserver, and says nothing of the file until then."""
+    heard of the nameserver, and says nothing of the file until then. `refused`: for its token."""
 
     def __init__(self, error: SpeedwellError, *, may_be_done: bool = False, final: bool = False,
-                 sealed: bool = False, fenced: bool = False) -> None:
+                 sealed: bool = False, fenced: bool = False, refused: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.may_be_done = may_be_done
         self.final = final
         self.sealed = sealed
         self.fenced = fenced
+        self.refused = refused
 
 
 def _with_replicas(attributes: Attributes, epoch: int, replicas: list[Replica]) -> Attributes:
@@ -349,7 +353,7 @@ def _refusal(primary: Replica, reply: DataReply, path: bytes) -> "SpeedwellError
     if reply.status == TOO_FEW_REPLICAS:
         return _Again(TooFewReplicas(reason), may_be_done=True)
     if reply.status in (BUSY, STALE_EPOCH, TOKEN_REFUSED, NOT_READY):
-        return _Again(error, may_be_done=reply.status == STALE_EPOCH)
+        return _Again(error, may_be_done=reply.status == STALE_EPOCH, refused=reply.status == TOKEN_REFUSED)
     if reply.status == STALE:
         return _Again(error, sealed=True)
     if reply.status in (IO_ERROR, OUT_OF_DATE):
