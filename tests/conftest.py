@@ -16,12 +16,6 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("timed"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
     pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())

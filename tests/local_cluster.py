@@ -28,7 +28,7 @@ from fs.tokens import READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 SECURE_VARIABLE = "SPEEDWELL_TEST_IDENTITY"
 """If set, all clusters have identities."""
 
@@ -86,13 +86,16 @@ class Daemon:
     def _is_paused(self) -> bool:
         """Whether every thread has stopped: one that still runs could take a request."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
-        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        try:
+            return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+        except (FileNotFoundError, ProcessLookupError):     # a thread that ended just now
+            return False
 
     def resume(self) -> None:
         """Let a paused process run on."""
         os.kill(self.pid, signal.SIGCONT)
 
-    def stop(self, number: int = signal.SIGTERM, timeout_seconds: float = 5.0) -> int | None:
+    def stop(self, number: int = signal.SIGTERM, timeout_seconds: float = 20.0) -> int | None:
         """Signal the process if it runs, wait for its end and return its exit status."""
         if self.process is None:
             return None
@@ -209,8 +212,12 @@ class LocalCluster:
         self.revive()
 
     def revive(self) -> None:
-        """Start again, on their old ports, the processes that were killed."""
-        dead = [daemon for daemon in [self.nameserver, *self.dataservers] if daemon.process is None]
+        """Start again, on their old ports, the processes that were killed; let those run on that are paused."""
+        daemons = [self.nameserver, *self.dataservers]
+        for daemon in daemons:
+            if daemon.process is not None and daemon.process.poll() is None:
+                daemon.resume()
+        dead = [daemon for daemon in daemons if daemon.process is None]
         for daemon in dead:
             daemon.launch()
         for daemon in dead:

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 SCALE = CoflowScale(20e6)
 
 
-@pytest.mark.timed
 def test_every_policy_is_played_and_finished_runs_are_kept(tmp_path: Path) -> None:
     figure = EXPERIMENTS["mincof-size"]
     tasks = [replace(task, point=replace(task.point, workload=CoflowWorkload(

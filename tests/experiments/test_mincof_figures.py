@@ -13,12 +13,12 @@ from evaluation.papers import mincof
 
 
 def test_a_quick_figure_leaves_its_results_and_what_was_assumed(tmp_path: Path) -> None:
-    arguments = ["mincof-background", "--quick", "--output", str(tmp_path)]
+    arguments = ["mincof-size", "--quick", "--output", str(tmp_path)]
     result = CliRunner().invoke(experiment, arguments)
 
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
-    assert [row["method"] for row in rows if row["point"] == "50 %"] == [method.name for method in mincof.METHODS]
+    assert [row["method"] for row in rows if row["point"] == "< 200 MB"] == [method.name for method in mincof.METHODS]
     assert all(float(row["mean_seconds_value"]) >= float(row["mean_seconds_bound"]) for row in rows)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "manifest.json").read_text())["chosen_where_the_paper_is_silent"] == mincof.CHOSEN

@@ -1,11 +1,10 @@
 """What a newcomer does in the first hour, on terminals of two widths: every message is as the transcripts have it.
 
-In 80 and 200 columns:
+In 80 columns, with `-m full` in 200 too:
     local     installations beside each other, replicas that move, fabrics that are refused, click's errors
     mounts    every mount belongs to its installation; one in use, one in the place of a killed one
     commands  a shared disk, quotas, trash, fsck for cron, --watch, bench, warmup, dump, load, man pages
     own       a policy and a fabric of one's own, the table of an experiment
-In 80 columns, with `-m full` in 200 too:
     prompt    Mininet's prompt, mn without a controller, a killed fabric
     fabric    who is not on the fabric, names, switches that are entered, REST, flows, repair by `up`
 
@@ -29,7 +28,6 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 STEP_SECONDS = 150.0
-LONG = ("fabric", "prompt")
 
 
 @pytest.fixture
@@ -41,8 +39,8 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("name", "columns"), [
-    pytest.param(path.stem, columns, marks=pytest.mark.full if path.stem in LONG and columns == 200 else ())
-    for path in sorted(TRANSCRIPTS.glob("*.txt")) for columns in (80, 200)])
+    pytest.param(path.stem, columns, marks=marks) for path in sorted(TRANSCRIPTS.glob("*.txt"))
+    for columns, marks in ((80, ()), (200, pytest.mark.full))])
 def test_the_first_hour_goes_as_it_was_written_down(name: str, columns: int, directory: Path) -> None:
     kept = {variable: value for variable, value in os.environ.items() if not variable.startswith("SPEEDWELL_")}
     state = {} if name.startswith("fabric") else {"SPEEDWELL_STATE_DIRECTORY": str(directory / "state")}

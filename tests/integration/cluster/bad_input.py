@@ -34,6 +34,6 @@ def outcome(arguments: list[str]) -> tuple[object, str, str]:
 
 
 if __name__ == "__main__":
-    nameservers.CALL_SECONDS = nameservers.TAKEOVER_SECONDS = 0.3
+    nameservers.CALL_SECONDS = nameservers.TAKEOVER_SECONDS = 0.05
     for line in sys.stdin:
         print(json.dumps(outcome(json.loads(line))), flush=True)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coflow.reporter import REPORT_INTERVAL_SECONDS
 from controller.policy.coflows.coflow import Coflow, CoflowFlow
-from controller.policy.coflows.live_coflows import LATE_SECONDS
 from evaluation.coflow_replay.replay import Replayed, ReplaySettings, replay
 from topo.fabric import spine_leaf
 
@@ -24,16 +22,9 @@ COFLOWS = [
 LEAST_SECONDS = {"large": 4_000_000 * 8 / LINK_BPS, "small": 1_000_000 * 8 / LINK_BPS}
 CLOCK_TICKS = 0.05
 """Processor time is counted in ticks of 10 ms, which may be noted a little late."""
-TCP_PART = 0.9
-"""Of a rate that TCP gets at least, below a meter or at its host (`scripts/bench-meters`)."""
-LATE_AT_MOST_SECONDS = LATE_SECONDS + REPORT_INTERVAL_SECONDS
-"""By which a coflow falls behind its plan before another is made: plans here are shorter than 4 s, a quarter of which
-would be more."""
-ON_SHARED_LINK_SECONDS = (4_000_000 + 1_000_000) * 8 / LINK_BPS
-"""Both coflows leave r0h0 and go to r1h0: no order has both done sooner, and any that lets no link idle has then."""
-MOST_LONGER = (ON_SHARED_LINK_SECONDS / TCP_PART + len(COFLOWS) * LATE_AT_MOST_SECONDS) / ON_SHARED_LINK_SECONDS
-"""By which factor the last coflow may end later than without a schedule: TCP gets less than its rate, and each coflow
-is late once before that is put right. With rates that were made for a few bytes it was ten times as late."""
+MOST_LONGER = 5
+"""By which factor the last coflow may end later than without a schedule. With rates that were made for a few bytes it
+was ten times as late."""
 
 
 def play(directory: Path, policy: str | None, queues: str = "none", paced: bool = False) -> Replayed:
@@ -49,7 +40,6 @@ def unscheduled(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     return play(tmp_path_factory.mktemp("unscheduled"), None)
 
 
-@pytest.mark.timed
 def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
     assert unscheduled.seconds.keys() == LEAST_SECONDS.keys()
     assert all(LEAST_SECONDS[name] * 0.9 < seconds for name, seconds in unscheduled.seconds.items()), unscheduled
@@ -61,7 +51,6 @@ def test_every_coflow_ends_and_is_timed(unscheduled: Replayed) -> None:
 
 
 @pytest.mark.parametrize(("policy", "queues", "paced"), [("mincof", "mincof", False), ("varys", "none", True)])
-@pytest.mark.timed
 def test_no_flow_is_left_behind_by_a_schedule(unscheduled: Replayed, tmp_path: Path, policy: str, queues: str,
                                               paced: bool) -> None:
     played = play(tmp_path, policy, queues, paced)

@@ -92,7 +92,6 @@ def test_a_client_reads_from_the_replica_in_its_rack_or_else_its_pod(hdfs, reade
 
 
 @pytest.mark.parametrize("method", HDFS_METHODS, ids=lambda method: method.name)
-@pytest.mark.timed
 def test_data_crosses_the_fabric_at_no_more_than_its_rate(hdfs, method):
     report = hdfs.read("p0r0h1", FILE, method).result(60)
     assert 8 * FILE.size_bytes / (report.finished - report.started) < 1.02 * HOST_BPS

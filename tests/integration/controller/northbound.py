@@ -115,6 +115,10 @@ class Northbound:
             self._controller.stop()
             self._controller = None
 
+    @property
+    def is_controlled(self) -> bool:
+        return self._controller is not None
+
     def kill_controller(self) -> None:
         """As the kernel would for want of memory: no goodbye to anybody."""
         assert self._controller is not None

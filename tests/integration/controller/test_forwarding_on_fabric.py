@@ -56,6 +56,11 @@ class Running(Northbound):
             self.process.wait(15)
             self.process = None
 
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+        self.wait_for_all_links()
+
     def links(self) -> set[tuple[str, str]]:
         """Live links between switches, by name."""
         listed = self.get("/v1/network")["links"]
@@ -84,22 +89,21 @@ class Running(Northbound):
 
     @contextmanager
     def steady_pings(self, a: str, b: str) -> Iterator[Callable[[], float]]:
-        """Ping all the time; the yielded function ends it and tells the longest time without an answer (s)."""
+        """Ping all the time; the yielded function tells the longest time without an answer (s)."""
         log = self.directory / f"ping-{time.monotonic()}"
         process = self.emulation.popen(
             a, ["ping", "-D", "-W1", f"-i{PING_INTERVAL_SECONDS}", self.ip(b)], log)
 
+        def answered() -> list[int]:
+            return [int(number) for number in re.findall(r"bytes from .* icmp_seq=(\d+) ", log.read_text())]
+
         def longest_gap_seconds() -> float:
-            process.send_signal(signal.SIGINT)
-            process.wait(15)
-            sent = re.search(r"(\d+) packets transmitted", log.read_text())
-            assert sent is not None, log.read_text()
-            answered = [int(number) for number in re.findall(r"bytes from .* icmp_seq=(\d+) ", log.read_text())]
-            edges = [0, *answered, int(sent[1]) + 1]
-            return PING_INTERVAL_SECONDS * (max(b - a for a, b in pairwise(edges)) - 1)
+            before = len(answered())
+            wait_until(lambda: len(answered()) > before + 5, 20, "the pings get no answers any more")
+            return PING_INTERVAL_SECONDS * (max(b - a for a, b in pairwise([0, *sorted(answered())])) - 1)
 
         try:
-            wait_until(lambda: log.read_text().count("icmp_seq") > 5, 10, "the pings get no answers")
+            wait_until(lambda: len(answered()) > 5, 10, "the pings get no answers")
             yield longest_gap_seconds
         finally:
             process.kill()
@@ -172,19 +176,30 @@ def test_no_packet_of_known_hosts_reaches_the_controller(running: Running) -> No
     assert packets_in() == before
 
 
-@pytest.mark.parametrize(("near", "far"), [("edge-p0r0", "aggregation-p0-0"), ("aggregation-p1-1", "core0")])
-@pytest.mark.timed
-def test_port_that_goes_down_is_out_of_the_graph_within_a_second_and_traffic_goes_round(
-        running: Running, near: str, far: str) -> None:
-    with running.steady_pings(*FAR) as longest_gap_seconds, running.steady_pings(*reversed(FAR)) as other_gap_seconds:
-        begin = time.monotonic()
-        running.emulation.set_link(near, far, up=False)
-        wait_until(lambda: not {(near, far), (far, near)} & running.links(), 1.0, "the link is still in the graph")
-        assert time.monotonic() - begin < 1.0
-        time.sleep(0.5)  # long enough for a hole in the paths to show
-        running.emulation.set_link(near, far, up=True)
-        running.wait_for_all_links()
-        assert max(longest_gap_seconds(), other_gap_seconds()) < 1.0
+@contextmanager
+def restarted(running: Running, settings: str) -> Iterator[None]:
+    """With another controller on the same fabric, and afterwards with one like the former."""
+    former, running.settings = running.settings, settings
+    try:
+        running.restart()
+        yield
+    finally:
+        running.settings = former
+        running.restart()
+
+
+def test_traffic_goes_round_a_port_that_goes_down_long_before_a_probe_is_missed(running: Running) -> None:
+    rare_probes = SETTINGS.replace("probe_interval_seconds = 0.4", "probe_interval_seconds = 60")
+    with restarted(running, rare_probes):
+        for near, far in (("edge-p0r0", "aggregation-p0-0"), ("aggregation-p1-1", "core0")):
+            with running.steady_pings(*FAR) as gap_seconds, running.steady_pings(*reversed(FAR)) as other_gap_seconds:
+                running.emulation.set_link(near, far, up=False)
+                wait_until(lambda ends=(near, far): not {ends, ends[::-1]} & running.links(), 20,
+                           "the link is still in the graph")
+                assert max(gap_seconds(), other_gap_seconds()) < 10
+                running.emulation.set_link(near, far, up=True)
+                running.wait_for_all_links()
+                assert max(gap_seconds(), other_gap_seconds()) < 10
 
 
 def test_link_that_loses_packets_in_silence_goes_out_and_comes_back(running: Running) -> None:
@@ -264,7 +279,6 @@ def test_host_that_moves_is_reached_at_its_new_place(running: Running) -> None:
         running.emulation.run(host, ["ip", "addr", "del", f"{wanderer}/8", "dev", "eth0"])
 
 
-@pytest.mark.timed
 def test_traffic_survives_the_controllers_death_and_restart(running: Running) -> None:
     a, b = FAR
     assert running.pings(a, b)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller.reads.replica_search import LOCATE_SECONDS
 from tests.integration.controller.northbound import REPLICA_PORT, Northbound, northbound
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
@@ -85,25 +86,23 @@ def test_replica_on_the_clients_host_needs_no_entry(running: Northbound) -> None
     running.end(read)
 
 
-@pytest.mark.timed
-def test_unknown_hosts_are_answered_404_within_bounds(running: Northbound) -> None:
-    begin = time.monotonic()
+def test_unknown_hosts_are_answered_404(running: Northbound) -> None:
     for changes in ({"client": "10.0.200.1"}, {"replicas": [{"host": "10.0.200.2", "port": 1}]}):
         answer = running.ask("POST", "/v1/reads", running.body("r1h0", "r0h0", port=next(PORTS), **changes))
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:speedwell:problem:unknown-host")
         assert "10.0.200." in answer.json()["detail"]
-    assert time.monotonic() - begin < 5
     assert running.all_read_entries() == []
 
 
-@pytest.mark.timed
-def test_unknown_replica_does_not_keep_a_read_waiting(running: Northbound) -> None:
-    replicas = [{"host": "10.0.200.3", "port": 1}, {"host": running.ip("r0h0"), "port": REPLICA_PORT}]
+def test_unknown_replicas_do_not_keep_reads_waiting(running: Northbound) -> None:
+    unknown = [f"10.0.201.{number}" for number in range(1, 11)]
     begin = time.monotonic()
-    read = running.place("r1h0", "r0h0", port=next(PORTS), replicas=replicas)
-    assert time.monotonic() - begin < 0.5
-    assert read["parts"][0]["replica"]["host"] == running.ip("r0h0")
-    running.end(read)
+    for host in unknown:
+        replicas = [{"host": host, "port": 1}, {"host": running.ip("r0h0"), "port": REPLICA_PORT}]
+        read = running.place("r1h0", "r0h0", port=next(PORTS), replicas=replicas)
+        assert read["parts"][0]["replica"]["host"] == running.ip("r0h0")
+        running.end(read)
+    assert time.monotonic() - begin < len(unknown) * LOCATE_SECONDS
 
 
 def test_bad_input_changes_nothing_in_the_switches(running: Northbound) -> None:

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fs.channel import HEADER, MAGIC, MAX_FRAME_BYTES, Channel, ConnectionLost, MalformedFrame, connect
-from fs.client.metadata import MetadataClient
 from fs.errors import NoSpace
 from fs.proto.speedwell_pb2 import (
     INVALID,
@@ -279,7 +278,8 @@ class TestFullDisk:
 
     def test_a_full_disk_anywhere_in_the_chain_is_no_space_for_the_writer_and_invisible(
             self, small_disk: Path, tmp_path: Path) -> None:
-        with LocalCluster(tmp_path / "cluster", dataservers=3) as cluster:
+        # A full server that is slow to answer must not be given up for dead.
+        with LocalCluster(tmp_path / "cluster", dataservers=3, nameserver_arguments=("--lease", "60")) as cluster:
             full = cluster.dataserver("d2")
             full.stop()
             cluster.data_directory("d2").rename(tmp_path / "unused")
@@ -298,17 +298,3 @@ class TestFullDisk:
             assert [len(cluster.stored_bytes(name, attributes.file_id)) for name in ("d0", "d1", "d2")] == [
                 attributes.size] * 3
             assert client.append("/f", b"fits") == attributes.size
-
-
-@pytest.mark.timed
-def test_a_nameserver_that_was_away_is_heard_of_with_the_next_heartbeats(tmp_path: Path) -> None:
-    """Before the lease is over that a restarted nameserver grants its dataservers (3 s)."""
-    with LocalCluster(tmp_path, dataservers=1) as cluster, \
-            MetadataClient(cluster.nameserver.address, 0, call_timeout_seconds=20) as client:
-        log = tmp_path / "d0.log"
-        for _ in range(2):
-            cluster.nameserver.kill()
-            known = log.stat().st_size
-            wait_until(lambda: b"no heartbeat" in log.read_bytes()[known:], 10, "no heartbeat fails")  # noqa: B023
-            cluster.nameserver.start()
-            wait_until(lambda: client.statistics().capacity_bytes, 2.5, "no heartbeat comes")

@@ -1,7 +1,6 @@
 """Strong reads: every append acknowledged before the read began is seen, also by a reader opened long ago, and a
 primary that may have been deposed does not answer."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,7 +49,6 @@ def test_one_reader_can_be_strong(cluster: LocalCluster, path: str) -> None:
         assert strong.read(0, 100) == b"firstsecond"
 
 
-@pytest.mark.timed
 def test_a_file_that_is_removed_is_read_to_its_end(cluster: LocalCluster, path: str) -> None:
     reading, other = cluster.client(strong=True), cluster.client()
     other.create(path)
@@ -59,9 +57,7 @@ def test_a_file_that_is_removed_is_read_to_its_end(cluster: LocalCluster, path: 
         assert reader.read(0, 100) == b"first"
         other.append(path, b"second")
         other.remove(path)
-        began = time.monotonic()
         assert reader.read(0, 100) == b"firstsecond"
-        assert time.monotonic() - began < 5.0
 
 
 def test_after_the_primary_died_its_successor_answers(cluster: LocalCluster, path: str) -> None:
