@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from cluster import identities, mounts
+from cluster import host_agents, identities, mounts
 from cluster.errors import InvalidSetting
 from cluster.identities import with_identity
 from cluster.local_commands import durability_options
@@ -83,6 +83,8 @@ class FabricSettings(BaseModel):
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
     metadata_stores: int = Field(default=0, ge=0)
     """How many hosts run a metadata server, the first of each rack before the second ones."""
+    host_agents: bool = False
+    """Whether hosts have agents, and a scheduler gives them turns to send in."""
     coflows: CoflowPolicy | None = None
     """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
@@ -108,6 +110,8 @@ class FabricSettings(BaseModel):
         if self.metadata_stores > len(self.fabric.hosts):
             raise ValueError(f"metadata_stores: {self.metadata_stores} servers need as many hosts, there are "
                              f"{len(self.fabric.hosts)}")
+        if self.host_agents and not self.shaped:
+            raise ValueError("host_agents: links that are not shaped have no rate that turns could share out")
         if len(set(self.mounts.values())) < len(self.mounts):
             raise ValueError("mounts: two hosts cannot share one mount point")
         if self.placement_measurements == "heartbeats" and self.coflows is None:
@@ -137,7 +141,8 @@ class FabricCluster:
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
-                                   host_service_bytes=DATASERVER_BYTES)
+                                   host_service_bytes=DATASERVER_BYTES
+                                   + host_agents.PROCESS_BYTES * settings.host_agents)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
@@ -151,8 +156,7 @@ class FabricCluster:
         progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
         self.emulation.start()
         if self.settings.coflows:
-            self._coflow_key.write_text(secrets.token_hex(32) + "\n")
-            self._coflow_key.chmod(0o600)
+            host_agents.write_key(self._coflow_key, secrets.token_hex(32))
         identities.forget(self.nameserver)
         if self.settings.identity:
             identities.prepare(self.settings.directory, self.settings.identity_names, MACHINE)
@@ -172,6 +176,11 @@ class FabricCluster:
         if self.metadata_hosts:
             progress(f"starting {len(self.metadata_hosts)} metadata servers")
             self.processes.start_together([self._metadata_store(name) for name in self.metadata_hosts])
+        if self.settings.host_agents:
+            progress(f"starting {len(self.network.hosts)} host agents and their scheduler")
+            host_agents.make_keys(self.settings.directory, self.network)
+            self.processes.start_together([self._turns()])
+            self.processes.start_together([self._agent(host.name) for host in self.network.hosts])
         for host, mountpoint in self.settings.mounts.items():
             progress(f"mounting on {host} at {mountpoint}")
             self._make_mountpoint(mountpoint)
@@ -199,7 +208,7 @@ class FabricCluster:
                    if f"mount-{host}" in running or mounts.is_dead(mountpoint)]
         return [*etcd_names(self.settings.nameservers), "controller", *nameserver_names(self.settings.nameservers),
                 *(f"dataserver-{host.name}" for host in self.settings.fabric.hosts),
-                *(f"metadata-{name}" for name in self.metadata_hosts), *mounted]
+                *(f"metadata-{name}" for name in self.metadata_hosts), *self._agents_and_scheduler, *mounted]
 
     def command_again(self, name: str) -> Command:
         """The command of a service that ended."""
@@ -208,6 +217,10 @@ class FabricCluster:
             return self._dataserver(host)
         if role == "metadata":
             return self._metadata_store(host)
+        if role == "agent":
+            return self._agent(host)
+        if name == host_agents.SCHEDULER:
+            return self._turns()
         if role == "mount":
             return self._mount(host, self.settings.mounts[host])
         commands = [*etcd_commands(self.settings.directory, MACHINE, self._etcd_members), self._controller(),
@@ -328,6 +341,19 @@ class FabricCluster:
             "--store", f"leveldb:{self.settings.directory / 'metadata' / name}",
         ], prefix=self._inside(name))
 
+    @property
+    def _agents_and_scheduler(self) -> list[str]:
+        if not self.settings.host_agents:
+            return []
+        return [host_agents.SCHEDULER, *(f"agent-{host.name}" for host in self.network.hosts)]
+
+    def _turns(self) -> Command:
+        return host_agents.scheduler(self.settings.directory, self.network, MACHINE, CONTROLLER_URL)
+
+    def _agent(self, name: str) -> Command:
+        return host_agents.agent(self.settings.directory, name, self.network.host(name).ip, MACHINE,
+                                 self._inside(name))
+
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return with_identity(self.processes, Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
@@ -351,6 +377,7 @@ class FabricCluster:
         for part in ("data", "metadata", identities.FOLDER, *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
         self._coflow_key.unlink(missing_ok=True)
+        host_agents.forget_keys(self.settings.directory)
 
 
 def read_settings(**values: Any) -> FabricSettings:

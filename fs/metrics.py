@@ -25,8 +25,8 @@ def check(address: str | None) -> None:
         importlib.import_module("prometheus_client")
 
 
-def serve(address: str, collectors: Iterable[Collector]) -> int:
-    """Answer at http://HOST:PORT/metrics, on threads of its own, until the process ends; returns the port.
+def serve(address: str, collectors: Iterable[Collector]) -> str:
+    """Answer at http://HOST:PORT/metrics, on threads of its own, until the process ends; returns this URL.
 
     Raises InvalidArgument if the address is malformed or cannot be had.
     """
@@ -43,4 +43,4 @@ def serve(address: str, collectors: Iterable[Collector]) -> int:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:
         raise InvalidArgument(f"--metrics: cannot listen on {address}: {reason(error)}") from None
-    return int(server.server_port)
+    return f"http://{address.rpartition(':')[0]}:{server.server_port}/metrics"

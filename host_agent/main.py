@@ -60,8 +60,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
         signal.signal(number, agent.stop)
     told = f"ready {address} {interface} {uplink.rate_bps}"
     if metrics:                 # where it is refused, the guardian takes away what was made
-        host = metrics.rpartition(":")[0]
-        told += f" http://{host}:{prometheus.serve(metrics, [AgentMetrics(agent)])}/metrics"
+        told += f" {prometheus.serve(metrics, [AgentMetrics(agent)])}"
     gc.collect()
     gc.freeze()         # what start-up made stays: a look through it would hold a slice up
     print(told, flush=True)

@@ -28,8 +28,9 @@ ROLE_TIMEOUT_SECONDS = 1.0
 
 @dataclass
 class Status:
-    """What is known of an installation. `problems` is empty when everything that should run does. `roles` says of
-    each of several nameservers whether it "leads", "follows", or gives "no answer"."""
+    """What is known of an installation. `problems` is empty when everything that should run does. `roles` says, by
+    address, of each of several nameservers whether it "leads", "follows", or gives "no answer", and what host agents
+    and their scheduler do."""
 
     nameserver: str
     installation: current.Current | None = None
@@ -77,6 +78,7 @@ def _gather(nameserver: str | None, directory: Path | None, named: Path | None) 
     if any(nameservers) or state.installation is None:
         _add_roles(state)
         _add_statistics(state)
+    _add_turns(state)
     if state.installation is not None and state.installation.controller and state.processes:
         _add_policies(state, state.installation.controller)
     return state
@@ -131,6 +133,24 @@ def _add_roles(state: Status) -> None:
         for address in addresses:
             found = leads(address, ROLE_TIMEOUT_SECONDS, _identity(state))
             state.roles[address] = "no answer" if found is None else "leads" if found else "follows"
+
+
+def _add_turns(state: Status) -> None:
+    alive = {each["name"]: each["address"] for each in state.processes if each["alive"] and each["address"]}
+    scheduler = alive.get("timeslices")
+    if scheduler is None:
+        return
+    from cluster import host_agents
+
+    try:
+        turns = host_agents.turns(scheduler.split()[-1])
+    except ClusterError as error:
+        state.problems.append(str(error))
+        return
+    found = {address: turns.get(address.split()[0]) for name, address in alive.items() if name.startswith("agent-")}
+    state.roles[scheduler] = f"hears {counted(len(turns), 'agent')}"
+    state.roles |= {address: "not heard" if number is None else f"turns to {counted(number, 'host')}" if number
+                    else "free" for address, number in found.items()}
 
 
 def _add_policies(state: Status, controller: str) -> None:

@@ -50,6 +50,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "several keep the namespace in an etcd that is started too [default: 1].")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
               "server, which the network finds by the hash of a key.")
+@click.option("--host-agents", is_flag=True, help="With --fabric: large flows wait for their turn where they would "
+              "congest a link (XCo): an agent on every host, and their scheduler.")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--fsync", type=click.Choice(["always", "fsync", "never"]), help="When bytes are forced to the disks: "
@@ -64,8 +66,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
        placement_policy: str | None, dataservers: int | None, nameservers: int | None,
-       metadata_stores: int | None, replication: int | None, chunk_size: int | None, fsync: str | None,
-       min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
+       metadata_stores: int | None, host_agents: bool, replication: int | None, chunk_size: int | None,
+       fsync: str | None, min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -87,11 +89,12 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
-                                      "metadata_stores": metadata_stores, "identity": identity, **shared}, as_json)
+                                      "metadata_stores": metadata_stores, "host_agents": host_agents,
+                                      "identity": identity, **shared}, as_json)
         return
     for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
                        ("--path-policy", path_policy), ("--placement-policy", placement_policy),
-                       ("--metadata-stores", metadata_stores)):
+                       ("--metadata-stores", metadata_stores), ("--host-agents", host_agents)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
     if directory is None:

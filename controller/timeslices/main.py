@@ -51,13 +51,14 @@ def command(controller_url: str, listen: str, key_file: Path, policy: str, slice
         service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller_url))
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
+    told = "ready {}:{}".format(*service.address)
     if metrics:
         from controller.timeslices.metrics import SchedulerMetrics
 
-        prometheus.serve(metrics, [SchedulerMetrics(service)])
+        told += f" {prometheus.serve(metrics, [SchedulerMetrics(service)])}"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
-    print("ready {}:{}".format(*service.address), flush=True)
+    print(told, flush=True)
     service.run()
     return 0
 

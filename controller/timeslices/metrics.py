@@ -27,8 +27,12 @@ class SchedulerMetrics(Collector):
         for reason, count in list(service.refused.items()):
             refused.add_metric([reason], count)
         yield refused
-        yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.",
-                                value=len(tuple(service.keeper.agents)))
+        destinations = GaugeMetricFamily("speedwell_timeslices_destinations",
+                                         "To which an agent that reports has turns now.", labels=["agent"])
+        for agent in tuple(service.keeper.agents):
+            destinations.add_metric([agent], len(service.keeper.coordinated.get(agent, ())))
+        yield destinations
+        yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.", value=len(destinations.samples))
         yield GaugeMetricFamily("speedwell_timeslices_senders", "That have turns now.",
                                 value=len(service.keeper.coordinated))
         yield GaugeMetricFamily("speedwell_timeslices_hosts", "Of the network as the controller said it last.",

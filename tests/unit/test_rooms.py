@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "evaluation": {"cluster", "coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
                    "controller.policy_options", "controller.queues", "controller.settings", "controller.switches",
                    "controller.validation"},
-    "cluster": {"coflow", "fs", "fuse_mount", "topo", "controller.own_policies", "controller.policy",
+    "cluster": {"coflow", "fs", "fuse_mount", "host_agent", "topo", "controller.own_policies", "controller.policy",
                 "controller.policy_options", "controller.settings", "controller.switches", "controller.validation",
                 "controller.queues"},
 }

@@ -1,0 +1,87 @@
+"""The host agents of an installation on a fabric, the scheduler that gives them their turns, and their keys.
+
+    DIRECTORY/agent-keys/    one file for each agent, and the scheduler's master key, for root alone
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.errors import NotRunning
+from cluster.processes import Command, program
+from host_agent.channel import agent_key
+from topo.emulation.settings import Settings
+from topo.fabric import Fabric
+
+SCHEDULER = "timeslices"
+PORT, METRICS_PORT = 6657, 6658
+PROCESS_BYTES = 30 << 20
+"""Proportional set size of an agent with its guardian."""
+ANSWER_SECONDS = 2.0
+_KEYS, _MASTER = "agent-keys", "scheduler"
+_FRAMES = 10
+"""Of the slowest host's link in a slice; shorter slices lose much of it to what no longer fits."""
+_LEAST_MS, _MOST_MS = 10, 1000
+
+
+def make_keys(directory: Path, fabric: Fabric) -> None:
+    """New ones: nobody of an earlier run is believed."""
+    forget_keys(directory)
+    (directory / _KEYS).mkdir(mode=0o700)
+    master = secrets.token_hex(32)
+    write_key(_key(directory, _MASTER), master)
+    for host in fabric.hosts:
+        write_key(_key(directory, host.ip), agent_key(master.encode(), host.ip).decode())
+
+
+def forget_keys(directory: Path) -> None:
+    shutil.rmtree(directory / _KEYS, ignore_errors=True)
+
+
+def write_key(path: Path, key: str) -> None:
+    """For its owner alone from the first moment."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(key + "\n")
+
+
+def slice_ms(fabric: Fabric) -> int:
+    slowest_bps = min(fabric.ports(host.name)[0].capacity_bps for host in fabric.hosts)
+    frames_ms = _FRAMES * Settings().fabric_mtu * 8 / slowest_bps * 1000
+    return min(max(_LEAST_MS, math.ceil(frames_ms)), _MOST_MS)
+
+
+def scheduler(directory: Path, fabric: Fabric, host: str, controller: str) -> Command:
+    return Command(SCHEDULER, [
+        program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
+        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(_key(directory, _MASTER)),
+        "--slice-ms", str(slice_ms(fabric))])
+
+
+def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
+    return Command(f"agent-{name}", [
+        program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
+        "--key-file", str(_key(directory, address))], prefix=prefix)
+
+
+def turns(metrics_url: str) -> dict[str, int]:
+    """Of each agent that its scheduler hears, by address: for how many destinations it has turns now. Raises
+    NotRunning if the scheduler does not answer."""
+    try:
+        answer = requests.get(metrics_url, timeout=ANSWER_SECONDS)
+        answer.raise_for_status()
+    except requests.RequestException as error:
+        raise NotRunning(f"the scheduler of turns does not answer at {metrics_url}: {error}") from None
+    return {sample.labels["agent"]: int(sample.value) for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples if sample.name == "speedwell_timeslices_destinations"}
+
+
+def _key(directory: Path, owner: str) -> Path:
+    return directory / _KEYS / f"{owner}.key"

@@ -1,0 +1,122 @@
+"""`up --host-agents`: agents and their scheduler on a fabric come up, are told of, come back, and go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import host_agents
+from cluster.errors import NotRunning
+from cluster.fabric import read_settings
+from cluster.processes import Processes
+from cluster.supervisor import down, up
+from tests.integration.cluster.speedwell import Speedwell
+from tests.machine_state import left_on_machine
+from tests.waiting import wait_until
+from topo.emulation.processes import in_namespace
+from topo.fabric import three_tier
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+
+FABRIC = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=20e6)
+NAMES = [f"agent-{name}" for name in (*(host.name for host in FABRIC.hosts), "machine")]
+
+
+class Installation:
+    def __init__(self, folder: Path) -> None:
+        self.directory = folder / "cluster"
+        self._speedwell = Speedwell(folder / "state")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPEEDWELL_STATE_DIRECTORY", str(folder / "state"))
+            self.description = up(read_settings(fabric=FABRIC, directory=self.directory, machine=True,
+                                                host_agents=True))
+
+    def entering(self, host: str, *command: str) -> list[str]:
+        return in_namespace(self.description["hosts"][host]["pid"], command)
+
+    def on(self, host: str, *command: str) -> str:
+        return subprocess.run(self.entering(host, *command), check=True, capture_output=True, text=True,
+                              timeout=60).stdout
+
+    @contextlib.contextmanager
+    def running(self, host: str, *command: str) -> Iterator[None]:
+        process = subprocess.Popen(self.entering(host, *command), stdout=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    def states(self) -> dict[str, str]:
+        """As `speedwell status` tells them."""
+        told: dict[str, Any] = json.loads(self._speedwell.run("status", "--json", "--installation",
+                                                              str(self.directory)).stdout)
+        return {each["name"]: told["roles"].get(each["address"], "") for each in told["processes"] if each["alive"]}
+
+    def all_are_heard(self) -> bool:
+        states = self.states()
+        return (states.get(host_agents.SCHEDULER) == f"hears {len(NAMES)} agents"
+                and all(states.get(name) == "free" for name in NAMES))
+
+    def kill(self, name: str) -> None:
+        record = Processes(self.directory).find(name)
+        assert record is not None
+        os.kill(record.pid, signal.SIGKILL)
+        wait_until(lambda: (now := Processes(self.directory).find(name)) is not None and now.pid != record.pid, 30,
+                   f"{name} is not started again")
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder, before = tmp_path_factory.mktemp("agents"), left_on_machine()
+    try:
+        installation = Installation(folder)
+        yield installation
+    finally:
+        with contextlib.suppress(NotRunning):
+            down()
+    assert left_on_machine() == before
+    assert not list(installation.directory.rglob("*.key"))
+
+
+def test_each_agent_has_a_key_of_its_own_that_only_root_reads(installation: Installation) -> None:
+    keys = list(installation.directory.rglob("agent-keys/*.key"))
+    assert len(keys) == len(NAMES) + 1
+    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
+    assert len({key.read_text() for key in keys}) == len(keys)
+
+
+def test_status_shows_agents_their_state_and_the_scheduler(installation: Installation) -> None:
+    wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+
+
+def test_senders_to_one_host_get_turns_until_they_end(installation: Installation) -> None:
+    wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+    *senders, receiver = FABRIC.hosts
+    with contextlib.ExitStack() as stack:
+        for number, sender in enumerate(senders, 5301):
+            stack.enter_context(installation.running(receiver.name, "iperf3", "-s", "-p", str(number)))
+            wait_until(lambda port=number: f":{port}" in installation.on(receiver.name, "ss", "-ltn"), 10,
+                       "iperf3 does not listen")
+            stack.enter_context(installation.running(sender.name, "iperf3", "-c", receiver.ip, "-p", str(number),
+                                                     "-t", "60"))
+        wait_until(lambda: list(installation.states().values()).count("turns to 1 host") == len(senders), 30,
+                   lambda: str(installation.states()))
+    wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+
+
+def test_an_agent_and_the_scheduler_that_are_killed_come_back(installation: Installation) -> None:
+    for name in (NAMES[0], host_agents.SCHEDULER):
+        wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+        installation.kill(name)
+    wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+    assert "SPEEDWELL-GATE" in installation.on(FABRIC.hosts[0].name, "iptables", "-t", "mangle", "-S")
