@@ -221,7 +221,7 @@ def verified(server: Replica, operation: VerifyOperation, metadata: MetadataClie
     MalformedFrame, NameserverUnavailable."""
     damage: dict[str, str] = {}
     token = metadata.authorize()
-    channel = connect_identified(server, metadata.namespace, VERIFY_TIMEOUT_SECONDS)
+    channel = connect_identified(server, metadata, VERIFY_TIMEOUT_SECONDS)
     try:
         while True:
             channel.send(DataRequest(verify=operation, token=token))
@@ -247,7 +247,7 @@ def inventory_of(server: Replica, metadata: MetadataClient, digests: bool = Fals
     Raises ConnectionLost, MalformedFrame, NameserverUnavailable."""
     contents: dict[str, FileReport] = {}
     token = metadata.authorize()
-    channel = connect_identified(server, metadata.namespace)
+    channel = connect_identified(server, metadata)
     try:
         after = ""
         while True:

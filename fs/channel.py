@@ -95,6 +95,8 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self._timeouts: dict[int, float] = {}
+        self.client = ""    # who has proved to be at the end that asks
+        self.nonce = b""
         self._held = b""    # a frame that goes out with the next bytes, where the kernel does not join them
         self.peer = _peer(connection)
         self.source = self.peer.rpartition(":")[0]

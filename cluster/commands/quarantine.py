@@ -93,7 +93,7 @@ def _ask(client: Client, server: Replica, operation: Any) -> None:
     from fs.identification import connect_identified
     from fs.proto.speedwell_pb2 import OK, DataReply, DataRequest
 
-    channel = connect_identified(server, client.metadata.namespace)
+    channel = connect_identified(server, client.metadata)
     try:
         channel.send(DataRequest(quarantine=operation, token=client.metadata.authorize()))
         reply = channel.expect(DataReply)

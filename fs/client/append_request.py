@@ -197,7 +197,7 @@ class AppendRequests:
                 account.ended()
             if isinstance(error, ConnectionLost | MalformedFrame):
                 reply = self._after_break(primary, channel, False, error)
-                raise _refusal(primary, reply, self._path) from None
+                raise self._refused(primary, reply) from None
             if channel is not None:
                 channel.close()  # in the middle of the bytes: the primary forgets them
             raise
@@ -216,10 +216,15 @@ class AppendRequests:
             if begun.account is not None:
                 begun.account.ended()
         if reply.status != OK:
-            raise _refusal(primary, reply, self._path)
+            raise self._refused(primary, reply)
         self._context.connections.give_back(primary.host, primary.port, channel)
         self._note(primary, reply, length)
         return reply.offset
+
+    def _refused(self, primary: Replica, reply: DataReply) -> "SpeedwellError | _Again":
+        if reply.status == TOKEN_REFUSED:
+            self._context.tokens.refused(self.attributes)
+        return _refusal(primary, reply, self._path)
 
     def _await_answer(self, channel: Channel, primary: Replica) -> None:
         """Raises ConnectionLost when there is none for too long, or another primary has been named."""

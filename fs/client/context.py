@@ -66,7 +66,7 @@ class ClientContext:
         self.local_host = local_host
         self.paced = paced
         self.tokens = Tokens(metadata)
-        self.identified = Identified(lambda: metadata.namespace)
+        self.identified = Identified(lambda: metadata.namespace, self.tokens.proof_key)
         self._writers: list[Writer] = []
         self._failed_at: dict[tuple[str, int], float] = {}
         self._place: tuple[str, str] | None = None

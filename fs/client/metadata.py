@@ -154,6 +154,11 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         """The identity of the namespace; empty before the first call."""
         return self._nameservers.namespace
 
+    def proof_key(self) -> pb.ProofKeyReply | None:
+        """With what we prove to dataservers who we are; None where nobody asks."""
+        key = self._call("ProofKey", pb.ProofKeyRequest()) if self._nameservers.has_identity else None
+        return key if key is not None and key.client else None
+
     def statistics(self) -> StatisticsReply:
         """Counts, capacities, and every dataserver the nameserver knows."""
         reply: StatisticsReply = self._call("Statistics", pb.StatisticsRequest())

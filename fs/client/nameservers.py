@@ -61,6 +61,7 @@ class Nameservers:
         self._timeout_seconds = timeout_seconds or (TAKEOVER_SECONDS if several else CALL_SECONDS)
         self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
         known = identity_for(nameserver, identity)
+        self.has_identity = known is not None
         self._calls = [calls_to(address, math.ceil(self._attempt_seconds), known, wait_until_there=not several,
                                 local_host=local_host)
                        for address in addresses]

@@ -1,4 +1,5 @@
-"""The tokens that a client shows to dataservers, renewed well before they end."""
+"""The tokens that a client shows to dataservers, and the key with which it proves that they are its own: both are
+renewed well before they end."""
 
 import threading
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from fs import tokens
 from fs.client.metadata import MetadataClient
 from fs.errors import SpeedwellError, TokenRefused
-from fs.proto.speedwell_pb2 import Attributes
+from fs.proto.speedwell_pb2 import Attributes, ProofKeyReply
 from fs.tokens import OPERATE, READ, WRITE, Claims
 
 KEPT = 65536
@@ -39,6 +40,17 @@ class Tokens:
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._closed = False
+        self._proof_key: ProofKeyReply | None = None
+        self._new_key_at = 0.0
+
+    def proof_key(self) -> ProofKeyReply | None:
+        """None where tokens are for whoever shows them, or no nameserver says."""
+        if self._proof_key is None:
+            self._renew_key()
+        elif self._clock() >= self._new_key_at:
+            self._new_key_at = self._clock() + PAUSE_SECONDS
+            self._in_background(self._renew_key)
+        return self._proof_key
 
     def of(self, attributes: Attributes, right: int = READ) -> bytes:
         """The token to show for the content in `attributes`; empty if the nameserver gives none. In the second half
@@ -52,11 +64,8 @@ class Tokens:
             self._renew(attributes, right)
             kept = self._newest(attributes) or kept
         elif self._clock() >= kept.renew_at:
-            with self._lock:
-                kept.renew_at = self._clock() + PAUSE_SECONDS
-                self._worker = self._worker or ThreadPoolExecutor(1, "tokens")
-                if not self._closed:
-                    self._worker.submit(self._renew, attributes, kept.claims.rights)
+            kept.renew_at = self._clock() + PAUSE_SECONDS
+            self._in_background(self._renew, attributes, kept.claims.rights)
         return kept.token
 
     def close(self) -> None:
@@ -67,11 +76,24 @@ class Tokens:
                 self._worker.shutdown(wait=False, cancel_futures=True)
 
     def refused(self, attributes: Attributes) -> None:
-        """A dataserver refused the token of a content: the next one is to be a new one."""
+        """A dataserver refused the token of a content: the next one is to be a new one, and ours."""
         with self._lock:
+            self._proof_key = None
             kept = self._kept.get(attributes.file_id)
             if kept is not None:
                 kept.refused = True
+
+    def _in_background(self, what: Callable[..., None], *arguments: object) -> None:
+        with self._lock:
+            self._worker = self._worker or ThreadPoolExecutor(1, "tokens")
+            if not self._closed:
+                self._worker.submit(what, *arguments)
+
+    def _renew_key(self) -> None:
+        with suppress(SpeedwellError):
+            key = self._metadata.proof_key()
+            self._new_key_at = self._clock() + (key.valid_ms / 1000 if key is not None else 0)
+            self._proof_key = key
 
     def _renew(self, attributes: Attributes, right: int) -> None:
         with suppress(SpeedwellError):

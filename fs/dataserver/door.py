@@ -17,7 +17,7 @@ from fs.dataserver.lease import boot_seconds
 from fs.dataserver.store import FileStore
 from fs.errors import NotReady, StorageFailed, TokenRefused
 from fs.identity import files
-from fs.proto.speedwell_pb2 import Admission, DataRequest, Replica
+from fs.proto.speedwell_pb2 import Admission, DataRequest, ProofOperation, Replica
 from fs.tokens import NOT_OURS, OPERATE, READ, SERVE, WRITE, Claims, UnknownKey
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,9 @@ anything: a dataserver goes by what the nameserver's clock showed at the last he
 MAX_CHECKED = 4096
 """Genuine tokens that are known again without a computation."""
 
+NOT_HEARD = "this dataserver has not heard yet from the nameserver whom it may serve"
+NOT_PROVEN = ("proof: it is not that of a client of this installation for this connection: ask the nameserver for a "
+              "newer key")
 SERVER_VALID_MS = 3_600_000
 NEWS_SECONDS = 3.0
 """For so long a request waits for a heartbeat that may bring the key or the server that it needs."""
@@ -53,7 +56,7 @@ class Door:
         self._times_heard = 0
         self._admission = Admission()
         self._secrets: dict[int, bytes] = {}
-        self._checked: dict[tuple[bytes, str], Claims] = {}     # genuine ones
+        self._checked: dict[tuple[bytes, str, str], Claims] = {}    # genuine ones
         self._servers: frozenset[Address] = frozenset()
         self._ahead_ms = 0.0        # of `clock`, the nameserver's clock
         if not insecure:
@@ -99,15 +102,30 @@ class Door:
         key = self._admission.keys[0]
         return tokens.sign(key.number, key.secret, file_id, READ | WRITE | SERVE, self._now_ms(), SERVER_VALID_MS)
 
-    def check(self, request: DataRequest) -> None:
-        """Raises TokenRefused, also for an address that is no registered server's, and NotReady."""
+    def proven(self, proof: ProofOperation, nonce: bytes, dataserver_id: str) -> str:
+        """The client that answered a nonce, which counts once. Raises TokenRefused, NotReady."""
+        if self.insecure:
+            return proof.client
+        if proof.key not in self._secrets:
+            self._hears_more(lambda: proof.key in self._secrets)
+        if not self._secrets:
+            raise NotReady(NOT_HEARD)
+        secret = self._secrets.get(proof.key)
+        if secret is None or not tokens.is_proof(proof.mac, proof.client, secret, nonce, dataserver_id):
+            self.refused += 1
+            raise TokenRefused(NOT_PROVEN)
+        return proof.client
+
+    def check(self, request: DataRequest, client: str = "") -> None:
+        """Whether a client, empty for one that is not known, may ask that. Raises TokenRefused, also for an address
+        that is no registered server's, and NotReady."""
         if self.insecure:
             return
         file_id, right = required(request)
         if not right:
             return
         try:
-            claims = self._check(request.token, file_id, right)
+            claims = self._check(request.token, file_id, right, client)
             if not claims.rights & (SERVE | OPERATE):
                 self._check_file(request, file_id, claims)
             self._check_servers(request)
@@ -123,29 +141,28 @@ class Door:
                                f"{stranger.host[:200]}:{stranger.port} is no dataserver of this installation, or has "
                                "another address now: look the file up again")
 
-    def _check(self, token: bytes, file_id: str, right: int) -> Claims:
-        claims = self._checked.get((token, file_id)) or self._verified(token, file_id)
+    def _check(self, token: bytes, file_id: str, right: int, client: str) -> Claims:
+        claims = self._checked.get((token, file_id, client)) or self._verified(token, file_id, client)
         if claims.ends_ms + TOLERANCE_MS < self._now_ms():
             raise TokenRefused("token: it has ended; look the file up again for a new one")
         if not claims.rights & (READ | OPERATE if right == READ else right):
             raise TokenRefused(f"token: it gives no right to {_RIGHTS[right]}; look the file up again")
         return claims
 
-    def _verified(self, token: bytes, file_id: str) -> Claims:
+    def _verified(self, token: bytes, file_id: str, client: str) -> Claims:
         checked = self._checked     # a key that goes takes with it what it has signed
         try:
-            claims = tokens.verified(token, file_id, self._secrets)
+            claims = tokens.verified(token, file_id, self._secrets, client)
         except UnknownKey:
             number = tokens.read(token).key
             if not self._hears_more(lambda: number in self._secrets):
                 if not self._secrets:
-                    raise NotReady("this dataserver has not heard yet from the nameserver whom it may serve"
-                                   ) from None
+                    raise NotReady(NOT_HEARD) from None
                 raise
-            return tokens.verified(token, file_id, self._secrets)
+            return tokens.verified(token, file_id, self._secrets, client)
         if len(checked) >= MAX_CHECKED:
             checked.clear()
-        checked[token, file_id] = claims
+        checked[token, file_id, client] = claims
         return claims
 
     def _check_file(self, request: DataRequest, file_id: str, claims: Claims) -> None:
@@ -199,7 +216,7 @@ def required(request: DataRequest) -> tuple[str, int]:
         return request.join.copy.file_id, SERVE
     if operation == "sync":
         return request.sync.file_id, SERVE if request.sync.relayed else WRITE
-    return ("", 0) if operation in (None, "identity") else ("", OPERATE)
+    return ("", 0) if operation in (None, "identity", "proof") else ("", OPERATE)
 
 
 def named(request: DataRequest) -> Iterable[Replica]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import socket
 from itertools import islice
 
@@ -45,6 +46,7 @@ from fs.proto.speedwell_pb2 import (
     ReadOperation,
     VerifyOperation,
 )
+from fs.tokens import NONCE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +87,16 @@ class DataServer(FrameServer):
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, DataRequest)
         channel.set_timeout(PAYLOAD_STALL_SECONDS, SEND_STALL_SECONDS)
+        operation = request.WhichOneof("operation")
         try:
-            self._door.check(request)
+            if operation == "proof":
+                nonce, channel.nonce = channel.nonce, b""
+                channel.client = self._door.proven(request.proof, nonce, self._dataserver_id)
+                return
+            self._door.check(request, channel.client)
         except (TokenRefused, NotReady) as error:
             self._turn_away(channel, request, error)
             return
-        operation = request.WhichOneof("operation")
         if operation == "read":
             self._read(channel, request.read)
         elif operation == "append":
@@ -118,7 +124,9 @@ class DataServer(FrameServer):
             channel.send(self._from_quarantine(request.quarantine))
         elif operation == "identity":
             namespace = self._identity.namespace if self._identity is not None else b""
-            channel.send(DataReply(status=OK, dataserver_id=self._dataserver_id, namespace=namespace))
+            channel.nonce = secrets.token_bytes(NONCE_BYTES)
+            channel.send(DataReply(status=OK, dataserver_id=self._dataserver_id, namespace=namespace,
+                                   nonce=channel.nonce))
         else:
             raise InvalidArgument("operation: the request has none")
 
@@ -130,7 +138,7 @@ class DataServer(FrameServer):
         self.note_refusal("%s: %s refused: %s", channel.peer, request.WhichOneof("operation"), error)
         reply = DataReply(status=TOKEN_REFUSED if isinstance(error, TokenRefused) else NOT_READY, message=str(error))
         following = request.append.length + sum(each.length for each in request.write.ranges)
-        if following > LINGER_BYTES:
+        if following > LINGER_BYTES or request.HasField("proof"):   # after that a request waits for this answer
             self.refuse(channel, reply)
             raise ConnectionLost(f"{channel.peer} was refused")
         channel.discard(following)

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 class _Asking(threading.local):
     may_write = True
+    client = ""
     authorization: Authorization | None = None
 
 
 asking = _Asking()
-"""`may_write`: whether the answer may hold a token to change a file. `authorization`: where the
-certificate has a scope."""
+"""`may_write`: whether the answer may hold a token to change a file. `client`: whom alone its tokens are for; empty:
+everybody. `authorization`: where the certificate has a scope."""

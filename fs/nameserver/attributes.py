@@ -33,6 +33,7 @@ class _Known:
     quota: int
     file_id: str
     token: bytes = b""
+    token_client: str = ""
     token_until: float = float("-inf")
 
 
@@ -73,9 +74,10 @@ class WireAttributes:
                 token = pb.Attributes(token=self._sign(known.file_id, number, READ)).SerializeToString()
                 yield _entry(name, known.own + rest + token)
                 continue
-            if known.file_id and now >= known.token_until:
+            if known.file_id and (now >= known.token_until or known.token_client != asking.client):
                 token = self._sign(known.file_id, number, READ)
                 known.token = pb.Attributes(token=token).SerializeToString()
+                known.token_client = asking.client
                 known.token_until = now + (self._token_kept_seconds if token else 0)
             yield _entry(name, known.own + rest + known.token)
 

@@ -269,7 +269,7 @@ class Authorization:
         return directory
 
 
-FREE = frozenset(("Statistics", "RenewSession", "EndSession", "Release", "Sync"))
+FREE = frozenset(("Statistics", "RenewSession", "EndSession", "Release", "Sync", "ProofKey"))
 """Requests that say nothing of names and files."""
 
 _CHECKS: dict[str, Callable[[Authorization, Any], None]] = {

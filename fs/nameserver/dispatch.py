@@ -34,7 +34,8 @@ CHANGES = ("Create", "MakeDirectory", "MakeSymbolicLink", "MakeSpecial", "Link",
 """Requests that have a `ChangeId`. All others may be carried out twice: it makes no difference."""
 
 READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSession", "Lock", "Statistics",
-             "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Authorize", "Dump", "UploadMirror")
+             "Heartbeat", "Quotas", "Trash", "Contents", "Repair", "Adopt", "Authorize", "ProofKey", "Dump",
+             "UploadMirror")
 """Requests that are answered from an old copy of the namespace too."""
 
 
@@ -43,8 +44,9 @@ class Requests:
 
     def __init__(self, service: NameserverService | None = None) -> None:
         """Without a service every request is refused with NotLeader. `permit` raises what keeps a sender from a
-        request by that name."""
+        request by that name; `local` is the client that all are whose certificate is not known."""
         self.permit: Callable[[Peer, str], None] = lambda sender, name: None
+        self.local = ""
         self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
         self._refusal: Callable[[], SpeedwellError] = _not_leading
@@ -85,6 +87,7 @@ class Requests:
         try:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
+            asking.client = self.local if sender is None else str(sender)
             asking.authorization = None if self._service is None else self._service.authorization(sender)
             if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)
@@ -143,6 +146,7 @@ def _methods(service: NameserverService) -> Methods:
         "Repair": (pb.RepairRequest, service.administration.repair),
         "Adopt": (pb.AdoptRequest, service.administration.adopt),
         "Authorize": (pb.AuthorizeRequest, service.authorize),
+        "ProofKey": (pb.ProofKeyRequest, service.proof_key),
         "Dump": (pb.DumpRequest, service.copies.dump),
         "Load": (pb.LoadRequest, service.copies.load),
         "Mirror": (pb.MirrorRequest, service.mirror),

@@ -24,6 +24,9 @@ from fs.nameserver.server import ListenFailed
 from fs.proto.speedwell_pb2 import Call, CallReply
 from fs.secure_channel import SecureChannel
 
+LOCAL = "local"
+"""Who asks over the local socket, for tokens; the names of others have a role before them."""
+
 _BACKLOG = 1024
 _REFUSALS = (NotAuthenticated.__name__, NotAuthorised.__name__)
 
@@ -36,6 +39,7 @@ class NameserverFrames(FrameServer):
         super().__init__(listener, local_listener=local.listen(*listener.getsockname()[:2]), identity=identity)
         if identity is not None:
             requests.permit = partial(require_method, identity)
+            requests.local = LOCAL
         self._requests = requests
         self._audit = audit
         self._patience = Patience()

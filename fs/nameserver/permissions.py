@@ -5,7 +5,7 @@ from fs.identity.bundle import Identity, Peer
 from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER
 from fs.nameserver.dispatch import CHANGES
 
-READS = frozenset({"Lookup", "List", "ListExtendedAttributes", "Statistics", "Quotas", "Trash"})
+READS = frozenset({"Lookup", "List", "ListExtendedAttributes", "Statistics", "Quotas", "Trash", "ProofKey"})
 USES = READS | {*CHANGES, "RenewSession", "EndSession", "Lock", "Release", "Commit", "Sync"}
 ALLOWED = {
     READER: READS,
@@ -14,7 +14,8 @@ ALLOWED = {
     MOUNT: USES,
     OPERATOR: USES | {"SetQuota", "SetTrash", "SetDraining", "RemoveDataserver", "Balance", "Contents", "Repair",
                       "Adopt", "Authorize", "Dump", "Load"},
-    DATASERVER: {"Lookup", "Statistics", "Heartbeat", "ChangeReplicas", "Publish", "Mirror", "UploadMirror"},
+    DATASERVER: {"Lookup", "Statistics", "ProofKey", "Heartbeat", "ChangeReplicas", "Publish", "Mirror",
+                 "UploadMirror"},
 }
 """By role; a switch may ask nothing."""
 

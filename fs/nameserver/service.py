@@ -298,6 +298,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         with self.guard:
             return pb.AuthorizeReply(token=self._token("", 0, OPERATE))
 
+    def proof_key(self, request: pb.ProofKeyRequest) -> pb.ProofKeyReply:
+        with self.guard:
+            return self._token_keys.proof_key(asking.client)
+
     def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
         """Without the lock: a copy is fed while the namespace changes."""
         requests.dataserver_id(request.dataserver_id, "dataserver_id")
@@ -410,7 +414,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         rights = rights & ~WRITE if self.provenance.is_rolled_back or not asking.may_write else rights
         if asking.authorization is not None:
             rights &= asking.authorization.rights(inode)
-        return self._token_keys.sign(file_id, inode, rights, self._now_ms()) if rights else b""
+        return self._token_keys.sign(file_id, inode, rights, self._now_ms(), asking.client) if rights else b""
 
     def authorization(self, sender: Peer | None) -> Authorization | None:
         """None for who may do there what a role allows."""

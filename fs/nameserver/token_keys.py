@@ -12,7 +12,7 @@ from fs import tokens
 from fs.errors import StorageFailed
 from fs.nameserver.records import TOKEN_KEYS_KEY
 from fs.nameserver.registry import Registry
-from fs.proto.speedwell_pb2 import Admission, Replica, TokenKey
+from fs.proto.speedwell_pb2 import Admission, ProofKeyReply, Replica, TokenKey
 from fs.store import Batch, Store
 
 TOLD_MS = 10_000
@@ -37,12 +37,20 @@ class TokenKeys:
             raise StorageFailed("the record of the keys for tokens is damaged") from error
         self._signing = self._keys[0] if self._keys else None
 
-    def sign(self, file_id: str, inode: int, rights: int, now_ms: int) -> bytes:
+    def sign(self, file_id: str, inode: int, rights: int, now_ms: int, client: str = "") -> bytes:
         """A token; empty before the first dataserver was heard, when there is nothing to be read."""
         if self._signing is None or self._insecure:
             return b""
         return tokens.sign(self._signing.number, self._signing.secret, file_id, rights, now_ms, self._valid_ms,
-                           inode)
+                           inode, client)
+
+    def proof_key(self, client: str) -> ProofKeyReply:
+        """What a client needs to show the tokens that are for it. Half as long as a token counts it stays good: that
+        is how long the key before it is kept."""
+        if self._signing is None or self._insecure or not client:
+            return ProofKeyReply()
+        return ProofKeyReply(client=client, key=self._signing.number, valid_ms=self._valid_ms // 2,
+                             secret=tokens.proof_secret(self._signing.secret, client))
 
     def renew(self, now_ms: int) -> None:
         """Make a key if the newest is old, and sign with the newest that all know. Raises StorageFailed."""

@@ -150,7 +150,7 @@ def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluste
 def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:
     ben = names("ben")
     made, _ = ben.create("/home/ben/mine", 0o444, BEN, BEN)
-    assert tokens.read(made.token).rights == tokens.READ | tokens.WRITE
+    assert tokens.read(made.token).rights == tokens.READ | tokens.WRITE | tokens.BOUND
     ben.set_attributes("/home/ben/mine", mode=0o640, gid=BEN, atime_ns=5)
     ben.set_extended_attribute("/home/ben/mine", b"user.a", b"b")
     assert ben.list_extended_attributes("/home/ben/mine") == {b"user.a": b"b"}
@@ -162,10 +162,10 @@ def test_users_do_what_they_may(cluster: LocalCluster, names: Names) -> None:
     ben.rmdir("/tmp/d")
     ben.truncate("/home/ben/mine")
     ben.remove("/home/ben/mine")
-    assert tokens.read(ben.lookup("/public").token).rights == tokens.READ
+    assert tokens.read(ben.lookup("/public").token).rights == tokens.READ | tokens.BOUND
     assert ben.lookup("/tmp/of-anne").token == b""
     listed = {entry.name: entry.attributes.token for entry in ben.list("/")}
-    assert tokens.read(listed[b"public"]).rights == tokens.READ
+    assert tokens.read(listed[b"public"]).rights == tokens.READ | tokens.BOUND
     assert {entry.attributes.token for entry in ben.list("/tmp") if entry.name == b"of-anne"} == {b""}
 
 
@@ -234,7 +234,7 @@ def test_a_sub_tree_is_all_there_is(cluster: LocalCluster, names: Names) -> None
 
 def test_a_reader_for_a_user_reads_what_that_one_may(names: Names) -> None:
     reader = names("bens-reader")
-    assert tokens.read(reader.lookup("/home/ben/secret").token).rights == tokens.READ
+    assert tokens.read(reader.lookup("/home/ben/secret").token).rights == tokens.READ | tokens.BOUND
     refused(lambda: reader.lookup("/home/anne/secret"))
 
 

@@ -8,13 +8,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import grpc
 import pytest
 
 from fs import rpc, tokens
+from fs.channel import Channel, connect
 from fs.client import Client
 from fs.client.metadata import MetadataClient
 from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
@@ -196,7 +197,68 @@ def test_a_reader_reads_and_writes_nothing_over_a_local_socket_either(cluster: L
 def test_a_readers_tokens_change_nothing(cluster: LocalCluster, names: Names) -> None:
     for who, rights in (("reader", tokens.READ), ("mount", tokens.READ | tokens.WRITE)):
         claims = tokens.read(names(cluster.identity(who)).lookup("/f").token)
-        assert claims is not None and claims.rights == rights
+        assert claims is not None and claims.rights == rights | tokens.BOUND
+
+
+def read_as(channel: Channel, file: pb.Attributes, mac: bytes = b"", client: str = "", key: int = 0) -> pb.DataReply:
+    with closing(channel):
+        if client:
+            channel.send(pb.DataRequest(proof=pb.ProofOperation(client=client, key=key, mac=mac)))
+        channel.send(pb.DataRequest(token=file.token, read=pb.ReadOperation(file_id=file.file_id, length=100)))
+        return channel.expect(pb.DataReply)
+
+
+def asked(server: pb.Replica) -> tuple[Channel, bytes]:
+    channel = connect(server.host, server.port, stall_timeout_seconds=15)
+    channel.send(pb.DataRequest(identity=pb.IdentityOperation()))
+    return channel, channel.expect(pb.DataReply).nonce
+
+
+def test_a_stolen_token_is_of_no_use_without_the_key_of_its_client(cluster: LocalCluster, names: Names) -> None:
+    mount, reader = names(cluster.identity("mount")), names(cluster.identity("reader"))
+    stolen, own, key = mount.lookup("/f"), reader.lookup("/f"), reader.proof_key()
+    server = stolen.replicas[0]
+    assert key is not None and key.client == "reader reader"
+    assert read_as(connect(server.host, server.port), stolen).status == pb.TOKEN_REFUSED
+    channel, nonce = asked(server)
+    answer = tokens.proof(key.secret, nonce, server.dataserver_id)
+    for claimed in ("mount mount", "local"):
+        channel, nonce = asked(server)
+        forged = tokens.proof(key.secret, nonce, server.dataserver_id)
+        assert read_as(channel, stolen, forged, claimed, key.key).status == pb.TOKEN_REFUSED
+    channel, nonce = asked(server)
+    proven = tokens.proof(key.secret, nonce, server.dataserver_id)
+    assert read_as(channel, stolen, proven, key.client, key.key).status == pb.TOKEN_REFUSED
+    channel, nonce = asked(server)
+    assert read_as(channel, own, answer, key.client, key.key).status == pb.TOKEN_REFUSED    # of another connection
+    channel, nonce = asked(server)
+    assert read_as(channel, own, tokens.proof(key.secret, nonce, server.dataserver_id), key.client,
+                   key.key).status == pb.OK
+
+
+def test_who_asks_on_the_nameservers_own_host_gets_tokens_for_that_host_alone(cluster: LocalCluster) -> None:
+    with Client(cluster.nameserver.address, identity=cluster.identity("mount"), local_host="127.0.0.1") as client:
+        file = client.lookup("/f")
+        assert read_as(connect(file.replicas[0].host, file.replicas[0].port), file).status == pb.TOKEN_REFUSED
+        with client.open_read("/f") as reader:
+            assert reader.read(0, 100) == b"content"
+
+
+def test_a_client_goes_on_after_the_keys_are_others(cluster: LocalCluster) -> None:
+    """Its connections and its key are from before, as after hours of silence."""
+    with cluster.client(metadata_cache_seconds=0) as client:
+        with client.open_read("/f") as reader:
+            assert reader.read(0, 7) == b"content"
+            held = client._context.tokens
+            assert held._proof_key is not None
+            held._proof_key = pb.ProofKeyReply(client="operator operator", key=99, secret=b"of before",
+                                               valid_ms=10**9)
+            client._context.connections.close()
+            assert reader.read(0, 7) == b"content"
+        held._proof_key = pb.ProofKeyReply(client="mount other", key=99, secret=b"of before", valid_ms=10**9)
+        client.create("/g")
+        client.append("/g", b"appended")
+        assert client.open_read("/g").read(0, 8) == b"appended"
 
 
 def test_fsspec_takes_an_identity(cluster: LocalCluster) -> None:

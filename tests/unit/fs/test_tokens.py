@@ -39,6 +39,8 @@ from fs.proto.speedwell_pb2 import (
     InventoryOperation,
     JoinOperation,
     LengthOperation,
+    ProofKeyReply,
+    ProofOperation,
     QuarantineOperation,
     ReadOperation,
     Replica,
@@ -118,7 +120,7 @@ OPERATIONS = {
 class TestTheDoor:
     def test_every_operation_but_the_question_who_somebody_is_needs_a_token(self) -> None:
         every = {field.name for field in DataRequest.DESCRIPTOR.oneofs_by_name["operation"].fields}
-        assert every == {*OPERATIONS, "identity"}
+        assert every == {*OPERATIONS, "identity", "proof"}
 
     @pytest.mark.parametrize("name", OPERATIONS)
     @pytest.mark.parametrize("rights", [READ, WRITE, READ | WRITE, READ | WRITE | SERVE, OPERATE])
@@ -144,7 +146,7 @@ class TestTheDoor:
         altered = bytearray(token())
         for bit in range(8):
             altered[position] ^= 1 << bit
-            with pytest.raises(TokenRefused, match="not one that"):
+            with pytest.raises(TokenRefused, match=r"it is not one that|it is for one client"):
                 site.check(bytes(altered))
             altered[position] ^= 1 << bit
         site.check(bytes(altered))
@@ -248,6 +250,84 @@ class TestTheDoor:
 
     def test_an_insecure_one_is_open(self, site: Site) -> None:
         Door(site.store, insecure=True).check(DataRequest(quarantine=QuarantineOperation(empty=True)))
+
+
+NONCE = b"n" * tokens.NONCE_BYTES
+
+
+def proof(client: str, *, key: TokenKey = KEY, nonce: bytes = NONCE, dataserver_id: str = "d0",
+          claimed: str = "", number: int = 0) -> ProofOperation:
+    mac = tokens.proof(tokens.proof_secret(key.secret, client), nonce, dataserver_id)
+    return ProofOperation(client=claimed or client, key=number or key.number, mac=mac)
+
+
+class TestBinding:
+    @pytest.mark.parametrize("rights", [READ, OPERATE])
+    def test_a_token_is_for_the_client_that_it_was_given_to(self, site: Site, rights: int) -> None:
+        bound = tokens.sign(KEY.number, KEY.secret, FILE, rights, NOW_MS, HOUR_MS, INODE, "mount a")
+        request = DataRequest(token=bound, read=ReadOperation(file_id=FILE))
+        for _ in range(2):      # the second time it is known as genuine
+            site.door.check(request, "mount a")
+            for other in ("mount b", "mount", "mount a\0", "local"):
+                with pytest.raises(TokenRefused, match="not one that"):
+                    site.door.check(request, other)
+            with pytest.raises(TokenRefused, match="for one client"):
+                site.door.check(request)
+
+    def test_a_binding_cannot_be_taken_off_nor_moved_into_the_name_of_the_content(self, site: Site) -> None:
+        bound = bytearray(tokens.sign(KEY.number, KEY.secret, FILE, READ, NOW_MS, HOUR_MS, INODE, "mount a"))
+        with pytest.raises(TokenRefused, match="not one that"):
+            site.door.check(DataRequest(token=bytes(bound), read=ReadOperation(file_id=FILE + "\0mount")), " a")
+        bound[16] &= ~tokens.BOUND
+        for file_id in (FILE, FILE + "\0mount a"):
+            with pytest.raises(TokenRefused, match="not one that"):
+                site.door.check(DataRequest(token=bytes(bound), read=ReadOperation(file_id=file_id)), "mount a")
+
+    def test_one_for_everybody_is_served_on_a_proven_connection_too(self, site: Site) -> None:
+        site.door.check(DataRequest(token=token(), read=ReadOperation(file_id=FILE)), "mount a")
+
+    def test_who_answers_the_nonce_of_this_server_is_known(self, site: Site) -> None:
+        assert site.door.proven(proof("mount a"), NONCE, "d0") == "mount a"
+
+    @pytest.mark.parametrize("forged", [
+        proof("mount a", claimed="mount b"), proof("mount a", nonce=b"o" * tokens.NONCE_BYTES),
+        proof("mount a", dataserver_id="d1"), proof("mount a", key=TokenKey(number=7, secret=b"x" * 32)),
+        proof("mount a", key=NEXT_KEY), proof("mount a", key=NEXT_KEY, number=KEY.number), proof(""),
+        ProofOperation(client="mount a", key=KEY.number), ProofOperation()])
+    def test_nothing_else_proves_anything(self, site: Site, forged: ProofOperation) -> None:
+        with pytest.raises(TokenRefused, match="proof: it is not that"):
+            site.door.proven(forged, NONCE, "d0")
+        assert site.door.refused == 1
+
+    def test_without_a_question_there_is_no_answer(self, site: Site) -> None:
+        with pytest.raises(TokenRefused, match="proof: it is not that"):
+            site.door.proven(proof("mount a", nonce=b""), b"", "d0")
+
+    def test_a_server_that_has_heard_nothing_is_not_ready(self, tmp_path: Path) -> None:
+        door = Door(FileStore(tmp_path / "data", "d0"), news_seconds=0.02)
+        with pytest.raises(NotReady):
+            door.proven(proof("mount a"), NONCE, "d0")
+
+    def test_the_secret_of_a_client_opens_nothing_of_another(self) -> None:
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False)
+        assert keys.proof_key("mount a") == ProofKeyReply()
+        keys.renew(NOW_MS)
+        first, second = keys.proof_key("mount a"), keys.proof_key("mount b")
+        assert first.secret != second.secret and keys.proof_key("") == ProofKeyReply()
+        given = tokens.sign(first.key, first.secret, FILE, READ, NOW_MS, HOUR_MS, INODE, "mount a")
+        assert given != keys.sign(FILE, INODE, READ, NOW_MS, "mount a")
+
+    def test_the_key_of_a_client_is_renewed_before_dataservers_forget_it(self) -> None:
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False)
+        registry = TestKeys().registry()
+        held: dict[int, int] = {}       # until when each may be used
+        for now_ms in range(0, 8 * HOUR_MS, 5000):
+            keys.renew(now_ms)
+            told = {key.number for key in keys.admission(registry, 0, now_ms).keys}
+            assert {number for number, until in held.items() if until >= now_ms} <= told
+            given = keys.proof_key("mount a")
+            held[given.key] = now_ms + given.valid_ms
+        assert len(held) == 4
 
 
 # ---------------------------------------------------------------- keys of the nameserver
