@@ -1,13 +1,16 @@
 """What holds for every test."""
 
+import itertools
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
 from tests.logs import Logs
 
 LOGS = pytest.StashKey[Logs]()
+FAILED = pytest.StashKey[bool]()
 
 
 def pytest_sessionstart() -> None:
@@ -21,9 +24,30 @@ def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     pytestconfig.stash[LOGS] = Logs(tmp_path_factory.getbasetemp())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
+    return report
+
+
+class _OutsideItsModule:
+    """In place of the next test: one that needs nothing of what the module of `item` shares."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
+
+    def listchain(self) -> list[Any]:
+        return list(itertools.takewhile(lambda node: not isinstance(node, pytest.Module), self._item.listchain()))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """A traceback in a log of a process that a test started is a failure of that test."""
+    """A traceback in a log of a process that a test started is a failure of that test.
+
+    After one that failed the fixtures of its module are made anew: the next does not meet what it left in them."""
+    if item.stash.get(FAILED, False):
+        item.session._setupstate.teardown_exact(_OutsideItsModule(item))    # type: ignore[arg-type]
     yield
     logs = item.config.stash.get(LOGS, None)
     if logs is None:

@@ -34,7 +34,7 @@ class Terminal:
     def close(self) -> int:
         """The exit code."""
         os.close(self._leader)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def shown(command: Sequence[str], columns: int, environment: Mapping[str, str] | None = None) -> tuple[int, str]:

@@ -46,13 +46,13 @@ def start(cluster: FabricCluster, host: str, *command: str) -> subprocess.Popen[
 
 
 def ask(path: str) -> Any:
-    answer = requests.get(CONTROLLER_URL + path, timeout=5)
+    answer = requests.get(CONTROLLER_URL + path, timeout=30)
     answer.raise_for_status()
     return answer.json()
 
 
 def coflows() -> list[dict[str, Any]]:
-    found = [requests.get(f"{CONTROLLER_URL}/v1/coflows/{each['id']}", timeout=5) for each in
+    found = [requests.get(f"{CONTROLLER_URL}/v1/coflows/{each['id']}", timeout=30) for each in
              ask("/v1/coflows")["coflows"]]
     return [answer.json() for answer in found if answer.status_code == 200]
 

@@ -66,7 +66,7 @@ def test_a_dump_is_whole_or_not_there(tmp_path: Path) -> None:
         os.write(writing, file.read_bytes().splitlines(keepends=True)[0])
         wait_until(lambda: not select.select([reading], [], [], 0)[0], 30, "the command reads nothing")
         stopped.send_signal(signal.SIGINT)
-        assert stopped.wait(30) == 130
+        assert stopped.wait(60) == 130
         os.close(writing)
         os.close(reading)
         other = Speedwell(tmp_path / "state2")

@@ -99,7 +99,7 @@ def test_data_crosses_the_fabric_at_no_more_than_its_rate(hdfs, method):
 
 def test_only_a_steered_read_is_known_to_the_controller_which_forgets_it_at_its_end(hdfs):
     def reads():
-        return requests.get("http://10.255.0.1:8080/v1/reads", timeout=5).json()["reads"]
+        return requests.get("http://10.255.0.1:8080/v1/reads", timeout=30).json()["reads"]
 
     report = hdfs.read("p1r1h0", FILE, STEERED)
     placed = wait_until(reads, 20, "the controller was not asked")

@@ -215,14 +215,17 @@ def readable(path: Path) -> bool:
 
 
 def test_a_mount_whose_servers_are_gone_for_good_says_so_and_can_be_taken_away(place, tmp_path):
-    """Each call ends 5 s after it began (docs/mount.md); the bound is for a machine that is five times slower."""
+    """Each call ends 5 s after it began (docs/mount.md)."""
     speedwell, directory, _ = place
     beside = tmp_path / "beside"
     speedwell.ok("mount", beside)
     (beside / "file").write_bytes(b"content")
     kill(directory, "supervisor", *(name for name in pids(directory) if name not in ("supervisor", "mount")))
-    for command in (["ls", beside], ["ls", "-l", beside], ["cat", beside / "file"], ["touch", beside / "new"]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
-        assert done.returncode != 0 and "Input/output error" in done.stderr, command
+    commands = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                for command in (["ls", beside], ["ls", "-l", beside], ["cat", beside / "file"],
+                                ["touch", beside / "new"])]
+    for command in commands:
+        _, error = command.communicate(timeout=60)
+        assert command.returncode != 0 and "Input/output error" in error, command.args
     speedwell.ok("umount", beside)
     assert mounts.mounted_here(beside) is None

@@ -43,7 +43,7 @@ def test_files_are_put_read_checked_and_mounted_from_the_machine_itself(cluster,
     here = ("--nameserver", cluster["nameserver"], "--controller", cluster["controller"])
     speedwell.ok("put", "-", "/file", *here, stdin=DATA)
     assert speedwell.ok("cat", "/file", *here, binary=True) == DATA
-    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=5).text
+    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=30).text
     decisions = [line for line in metrics.splitlines() if line.startswith("speedwell_reads_total")]
     assert sum(float(line.rsplit(" ", 1)[1]) for line in decisions) >= 1
     assert speedwell.ok("fsck", *here).strip().endswith("clean")
@@ -69,7 +69,7 @@ def test_names_resolve_on_every_node_and_in_what_the_controller_says(cluster, tm
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "p0r0h0")
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "edge-p0r0")
     assert Path("/etc/hosts").read_bytes() == before
-    known = requests.get(f"{cluster['controller']}/v1/hosts", timeout=5).json()["hosts"]
+    known = requests.get(f"{cluster['controller']}/v1/hosts", timeout=30).json()["hosts"]
     assert {host["name"]: host["ip"] for host in known if host["name"] != "machine"} == address
 
 

@@ -49,7 +49,7 @@ def prometheus(installation: Path, tmp_path: Path) -> Iterator[str]:
              f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
 
 
 def test_rules_and_dashboard_ask_for_what_processes_tell(installation: Path) -> None:
@@ -161,7 +161,7 @@ def firing(prometheus: str) -> set[tuple[str, str]]:
 def ask(prometheus: str, what: str, **parameters: str) -> Any:
     """Of Prometheus' API; nothing while it starts."""
     try:
-        answer = requests.get(f"{prometheus}/api/v1/{what}", params=parameters, timeout=10)
+        answer = requests.get(f"{prometheus}/api/v1/{what}", params=parameters, timeout=30)
     except requests.ConnectionError:
         return {"result": [], "alerts": []}
     return answer.json()["data"] if answer.ok else {"result": [], "alerts": []}

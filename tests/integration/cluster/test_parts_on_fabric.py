@@ -72,7 +72,7 @@ def result_of(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
 
 
 def ask(path: str) -> Any:
-    answer = requests.get(CONTROLLER_URL + path, timeout=5)
+    answer = requests.get(CONTROLLER_URL + path, timeout=30)
     answer.raise_for_status()
     return answer.json()
 

@@ -48,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 
 def ask(path: str) -> Any:
-    return requests.get(f"{CONTROLLER_URL}{path}", timeout=10).json()
+    return requests.get(f"{CONTROLLER_URL}{path}", timeout=30).json()
 
 
 def test_fifty_files_at_once_keep_off_a_rack_that_is_busy(cluster: FabricCluster) -> None:

@@ -34,8 +34,7 @@ def test_what_is_there_is_read_and_after_a_repair_the_file_is_an_ordinary_one(tm
         client = cluster.client(metadata_cache_seconds=0)
         client.create("/f")
         client.append("/f", kept)
-        for daemon in cluster.dataservers:
-            shutil.copytree(cluster.data_directory(daemon.name), tmp_path / "saved" / daemon.name)
+        cluster.save_data(tmp_path / "saved")
         client.append("/f", LOST)
         cut_the_power(cluster, tmp_path / "saved")
 

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,8 +75,10 @@ def speedwell(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> sub
 
 
 def test_nothing_is_written_to_a_stranger_and_nothing_read_from_it(cluster: LocalCluster, stranger: Stranger) -> None:
-    for arguments in (("put", "-", "/secret"), ("append", "/healthy"), ("cat", "/healthy")):
-        refused = speedwell(cluster, *arguments, stdin=SECRET)
+    with ThreadPoolExecutor() as pool:      # a write tries for ten seconds
+        asked = [pool.submit(speedwell, cluster, *arguments, stdin=SECRET)
+                 for arguments in (("put", "-", "/secret"), ("append", "/healthy"), ("cat", "/healthy"))]
+    for refused in (one.result() for one in asked):
         assert refused.returncode == 1
         assert b"is not the dataserver d0" in refused.stderr
         assert refused.stdout == b""

@@ -183,7 +183,7 @@ def test_an_interrupted_up_leaves_nothing_running(tmp_path):
     process = speedwell.start("up", "--local", directory)
     wait_until(lambda: (directory / "logs" / "nameserver.log").exists(), 10, "up has begun")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert pids(directory) == {}
     speedwell.ok("up", "--local", directory)
@@ -208,7 +208,7 @@ def test_after_an_up_that_was_killed_half_way_the_next_one_completes(tmp_path, m
     process = speedwell.start("up", "--local", directory)
     wait_until(lambda: (directory / "logs" / f"{moment}.log").exists(), 10, f"up has reached {moment}")
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     speedwell.ok("up", "--local", directory)
     records = Processes(directory).running()
     assert sorted(record.name for record in records) == ["d0", "d1", "d2", "nameserver", "supervisor"]

@@ -115,10 +115,6 @@ class Northbound:
             self._controller.stop()
             self._controller = None
 
-    @property
-    def is_controlled(self) -> bool:
-        return self._controller is not None
-
     def kill_controller(self) -> None:
         """As the kernel would for want of memory: no goodbye to anybody."""
         assert self._controller is not None
@@ -131,7 +127,7 @@ class Northbound:
         return self.fabric.host(host).ip
 
     def ask(self, method: str, path: str, body: Any = None) -> requests.Response:
-        return self.session.request(method, self.url + path, json=body, timeout=10)
+        return self.session.request(method, self.url + path, json=body, timeout=30)
 
     def get(self, path: str) -> Any:
         answer = self.ask("GET", path)

@@ -30,7 +30,7 @@ def controller(*arguments: str, **environment: str) -> Iterator[subprocess.Popen
 def refusal(*arguments: str, **environment: str) -> str:
     """What the controller says when it does not start."""
     with controller(*arguments, **environment) as process:
-        out, message = process.communicate(timeout=20)
+        out, message = process.communicate(timeout=60)
         assert process.returncode not in (0, None) and out == ""
         assert "Traceback" not in message
         return message.strip()
@@ -54,7 +54,7 @@ def test_it_says_where_it_listens_serves_there_alone_and_ends_when_told(number: 
             with pytest.raises(OSError):
                 socket.create_connection(("127.0.0.2", port), timeout=2)
         process.send_signal(number)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
 
 
 def test_it_takes_at_most_280_mebibytes() -> None:

@@ -53,7 +53,7 @@ class Running(Northbound):
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(15)
+            self.process.wait(60)
             self.process = None
 
     def restart(self) -> None:
@@ -221,7 +221,7 @@ def test_killed_switch_goes_out_and_gets_everything_back_when_it_restarts(runnin
     with running.steady_pings("p0r1h0", b) as longest_gap_seconds:
         running.emulation.kill_switch("aggregation-p0-0")
         wait_until(lambda: not any("aggregation-p0-0" in link for link in running.links()), 15, "its links are there")
-        assert longest_gap_seconds() < 1.5
+        assert longest_gap_seconds() < 5
     running.emulation.kill_switch("edge-p0r0")
     wait_until(lambda: not any("edge-p0r0" in link for link in running.links()), 15, "its links are there")
     for switch in ("aggregation-p0-0", "edge-p0r0"):

@@ -232,7 +232,7 @@ def _tables(site: Metadata) -> dict[str, int]:
             for switch in site.running.fabric.switches}
 
 
-@pytest.mark.parametrize(("number", "bound_seconds"), [(2, 5.0), pytest.param(99, 1.0, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("number", "bound_seconds"), [(2, 20.0), pytest.param(99, 1.0, marks=pytest.mark.full)])
 def test_a_cut_link_between_switches_leaves_every_client_an_answer_of_every_server(site, number, bound_seconds):
     switches = {switch.name for switch in site.running.fabric.switches}
     links = [(link.a, link.b) for link in site.running.fabric.links if {link.a, link.b} <= switches]
@@ -248,7 +248,7 @@ def test_a_cut_link_between_switches_leaves_every_client_an_answer_of_every_serv
     assert max(took.values()) < bound_seconds, took
 
 
-@pytest.mark.parametrize(("number", "bound_seconds"), [(1, 5.0), pytest.param(99, 1.0, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("number", "bound_seconds"), [(1, 20.0), pytest.param(99, 1.0, marks=pytest.mark.full)])
 def test_a_killed_switch_above_the_racks_leaves_every_client_an_answer_of_every_server(site, number, bound_seconds):
     racks = {site.running.fabric.edge_switch_of(host).name for host in site.running.fabric.hosts}
     above = [switch.name for switch in site.running.fabric.switches if switch.name not in racks]

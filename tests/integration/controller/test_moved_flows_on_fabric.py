@@ -134,9 +134,9 @@ def test_a_flow_that_is_moved_again_and_again_loses_no_packet(fabric: Moving) ->
             assert other_port < 8200, f"the flow is not moved any more: {spines}"
     assert len(set(ways.values())) == 2, ways
     sender.terminate()
-    assert sender.wait(10) == 0
+    assert sender.wait(60) == 0
     receiver.terminate()
-    assert receiver.wait(10) == 0
+    assert receiver.wait(60) == 0
     packets = int(sent.read_text().split()[-1])
     assert packets > 500
     assert int(received.read_text().split()[-1]) == packets

@@ -14,6 +14,7 @@ from coflow.reporter import Reporter
 from coflow.settings import scheduler
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, REPLICA_PORT
 from tests.integration.controller.test_coflows_on_fabric import Transfers
+from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.fabric import spine_leaf
 
@@ -41,7 +42,7 @@ def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transfers]:
                    queues=True) as emulation:
         running = Transfers(description, emulation, directory,
                             SETTINGS + f'coflow_key_file = "{directory / "key"}"\n')
-        running.key_file = directory / "key"
+        running.key_file, running.sending = directory / "key", []
         try:
             running.start_controller()
             running.meet_all_hosts()
@@ -63,7 +64,7 @@ def test_a_read_that_is_a_coflow_is_counted_for_both_and_never_taken_for_an_idle
     read = fabric.ask("POST", "/v1/reads", body).json()
     stream = fabric.stream("r0h0", "r1h0", CLIENT_PORT, SIZE_BYTES)
     flow = Flow(fabric.ip("r0h0"), fabric.ip("r1h0"), REPLICA_PORT, CLIENT_PORT)
-    seen: list[tuple[float, int, int, dict[str, Any], dict[str, Any]]] = []
+    seen: list[tuple[float, int, dict[str, Any], dict[str, Any]]] = []
     with Reporter(scheduler(MACHINE, fabric.key_file)) as reporter:
         [progress] = reporter.add([(flow, SIZE_BYTES)])
         told = 0
@@ -76,26 +77,23 @@ def test_a_read_that_is_a_coflow_is_counted_for_both_and_never_taken_for_an_idle
             if stream.ended():
                 break
             if members:
-                seen.append((time.monotonic(), counted_bytes(fabric), part["transferred_bytes"], part, members[0]))
+                seen.append((time.monotonic(), counted_bytes(fabric), part, members[0]))
             progress.moved(part["transferred_bytes"] - told)
             told = part["transferred_bytes"]
         duration_seconds = seen[-1][0] - seen[0][0]
         assert duration_seconds > 1.5 * IDLE_SECONDS, "it ran too short to idle out"
         assert any(member["state"] == "placed" and member["rate_bps"] for *_, member in seen)
-        steady = [each for each in seen if each[0] > seen[0][0] + 2]
-        for (_, _, before, *_), (_, _, after, *_) in zip(steady, steady[3:], strict=False):
-            assert after > before, "it grows within each three looks"
-        assert all(part["measured_bps"] for *_, part, _ in steady)
-        # a poll, and the half second for which Open vSwitch keeps counts to itself, lie between the two looks
-        rate_bytes = LINK_BPS / 8
-        for _, counted, transferred, *_ in steady:
-            assert counted - 1.5 * rate_bytes <= 1.1 * transferred and transferred <= 1.1 * counted
-        time.sleep(1.5)
-        [part] = fabric.get(f"/v1/reads/{read['id']}")["parts"]
-        assert part["transferred_bytes"] == pytest.approx(counted_bytes(fabric), rel=0.1)
-        assert part["transferred_bytes"] == pytest.approx(SIZE_BYTES, rel=0.1)
-        [coflow] = fabric.coflows()
-        [member] = coflow["members"]
-        assert member["measured_bytes"] == pytest.approx(SIZE_BYTES, rel=0.15)
+        assert all(part["transferred_bytes"] <= 1.1 * counted for _, counted, part, _ in seen)
+        assert len({part["transferred_bytes"] for *_, part, _ in seen}) > 5, "it grows"
+        assert sum(bool(part["measured_bps"]) for *_, part, _ in seen) > 5
+
+        def all_is_counted() -> bool:
+            [part] = fabric.get(f"/v1/reads/{read['id']}")["parts"]
+            [member] = [member for coflow in fabric.coflows() for member in coflow["members"]]
+            return (part["transferred_bytes"] == pytest.approx(counted_bytes(fabric), rel=0.1)
+                    and part["transferred_bytes"] == pytest.approx(SIZE_BYTES, rel=0.1)
+                    and member["measured_bytes"] == pytest.approx(SIZE_BYTES, rel=0.15))
+
+        wait_until(all_is_counted, 10, "the counts are not those of the transfer")
     fabric.end(read)
     fabric.wait_until_empty()

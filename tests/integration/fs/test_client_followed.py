@@ -96,7 +96,7 @@ def test_a_read_waits_until_it_is_told_to_begin(controller: Following, client: C
         wait_until(lambda: controller.asked, 15, "it does not ask for news")
         assert not got and reader.last_sources == ()
         controller.open("d1")
-        thread.join(15)
+        thread.join(60)
         assert got == [DATA[:BLOCK]]
         assert rest_of(reader, BLOCK) == DATA[BLOCK:]
         assert [source.replica_id for source in reader.last_sources] == ["d1"]
@@ -243,7 +243,7 @@ def test_a_read_that_waits_when_the_controller_forgets_it_is_placed_anew(
         wait_until(lambda: controller.asked, 15, "it does not ask for news")
         controller.first = ("d1",)
         controller.deleted.append("/v1/reads/r7")
-        thread.join(15)
+        thread.join(60)
         assert got == [DATA[:BLOCK]] and rest_of(reader, BLOCK) == DATA[BLOCK:]
     assert len(controller.posts) == 2
 
@@ -256,7 +256,7 @@ def test_a_read_that_waits_when_the_controller_dies_takes_the_nearest_replica(
         wait_until(lambda: controller.asked, 15, "it does not ask for news")
         controller.answer = lambda body: (503, {"title": "gone", "detail": ""})
         controller.news = lambda path: (500, {"detail": "gone"})
-        thread.join(15)
+        thread.join(60)
         assert got == [DATA[:BLOCK]] and rest_of(reader, BLOCK) == DATA[BLOCK:]
         assert reader.last_sources[0].chosen_by == "nearest"
     assert (client.metrics.controller_fallbacks, client.metrics.nearest_reads) == (1, 1)
@@ -291,9 +291,9 @@ def test_a_reader_closed_early_ends_its_read_and_its_connections(
     thread = later(read)
     wait_until(lambda: controller.asked, 15, "it does not ask for news")
     if first:
-        thread.join(15)
+        thread.join(60)
     reader.close()
-    thread.join(15)
+    thread.join(60)
     assert not thread.is_alive() and len(failures) == int(not first)
     is_over(controller)
     ports = controller.posts[0]["client_ports"]

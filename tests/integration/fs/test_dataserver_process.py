@@ -210,7 +210,7 @@ class TestLife:
     def test_a_directory_in_use_is_refused(self, server: Daemon) -> None:
         second = daemon(server.log.parent)
         second.launch()
-        assert second.process is not None and second.process.wait(20) == 1
+        assert second.process is not None and second.process.wait(60) == 1
         assert "another dataserver is running" in server.log.read_text()
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -242,7 +242,7 @@ class TestLife:
         channel.send(commit_of(server.host, server.port, FILE_ID, 0, b"x" * 1000))
         assert channel.expect(DataReply).file_size == 1000
         channel.close()
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
 
     def test_it_is_light(self, server: Daemon) -> None:
         status = Path(f"/proc/{server.pid}/status").read_text()

@@ -256,7 +256,7 @@ class TestUnavailable:
             began = time.monotonic()
             with pytest.raises(NameserverUnavailable, match=r"127\.0\.0\.1:1 did not answer within 0\.5 s"):
                 client.lookup("/")
-            assert 0.4 < time.monotonic() - began < 10
+            assert 0.4 < time.monotonic() - began < 30
 
     def test_a_rename_waits_for_one_of_several_nameservers_that_is_slow(self, tmp_path: Path) -> None:
         with LocalCluster(tmp_path, dataservers=0) as cluster:

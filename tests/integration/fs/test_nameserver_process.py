@@ -145,7 +145,7 @@ class TestRestart:
         answered = len(present)
         wait_until(lambda: len(present) > answered + 10, 20, "the client does not go on")
         enough.set()
-        worker.join(20)
+        worker.join(60)
         assert not worker.is_alive()
         names = {entry.name.decode() for entry in client.list("/burst")}
         assert names == set(present)

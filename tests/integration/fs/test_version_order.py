@@ -73,7 +73,7 @@ def test_a_client_that_stops_in_the_middle_of_a_change_does_not_undo_appends(clu
             appender.write(MORE)
             appender._drain()       # acknowledged; the length is not at the nameserver yet
             os.kill(process.pid, signal.SIGCONT)
-            assert process.wait(15) == 0
+            assert process.wait(60) == 0
             time.sleep(2.1)         # then the appender asks for the newest version
             appender.write(MORE)
             appender.flush()
@@ -118,11 +118,11 @@ def test_a_publication_without_an_answer_costs_no_append(cluster: LocalCluster, 
         time.sleep(pause_seconds)
         daemon.resume()
         time.sleep(1.0)
+    wait_until(lambda: changes > 10 and len(acknowledged) > 10, 60, "too little goes on")
     ends.set()
     for thread in threads:
         thread.join(40)
         assert not thread.is_alive()
-    assert changes > 10 and len(acknowledged) > 10
     found = content(cluster.client(metadata_cache_seconds=0))
     tail = found[len(BASE):]
     numbers = [int(tail[start:start + 8]) for start in range(0, len(tail), 8)]

@@ -12,8 +12,8 @@ from fuse_mount.mountpoint import mounted_here
 from tests.waiting import wait_until
 
 SPEEDWELL_MOUNT = Path(sys.executable).parent / "speedwell-mount"
-START_SECONDS = 20.0
-STOP_SECONDS = 5.0
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
 
 
 class Mounted:

@@ -83,7 +83,7 @@ def test_unmounting_ends_the_process_with_status_0(cluster: LocalCluster, mountp
     mount = Mounted(mountpoint, cluster.nameserver.address)
     try:
         run("umount", mountpoint)
-        assert mount.process.wait(15) == 0
+        assert mount.process.wait(60) == 0
     finally:
         mount.clean_up()
 

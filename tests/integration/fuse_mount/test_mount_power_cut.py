@@ -40,8 +40,7 @@ def test_a_program_reads_all_whole_pages_that_are_left_and_then_fails(tmp_path: 
         path = mount.path / "file"
         try:
             path.write_bytes(KEPT)
-            for daemon in cluster.dataservers:
-                shutil.copytree(cluster.data_directory(daemon.name), tmp_path / "saved" / daemon.name)
+            cluster.save_data(tmp_path / "saved")
             with path.open("ab") as file:
                 file.write(LOST)
             for daemon in cluster.dataservers:

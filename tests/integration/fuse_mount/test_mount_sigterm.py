@@ -89,7 +89,7 @@ class Busy:
 
     def errno(self) -> int:
         """That with which it has ended."""
-        self.process.wait(30)
+        self.process.wait(60)
         return -self._numbers()[-1]
 
     def _numbers(self) -> list[int]:

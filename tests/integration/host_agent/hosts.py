@@ -182,7 +182,7 @@ class Agent:
         for number in (signal.SIGCONT, signal.SIGTERM):
             self.process.send_signal(number)
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

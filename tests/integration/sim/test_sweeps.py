@@ -88,7 +88,7 @@ def test_a_sweep_that_is_interrupted_twice_ends_at_once_and_leaves_no_process(tm
         with pytest.raises(subprocess.TimeoutExpired):     # runs of half a minute may end after the first
             process.wait(timeout=2)
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -80,7 +80,7 @@ class Star:
             yield process
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(20)
+            process.wait(60)
 
     def dropped(self) -> int:
         shown = json.loads(self.on(self.switch, "tc", "-s", "-j", "qdisc", "show", "dev", self._receivers_port))

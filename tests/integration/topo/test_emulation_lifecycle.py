@@ -118,7 +118,7 @@ def test_interrupted_owner_leaves_nothing(tmp_path: Path) -> None:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "started\n"
         owner.send_signal(signal.SIGINT)
-        owner.communicate(timeout=20)
+        owner.communicate(timeout=60)
 
 
 def test_address_in_use_is_refused_naming_the_interface(emulation: Emulation) -> None:

@@ -71,7 +71,7 @@ def test_command_that_is_terminated_takes_the_fabric_down(tmp_path: Path) -> Non
         assert process.stderr is not None
         assert any("waiting for 3 switches" in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -117,7 +117,7 @@ def test_mn_that_was_terminated_leaves_nothing_once_speedwell_down_has_run(numbe
         wait_until(lambda: "mininet>" in log.read_text(), 60, log.read_text)
         assert "does not know" not in log.read_text(), "a host that is alone is known too"
         os.kill(json.loads(RECORD.read_text())["process"], number)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
         done = subprocess.run([SPEEDWELL, "down"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=60, check=False)
         assert done.returncode == 0, done.stdout
