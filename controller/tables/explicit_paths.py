@@ -23,27 +23,25 @@ class ExplicitPaths:
 
     def entry(self, five_tuple: FiveTuple, path: Path, cookie: int, idle_timeout_seconds: int,
               traffic_class: int = 0) -> FlowEntry:
-        """What puts a flow on a path from host to host.
+        """What puts a flow on a path from host to host. Raises as `actions`."""
+        return entries.explicit_entry(five_tuple, self.actions(path, traffic_class), cookie, idle_timeout_seconds)
 
-        Raises NoSuchPath if a link of the path is not live or the path has no label.
-        """
+    def actions(self, path: Path, traffic_class: int = 0) -> tuple[Action, ...]:
+        """Raises NoSuchPath if a link of the path, from host to host, is not live or the path has no label."""
         if len(path.nodes) < 3 or not self.state.network.has_path(path):
             dead = next((link for link in path.links if not self.state.network.has_link(link)), None)
             where = f" from {self.state.name_of(dead[0])} to {self.state.name_of(dead[1])}" if dead else ""
             raise NoSuchPath(f"the path {self._names(path)} has no live link{where}")
         switches = path.nodes[1:-1]
-        actions: tuple[Action, ...]
         if len(switches) == 1:
-            actions = (Output(self.state.port_toward(switches[0], path.nodes[-1])),)
-        else:
-            queue = (SetQueue(traffic_class),) if traffic_class in self.state.set_queue_classes.get(
-                switches[0], ()) else ()
-            label = self.label_of(Path(switches))
-            group_id = self._planner.failover_group(switches[0], switches[1], switches[-1])
-            if group_id is None:
-                raise NoSuchPath(f"no group leads from {self.state.name_of(switches[0])} along the path yet")
-            actions = (LoadLabel(label, traffic_class), *queue, ToGroup(group_id))
-        return entries.explicit_entry(five_tuple, actions, cookie, idle_timeout_seconds)
+            return (Output(self.state.port_toward(switches[0], path.nodes[-1])),)
+        queues = self.state.set_queue_classes.get(switches[0], ())
+        queue = (SetQueue(traffic_class),) if traffic_class in queues else ()
+        label = self.label_of(Path(switches))
+        group_id = self._planner.failover_group(switches[0], switches[1], switches[-1])
+        if group_id is None:
+            raise NoSuchPath(f"no group leads from {self.state.name_of(switches[0])} along the path yet")
+        return (LoadLabel(label, traffic_class), *queue, ToGroup(group_id))
 
     def default_entry(self, five_tuple: FiveTuple, dpid: str, cookie: int, idle_timeout_seconds: int) -> FlowEntry:
         """What sends a flow where default traffic goes from a switch; nowhere if that is so."""

@@ -35,6 +35,8 @@ class SchedulerMetrics(Collector):
         yield GaugeMetricFamily("speedwell_timeslices_agents", "That report.", value=len(destinations.samples))
         yield GaugeMetricFamily("speedwell_timeslices_senders", "That have turns now.",
                                 value=len(service.keeper.coordinated))
+        yield GaugeMetricFamily("speedwell_timeslices_pinned", "Pairs that the network keeps on one path each.",
+                                value=len(service.watch.paths))
         yield GaugeMetricFamily("speedwell_timeslices_hosts", "Of the network as the controller said it last.",
                                 value=len(service.watch.network.hosts))
         yield GaugeMetricFamily("speedwell_timeslices_controller_up", "Whether it says what the network is.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import select
@@ -11,19 +12,23 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from controller.policy.errors import InvalidNetwork, PolicyError
-from controller.policy.network.graph import Network
+from controller.policy.network.graph import Network, Path
+from controller.policy.timeslices.timeslice_policy import Pair
 from controller.timeslices.turns import Sending, TurnKeeper
 from controller.validation import reason
 from host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
 from host_agent.errors import InvalidDatagram
 from host_agent.session import SchedulerEnd
 
-LOOK_SECONDS = 1.0
-"""Between two looks at the controller's network."""
+LOOK_SECONDS, LEAST_SECONDS = 1.0, 0.05
+"""Between two looks at the controller's network, and where new pairs cannot wait so long."""
+MAX_PAIRS = 4096
+"""That the controller pins at once."""
 ANSWER_SECONDS = 5.0
 BATCH = 256
 """Datagrams that are read before slices have their turn again."""
@@ -36,10 +41,25 @@ class _Link(BaseModel, frozen=True):
     capacity_bps: float = Field(ge=1, le=MAX_BPS)
 
 
-class _Answer(BaseModel):
+class _Network(BaseModel):
     """What we need of `/v1/network`."""
 
     links: tuple[_Link, ...]
+
+
+class _Pin(BaseModel):
+    source: str
+    destination: str
+    path: tuple[str, ...] = Field(min_length=3)
+
+
+class _Pins(BaseModel):
+    """What we need of `/v1/timeslices/pairs`."""
+
+    pairs: tuple[_Pin, ...]
+
+
+_Said = TypeVar("_Said", bound=BaseModel)
 
 
 class NetworkWatch(threading.Thread):
@@ -47,21 +67,33 @@ class NetworkWatch(threading.Thread):
 
     def __init__(self, controller_url: str) -> None:
         super().__init__(name="network", daemon=True)
-        self._url = f"{controller_url.rstrip('/')}/v1/network"
+        self._url = controller_url.rstrip("/")
         self._links: frozenset[_Link] = frozenset()
         self._problem = ""
+        self._wanted: frozenset[Pair] = frozenset()
+        self._is_wanted_anew = threading.Event()
         self.network = Network()
         """Another object whenever it has changed."""
+        self.paths: dict[Pair, Path] = {}
+        """On which the network keeps pairs; another object whenever it has changed."""
 
     @property
     def is_answered(self) -> bool:
         """Whether the controller said it when it was asked last."""
         return bool(self._links) and not self._problem
 
+    def pin(self, pairs: frozenset[Pair]) -> None:
+        """Ask for the paths of these pairs: at once if there are new ones among them."""
+        is_new = not pairs <= self._wanted | self.paths.keys()
+        self._wanted = pairs
+        if is_new:
+            self._is_wanted_anew.set()
+
     def run(self) -> None:
         while True:
             try:
-                self._ask()
+                self._ask_for_network()
+                self._ask_for_paths()
                 if self._problem:
                     log.info("%s says again what the network is", self._url)
                 self._problem = ""
@@ -70,17 +102,33 @@ class NetworkWatch(threading.Thread):
                 if problem != self._problem:
                     log.warning("%s does not say what the network is: %s", self._url, problem)
                 self._problem = problem
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LEAST_SECONDS)
+            self._is_wanted_anew.wait(LOOK_SECONDS - LEAST_SECONDS)
 
-    def _ask(self) -> None:
-        with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS) as answer:
+    def _ask_for_paths(self) -> None:
+        self._is_wanted_anew.clear()
+        if not self._wanted:
+            return
+        wanted = {"pairs": [{"source": source, "destination": destination}
+                            for source, destination in sorted(self._wanted)[:MAX_PAIRS]]}
+        said = self._ask("/v1/timeslices/pairs", _Pins, json.dumps(wanted).encode())
+        paths = {(each.source, each.destination): Path(each.path) for each in said.pairs}
+        if paths != self.paths:
+            self.paths = paths
+
+    def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
+        request = urllib.request.Request(self._url + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             said = answer.read()
         try:
-            links = frozenset(_Answer.model_validate_json(said).links)
+            return kind.model_validate_json(said)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the answer"
             raise InvalidNetwork(f"{where} {reason(first)}") from None
+
+    def _ask_for_network(self) -> None:
+        links = frozenset(self._ask("/v1/network", _Network).links)
         if links != self._links:
             self.network = network_of((link.source, link.destination, link.capacity_bps) for link in links)
             self._links = links
@@ -107,7 +155,7 @@ class TurnService:
         """Raises OSError for an address that cannot be had."""
         self.keeper = keeper
         self.watch = watch
-        self._network = watch.network
+        self._network, self._paths = watch.network, watch.paths
         self._end = SchedulerEnd(master_key, round(slice_seconds * 1e6))
         self._channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._channel.bind(address)
@@ -168,6 +216,10 @@ class TurnService:
         if self.watch.network is not self._network:
             self._network = self.watch.network
             self._tell(self.keeper.network_changed(self._network, now))
+        if self.watch.paths is not self._paths:
+            self._paths = self.watch.paths
+            self._tell(self.keeper.pinned(self._paths, now))
+        self.watch.pin(self.keeper.pairs)
         self._tell(self.keeper.pass_time(now))
         for agent in self._places.keys() - set(self.keeper.agents):
             log.warning("agent %s is silent, and forgotten", agent)

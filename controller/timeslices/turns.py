@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 
-from controller.policy.errors import PolicyError
-from controller.policy.network.graph import Link, Network
+from controller.policy.errors import PolicyError, UnknownLink
+from controller.policy.network.graph import Link, Network, Path
 from controller.policy.registry import POLICIES, Kind
 from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
 from host_agent.channel import LEASE_SLICES, MAX_BACKLOGS, MAX_SLICES, MAX_TURNS, BacklogReport, Slice, Turns
@@ -44,12 +45,19 @@ class TurnKeeper:
         self._told_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
         self._looked_at = self._planned_at = 0.0
+        self._pins: dict[Pair, Path] = {}
         self._set_network(network)
 
     def _set_network(self, network: Network) -> None:
         self._network = network
         self._policy: TimeslicePolicy = POLICIES.make(Kind.TIMESLICES, self._policy_name, network,
                                                       self._slice_seconds)
+        self._pin(self._pins)
+
+    def _pin(self, pairs: Iterable[Pair]) -> None:
+        for pair in pairs:
+            with suppress(UnknownLink):     # the network that we know is another one than the paths'
+                self._policy.paths.pin(pair, self._pins[pair])
 
     @property
     def agents(self) -> Iterable[str]:
@@ -71,6 +79,21 @@ class TurnKeeper:
         self._allowed = {}
         return self._coordinate(now, before)
 
+    @property
+    def pairs(self) -> frozenset[Pair]:
+        """Whose paths are of interest: those with something queued, or with turns."""
+        return frozenset((source, destination) for known in (self._backlog, self._coordinated)
+                         for source, destinations in known.items() for destination in destinations)
+
+    def pinned(self, paths: Mapping[Pair, Path], now: float) -> Sending:
+        """The network keeps these pairs on these paths. Where that moves one that has turns, all begins anew."""
+        moved = [pair for pair, path in paths.items() if self._pins.get(pair) != path]
+        self._pins = dict(paths)
+        if any(destination in self._coordinated.get(source, ()) for source, destination in moved):
+            return self.network_changed(self._network, now)
+        self._pin(moved)
+        return self._coordinate(now) if moved else []
+
     def reported(self, report: BacklogReport, now: float) -> Sending:
         """An agent's report. A destination that it does not name has nothing queued, unless the report is full."""
         self._heard_at[report.agent] = now
@@ -88,6 +111,7 @@ class TurnKeeper:
         for agent in [agent for agent, heard in self._heard_at.items() if now - heard > SILENT_SECONDS]:
             for known in (self._heard_at, self._told_at, self._backlog, self._allowed):
                 known.pop(agent, None)
+            self._pins = {pair: path for pair, path in self._pins.items() if pair[0] != agent}
         self._end_slices(now)
         sending = self._coordinate(now) if now - self._looked_at >= CALM_SECONDS / 2 else []
         if not sending and self._coordinated and now - self._planned_at >= PLANS_SLICES * self._slice_seconds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -23,11 +24,11 @@ from tests.integration.cluster.speedwell import Speedwell
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
 from topo.emulation.processes import in_namespace
-from topo.fabric import three_tier
+from topo.fabric import spine_leaf
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
-FABRIC = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=20e6)
+FABRIC = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=20e6)
 NAMES = [f"agent-{name}" for name in (*(host.name for host in FABRIC.hosts), "machine")]
 
 
@@ -48,10 +49,10 @@ class Installation:
                               timeout=60).stdout
 
     @contextlib.contextmanager
-    def running(self, host: str, *command: str) -> Iterator[None]:
+    def running(self, host: str, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(self.entering(host, *command), stdout=subprocess.DEVNULL)
         try:
-            yield
+            yield process
         finally:
             process.kill()
             process.wait()
@@ -61,6 +62,13 @@ class Installation:
         told: dict[str, Any] = json.loads(self._speedwell.run("status", "--json", "--installation",
                                                               str(self.directory)).stdout)
         return {each["name"]: told["roles"].get(each["address"], "") for each in told["processes"] if each["alive"]}
+
+    def pinned_packets(self, switch: str) -> dict[tuple[str, str], int]:
+        """Of pairs that have an entry there."""
+        entries = self._speedwell.ok("enter", switch, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br0",
+                                     "cookie=0x5750000000000000/0xffff000000000000")
+        found = re.findall(r"n_packets=(\d+).*nw_src=([\d.]+),nw_dst=([\d.]+)", entries)
+        return {(source, destination): int(packets) for packets, source, destination in found}
 
     def all_are_heard(self) -> bool:
         states = self.states()
@@ -99,19 +107,33 @@ def test_status_shows_agents_their_state_and_the_scheduler(installation: Install
     wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
 
 
-def test_senders_to_one_host_get_turns_until_they_end(installation: Installation) -> None:
+def test_senders_to_one_host_get_turns_on_pinned_paths_whatever_dies_meanwhile(installation: Installation) -> None:
     wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
     *senders, receiver = FABRIC.hosts
+    across = {(sender.ip, receiver.ip) for sender in senders if sender.rack != receiver.rack}
+    sending = []
+
+    def have_all_turns() -> bool:
+        return list(installation.states().values()).count("turns to 1 host") == len(senders)
+
+    def are_all_pinned() -> bool:
+        return across == {pair for pair, packets in installation.pinned_packets("leaf0").items() if packets > 10}
+
     with contextlib.ExitStack() as stack:
         for number, sender in enumerate(senders, 5301):
             stack.enter_context(installation.running(receiver.name, "iperf3", "-s", "-p", str(number)))
             wait_until(lambda port=number: f":{port}" in installation.on(receiver.name, "ss", "-ltn"), 10,
                        "iperf3 does not listen")
-            stack.enter_context(installation.running(sender.name, "iperf3", "-c", receiver.ip, "-p", str(number),
-                                                     "-t", "60"))
-        wait_until(lambda: list(installation.states().values()).count("turns to 1 host") == len(senders), 30,
-                   lambda: str(installation.states()))
+            sending.append(stack.enter_context(installation.running(
+                sender.name, "iperf3", "-c", receiver.ip, "-p", str(number), "-t", "600")))
+        for name in ("", host_agents.SCHEDULER, "controller"):
+            if name:
+                installation.kill(name)
+            wait_until(have_all_turns, 60, lambda: str(installation.states()))
+            wait_until(are_all_pinned, 60, lambda: str(installation.pinned_packets("leaf0")))
+        assert [each.poll() for each in sending] == [None] * len(senders)
     wait_until(installation.all_are_heard, 30, lambda: str(installation.states()))
+    wait_until(lambda: not installation.pinned_packets("leaf0"), 30, "pairs stay pinned")
 
 
 def test_an_agent_and_the_scheduler_that_are_killed_come_back(installation: Installation) -> None:

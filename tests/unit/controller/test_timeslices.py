@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from controller.policy.network import graph
 from controller.policy.network.graph import Network
 from controller.timeslices import service as service_module
 from controller.timeslices.main import command
@@ -104,6 +105,38 @@ def test_senders_to_one_receiver_take_turns_with_a_lease_of_three_slices(agents:
     assert sorted(seen) == sorted([(A, D), (B, D), (C, D)] * 3)
     assert {each.lease_microseconds for each in agents.turns.values()} == {30_000}
     assert {slice_.rate_bps for each in agents.turns.values() for slice_ in each.slices} == {round(BPS)}
+
+
+LEAVES, SPINES = ("1", "2"), ("3", "4")
+
+
+@pytest.fixture(params=["xco", "xco-plus"])
+def on_two_leaves(request: pytest.FixtureRequest) -> Agents:
+    """A and B on one leaf, C and D on the other, two spines."""
+    ends = [*zip(HOSTS, (LEAVES[0], LEAVES[0], LEAVES[1], LEAVES[1]), strict=True),
+            *((leaf, spine) for leaf in LEAVES for spine in SPINES)]
+    network = network_of((*link, BPS) for a, b in ends for link in ((a, b), (b, a)))
+    return Agents(TurnKeeper(request.param, SLICE, network))
+
+
+def by(first_spine: str, second_spine: str) -> dict[tuple[str, str], graph.Path]:
+    return {(A, C): graph.Path((A, LEAVES[0], first_spine, LEAVES[1], C)),
+            (B, D): graph.Path((B, LEAVES[0], second_spine, LEAVES[1], D))}
+
+
+def test_pairs_contend_where_the_network_keeps_them(on_two_leaves: Agents) -> None:
+    keeper = on_two_leaves.keeper
+    together = {A: {C}, B: {D}}
+    for paths, coordinated in ((by("3", "3"), together), (by("3", "4"), {}), (by("4", "4"), together)):
+        on_two_leaves.hear(keeper.pinned(paths, on_two_leaves.now))
+        on_two_leaves.pass_slices(round(2 * CALM_SECONDS / SLICE), (A, C), (B, D))
+        assert dict(keeper.coordinated) == coordinated
+    assert keeper.pairs == {(A, C), (B, D)}
+
+
+def test_paths_over_links_that_are_not_known_are_left_alone(on_two_leaves: Agents) -> None:
+    assert on_two_leaves.keeper.pinned(by("5", "5"), on_two_leaves.now) == []
+    on_two_leaves.pass_slices(3, (A, C), (B, D))
 
 
 def test_three_slices_are_planned_ahead_so_that_a_late_scheduler_leaves_no_gap(agents: Agents) -> None:
@@ -224,6 +257,15 @@ class Controller(HTTPServer):
 class Answering(BaseHTTPRequestHandler):
     server: Controller
 
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = json.dumps({"pairs": [{**pair, "path": [pair["source"], "0000000000000001", pair["destination"]]}
+                                       for pair in asked["pairs"]]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
     def do_GET(self) -> None:
         answers = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -261,8 +303,21 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
         watch.start()
         wait_until(lambda: watch.network.hosts == set(HOSTS), 10, lambda: f"it has given up: {caplog.messages}")
         controller.shutdown()
-    assert [f"{controller.url}/v1/network does not say what the network is" in each for each in caplog.messages
+    assert [f"{controller.url} does not say what the network is" in each for each in caplog.messages
             if controller.url in each][:1] == [True]
+
+
+def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "LOOK_SECONDS", 3600.0)
+    with Controller(GOOD) as controller:
+        watch = NetworkWatch(controller.url)
+        watch.start()
+        wait_until(lambda: watch.network.hosts == set(HOSTS), 10, "it does not ask for the network")
+        for pairs in ({(A, B)}, {(A, B), (C, D)}):
+            watch.pin(frozenset(pairs))
+            wait_until(lambda wanted=pairs: watch.paths.keys() == wanted, 10, "new pairs wait")
+        assert watch.paths[C, D] == graph.Path((C, "0000000000000001", D)) and watch.is_answered
+        controller.shutdown()
 
 
 class Remote:
@@ -303,6 +358,7 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
     registry.register(SchedulerMetrics(service))
     told = {name.removeprefix("speedwell_timeslices_"): float(value) for name, _, value in (
         line.rpartition(" ") for line in generate_latest(registry).decode().splitlines()) if name[0] != "#"}
+    wait_until(lambda: service.watch.paths.keys() == {(A, D), (B, D)}, 10, "the scheduler knows no paths")
     assert (told["agents"], told["hosts"], told["controller_up"], told["failures_total"]) == (2, len(HOSTS), 1, 0)
     assert told['refused_total{reason="unauthentic"}'] >= 1 and told["directives_total"] > 10
     for remote in remotes:
