@@ -88,7 +88,7 @@ class Requests:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
             asking.client = self.local if sender is None else str(sender)
-            asking.authorization = None if self._service is None else self._service.authorization(sender)
+            asking.authorization = None if self._service is None else self._service.grants.authorization(sender)
             if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)
             reply = method(request)
@@ -145,8 +145,8 @@ def _methods(service: NameserverService) -> Methods:
         "Contents": (pb.ContentsRequest, service.administration.contents),
         "Repair": (pb.RepairRequest, service.administration.repair),
         "Adopt": (pb.AdoptRequest, service.administration.adopt),
-        "Authorize": (pb.AuthorizeRequest, service.authorize),
-        "ProofKey": (pb.ProofKeyRequest, service.proof_key),
+        "Authorize": (pb.AuthorizeRequest, service.grants.authorize),
+        "ProofKey": (pb.ProofKeyRequest, service.grants.proof_key),
         "Dump": (pb.DumpRequest, service.copies.dump),
         "Load": (pb.LoadRequest, service.copies.load),
         "Mirror": (pb.MirrorRequest, service.mirror),

@@ -9,21 +9,18 @@ import random
 import threading
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
-from fs.identity.bundle import Peer
-from fs.identity.scope import Scope
 from fs.limits import MAX_FILE_BYTES
 from fs.nameserver import deletions, requests
 from fs.nameserver.administration import Administration
 from fs.nameserver.age import Age
 from fs.nameserver.asking import asking
 from fs.nameserver.attributes import WireAttributes
-from fs.nameserver.authorization import Authorization, Searched
 from fs.nameserver.configuration import MAX_EPOCH, change, succession
+from fs.nameserver.grants import Grants
 from fs.nameserver.locks import LockTable
 from fs.nameserver.mirrors import Mirrors
 from fs.nameserver.namespace import Namespace
@@ -44,13 +41,8 @@ from fs.nameserver.token_keys import TokenKeys
 from fs.nameserver.trash_requests import TrashRequests
 from fs.proto import speedwell_pb2 as pb
 from fs.store import JournaledStore, Store
-from fs.tokens import OPERATE, WRITE
 
 log = logging.getLogger(__name__)
-
-MAX_SCOPES = 256
-"""For so many the directories are known that they may search."""
-
 
 class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
     """One method per rpc, callable from any thread; `guard` makes each one atomic, or several."""
@@ -70,13 +62,13 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._clock_ns = clock_ns
         self._clock_seconds = clock_seconds
         self.guard = threading.RLock()
-        self._searched: defaultdict[Scope, Searched] = defaultdict(dict)
         self._age = Age(store, clock_seconds)
         self.outcomes = Outcomes(store, clock_seconds)
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
-        self._token_keys = TokenKeys(store, settings.token_seconds, insecure=settings.insecure)
+        self.grants = Grants(self._namespace, TokenKeys(store, settings.token_seconds, insecure=settings.insecure),
+                             lambda: self.provenance.is_rolled_back, clock_ns)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
@@ -86,7 +78,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                   self._namespace.holders() | set(self._locks.sessions()), clock_seconds(),
                                   self._locks.sessions())
         self._wire = WireAttributes(self._registry, self._namespace.quotas.room, settings.least,
-                                    clock_seconds, self._token, settings.token_seconds)
+                                    clock_seconds, self.grants.token, settings.token_seconds)
         self._recovery = Recovery(self._namespace, self._registry, self._wire.replicas, generator,
                                   grace_seconds=settings.recovery_grace_seconds,
                                   orphan_grace_seconds=settings.deletion_grace_seconds, least=settings.least,
@@ -268,10 +260,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure,
                 other_hosts=others)
             self.provenance.heard(dataserver, request)
-            now_ms = self._now_ms()
+            keys, now_ms = self.grants.keys, self.grants.now_ms()
             if not self.provenance.is_rolled_back:
-                self._token_keys.renew(now_ms)
-            identity.admission.CopyFrom(self._token_keys.admission(self._registry, request.servers_version, now_ms))
+                keys.renew(now_ms)
+            identity.admission.CopyFrom(keys.admission(self._registry, request.servers_version, now_ms))
             if self.provenance.is_rolled_back:
                 return identity   # without a lease nobody orders appends
             self._expire_sessions()
@@ -293,14 +285,6 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         if reply.delete or reply.drop:
             self._force()   # what says that nobody needs them is to survive what they do not
         return reply
-
-    def authorize(self, request: pb.AuthorizeRequest) -> pb.AuthorizeReply:
-        with self.guard:
-            return pb.AuthorizeReply(token=self._token("", 0, OPERATE))
-
-    def proof_key(self, request: pb.ProofKeyRequest) -> pb.ProofKeyReply:
-        with self.guard:
-            return self._token_keys.proof_key(asking.client)
 
     def mirror(self, request: pb.MirrorRequest) -> pb.MirrorReply:
         """Without the lock: a copy is fed while the namespace changes."""
@@ -408,21 +392,3 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
 
     def _attributes(self, inode: Inode) -> pb.Attributes:
         return self._wire.of(inode)
-
-    def _token(self, file_id: str, inode: int, rights: int) -> bytes:
-        """On an old copy of the namespace files are only read, and by who may only read."""
-        rights = rights & ~WRITE if self.provenance.is_rolled_back or not asking.may_write else rights
-        if asking.authorization is not None:
-            rights &= asking.authorization.rights(inode)
-        return self._token_keys.sign(file_id, inode, rights, self._now_ms(), asking.client) if rights else b""
-
-    def authorization(self, sender: Peer | None) -> Authorization | None:
-        """None for who may do there what a role allows."""
-        if sender is None or sender.scope is None:
-            return None
-        if len(self._searched) >= MAX_SCOPES:
-            self._searched.clear()
-        return Authorization(self._namespace, sender, sender.scope, self._searched[sender.scope])
-
-    def _now_ms(self) -> int:
-        return max(0, self._clock_ns() // 1_000_000)

@@ -20,7 +20,7 @@ TOLD_MS = 10_000
 
 
 class TokenKeys:
-    """One thread at a time. Of an `insecure` nameserver there are none."""
+    """One thread at a time, but for what is signed. Of an `insecure` nameserver there are none."""
 
     def __init__(self, store: Store, valid_seconds: float, *, insecure: bool) -> None:
         """Raises StorageFailed."""
@@ -39,18 +39,19 @@ class TokenKeys:
 
     def sign(self, file_id: str, inode: int, rights: int, now_ms: int, client: str = "") -> bytes:
         """A token; empty before the first dataserver was heard, when there is nothing to be read."""
-        if self._signing is None or self._insecure:
+        key = self._signing
+        if key is None or self._insecure:
             return b""
-        return tokens.sign(self._signing.number, self._signing.secret, file_id, rights, now_ms, self._valid_ms,
-                           inode, client)
+        return tokens.sign(key.number, key.secret, file_id, rights, now_ms, self._valid_ms, inode, client)
 
     def proof_key(self, client: str) -> ProofKeyReply:
         """What a client needs to show the tokens that are for it. Half as long as a token counts it stays good: that
         is how long the key before it is kept."""
-        if self._signing is None or self._insecure or not client:
+        key = self._signing
+        if key is None or self._insecure or not client:
             return ProofKeyReply()
-        return ProofKeyReply(client=client, key=self._signing.number, valid_ms=self._valid_ms // 2,
-                             secret=tokens.proof_secret(self._signing.secret, client))
+        return ProofKeyReply(client=client, key=key.number, valid_ms=self._valid_ms // 2,
+                             secret=tokens.proof_secret(key.secret, client))
 
     def renew(self, now_ms: int) -> None:
         """Make a key if the newest is old, and sign with the newest that all know. Raises StorageFailed."""
