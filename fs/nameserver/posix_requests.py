@@ -10,7 +10,7 @@ from fs.nameserver.asking import asking
 from fs.nameserver.locks import END_OF_FILE, Lock, LockTable
 from fs.nameserver.namespace import Namespace
 from fs.nameserver.records import SPECIAL_KINDS, Inode
-from fs.nameserver.sessions import Sessions
+from fs.nameserver.sessions import MAX_OF_A_CLIENT, MAX_SESSIONS, Sessions
 from fs.proto import speedwell_pb2 as pb
 
 LOCK_WAIT_SECONDS = 0.2
@@ -167,8 +167,9 @@ class PosixRequests:
 
     def _require_session(self, session: int) -> None:
         """Any sign of life renews a lease."""
-        if not self._sessions.renew(session, self._clock_seconds()):
-            raise TooManyLocks("the nameserver has too many sessions")
+        if not self._sessions.renew(session, self._clock_seconds(), asking.client):
+            raise TooManyLocks(f"the nameserver has no more than {MAX_OF_A_CLIENT} sessions of one client, and "
+                               f"{MAX_SESSIONS} in all")
 
     def _require_generation(self, request: pb.CommitRequest | pb.PublishRequest) -> None:
         """Raises LocksLost for what was written under a lock of a session that has ended since."""

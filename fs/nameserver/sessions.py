@@ -1,9 +1,12 @@
 """Clients that hold something at the nameserver (locks, open files without a name), and until when."""
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 MAX_SESSIONS = 65536
+MAX_OF_A_CLIENT = 1024
+"""Of one certificate, which may be that of all mounts of a machine."""
 
 
 class Sessions:
@@ -17,11 +20,17 @@ class Sessions:
         self.lease_seconds = lease_seconds
         self._renewed = dict.fromkeys(holders, now_seconds)
         self._generations = dict(generations)
+        self._clients: dict[int, str] = {}
+        self._of_client: Counter[str] = Counter()
 
-    def renew(self, session: int, now_seconds: float) -> bool:
-        """Whether there was room for it."""
-        if session not in self._renewed and len(self._renewed) >= MAX_SESSIONS:
-            return False
+    def renew(self, session: int, now_seconds: float, client: str = "") -> bool:
+        """Whether there was room for it; `client` is whose it is when it begins, empty for one that is not known."""
+        if session not in self._renewed:
+            if len(self._renewed) >= MAX_SESSIONS or self._of_client[client] >= MAX_OF_A_CLIENT:
+                return False
+            if client:
+                self._clients[session] = client
+                self._of_client[client] += 1
         self._renewed[session] = now_seconds
         return True
 
@@ -37,6 +46,11 @@ class Sessions:
     def end(self, session: int) -> None:
         self._renewed.pop(session, None)
         self._generations.pop(session, None)
+        client = self._clients.pop(session, None)
+        if client is not None:
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
 
     def expired(self, now_seconds: float) -> list[int]:
         """Those whose lease is over; they stay in this list until `end`."""

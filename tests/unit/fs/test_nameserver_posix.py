@@ -14,7 +14,10 @@ from fs.errors import (
     NoSuchFile,
     NotADirectory,
     NotPermitted,
+    TooManyLocks,
 )
+from fs.nameserver import sessions
+from fs.nameserver.asking import asking
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.proto import speedwell_pb2 as pb
@@ -266,3 +269,26 @@ def test_after_a_restart_of_the_nameserver_a_session_has_a_whole_lease(bench: Be
     bench.beat()
     with pytest.raises(NoSuchFile):
         bench.lookup(paths.of_inode(file.inode))
+
+
+def test_one_client_does_not_take_the_sessions_of_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_OF_A_CLIENT", 3)
+
+    def begin(client: str, session: int) -> None:
+        monkeypatch.setattr(asking, "client", client)
+        bench.service.renew_session(pb.RenewSessionRequest(session=session))
+
+    for session in (1, 2, 3, 3):
+        begin("mount greedy", session)
+    with pytest.raises(TooManyLocks, match="sessions of one client"):
+        begin("mount greedy", 4)
+    with pytest.raises(TooManyLocks):
+        bench.service.lock(pb.LockRequest(session=4, inode=1, last=2**63 - 1, action=pb.LockRequest.ACQUIRE))
+    begin("mount modest", 5)
+    begin("", 6)
+    bench.service.end_session(pb.EndSessionRequest(session=2))
+    begin("mount greedy", 4)
+    with pytest.raises(TooManyLocks):
+        begin("mount greedy", 7)
+    bench.now_seconds += LEASE_SECONDS + 1
+    begin("mount greedy", 8)
