@@ -15,6 +15,10 @@ TYPE_BITS: dict[int, int] = {
     pb.REGULAR: stat.S_IFREG, pb.DIRECTORY: stat.S_IFDIR, pb.SYMBOLIC_LINK: stat.S_IFLNK,
     **{kind: bits for bits, kind in SPECIAL_KINDS.items()},
 }
+SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+CAPABILITIES = b"security.capability"
+"""The extended attribute with those of a program."""
+
 NS = 10**9
 MASK = 2**64 - 1    # for times before 1970
 

@@ -4,7 +4,8 @@ import errno
 
 from fs import paths, units
 from fs.errors import NoSuchAttribute
-from fuse_mount.shared import CAPABILITIES, SharedState
+from fs.file_status import CAPABILITIES
+from fuse_mount.shared import SharedState
 
 XATTR_CREATE = 1
 XATTR_REPLACE = 2

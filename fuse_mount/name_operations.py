@@ -9,10 +9,10 @@ from typing import Any
 
 from fs import paths
 from fs.errors import NoSuchFile, SpeedwellError
-from fs.file_status import NS, PREFERRED_IO_BYTES, SPECIAL_KINDS, STATUS
+from fs.file_status import NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.shared import ONE_CALL_SECONDS, SET_ID_BITS, Listing, Status
+from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
 from fuse_mount.sharing import Sharing
 
 FRAGMENT_BYTES = 4096

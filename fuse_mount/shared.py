@@ -11,14 +11,13 @@ from fs import paths
 from fs.client import Client
 from fs.client.session import Session
 from fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
+from fs.file_status import CAPABILITIES, SET_ID_BITS
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.nodes import Nodes
 from fuse_mount.open_file import OpenFile
 from fuse_mount.open_files import OpenFiles
 
-SET_ID_BITS = 0o6000
-CAPABILITIES = b"security.capability"
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
 # no names: once there are locks, as who gets one is to see what was done under it to other files too; and those of
 # the root, of which others ask whether the mount is alive.

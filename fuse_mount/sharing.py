@@ -1,8 +1,9 @@
 """Giving other mounts what was written here, and taking over what they wrote."""
 
 from fs.errors import LocksLost, NoSuchFile, ReadFailed
+from fs.file_status import SET_ID_BITS
 from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.shared import SET_ID_BITS, SharedState
+from fuse_mount.shared import SharedState
 
 RENEWAL_SECONDS = 20.0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fs import paths
 from fs.errors import InvalidName, NoSuchFile, NotADirectory, NotAuthorised, StorageFailed
+from fs.file_status import CAPABILITIES, SET_ID_BITS
 from fs.identity.bundle import Peer
 from fs.identity.scope import NOBODY, Scope
 from fs.nameserver import acls
@@ -26,9 +27,7 @@ MOST_SEARCHED = 16384
 Searched = dict[int, tuple[bytes, int]]
 """Directories that may be searched as long as their records are these, and their parents."""
 
-SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
 SETGID_PROGRAM = stat.S_ISGID | stat.S_IXGRP
-CAPABILITIES = b"security.capability"
 
 _DEVICES = (pb.CHARACTER_DEVICE, pb.BLOCK_DEVICE)
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from fs import paths
 from fs.errors import InvalidName, NoSuchAttribute, NoSuchFile, NotAuthorised
-from fs.file_status import STATUS
+from fs.file_status import CAPABILITIES, STATUS
 from fs.identity.bundle import Peer
 from fs.identity.roles import MOUNT
 from fs.identity.scope import Scope
@@ -21,7 +21,6 @@ from fs.proto import speedwell_pb2 as pb
 from fs.store import MemoryStore
 
 ANNE, BEN = 1000, 1001
-CAPABILITIES = b"security.capability"
 
 
 class Bench(NamedTuple):
