@@ -201,13 +201,13 @@ class NameOperations(Sharing):
     # ------------------------------------------------------------------ removing and renaming
 
     def rmdir(self, directory: int, name: bytes) -> None:
-        removed = self._metadata.rmdir(_place(directory, name))
+        removed = self._metadata.rmdir(_place(directory, name), self._kernel.caller().uid)
         self._nodes.get(removed.inode).removed = removed
 
     def unlink(self, directory: int, name: bytes) -> None:
         path = _place(directory, name)
         is_open = self._if_open(path) is not None
-        removed = self._metadata.remove(path, self._session.number if is_open else 0)
+        removed = self._metadata.remove(path, self._session.number if is_open else 0, self._kernel.caller().uid)
         if is_open:
             self._hold(removed)
 
@@ -219,7 +219,8 @@ class NameOperations(Sharing):
         moved = self._metadata.known(source)
         replaced = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
                                          exchange=flags == RENAME_EXCHANGE,
-                                         session=self._session.number if holds else 0)
+                                         session=self._session.number if holds else 0,
+                                         uid=self._kernel.caller().uid)
         if moved is not None and flags != RENAME_EXCHANGE:
             node = self._nodes.get(moved.inode)
             node.place, node.doubtful_until = destination, 0.0      # the kernel has moved its own

@@ -247,18 +247,18 @@ class MetadataClient(PosixMetadata, OperatorRequests):
 
     # -------------------------------------------------------------- removing and renaming
 
-    def remove(self, path: str | bytes, session: int = 0) -> Attributes:
-        """Remove one name of a file; returns its attributes then. With a `session` (`fs.client.session`) a file
-        that lost its last name lives until the session releases it.
+    def remove(self, path: str | bytes, session: int = 0, uid: int | None = None) -> Attributes:
+        """Remove one name of a file, for that user; returns its attributes then. With a `session`
+        (`fs.client.session`) a file that lost its last name lives until the session releases it.
 
         Raises NoSuchFile, NotADirectory, IsADirectory.
         """
-        return self._remove(pb.RemoveRequest(path=paths.normalise(path), session=session))
+        return self._remove(pb.RemoveRequest(path=paths.normalise(path), session=session, uid=uid))
 
-    def rmdir(self, path: str | bytes) -> Attributes:
+    def rmdir(self, path: str | bytes, uid: int | None = None) -> Attributes:
         """Remove an empty directory; returns its attributes then. Raises NoSuchFile, NotADirectory,
         DirectoryNotEmpty, DeviceBusy."""
-        return self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True))
+        return self._remove(pb.RemoveRequest(path=paths.normalise(path), directory=True, uid=uid))
 
     def _remove(self, request: pb.RemoveRequest) -> Attributes:
         reply = self._change("Remove", request, request.path)
@@ -272,7 +272,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         return attributes
 
     def rename(self, source: str | bytes, destination: str | bytes, no_replace: bool = False, *,
-               exchange: bool = False, session: int = 0) -> Attributes | None:
+               exchange: bool = False, session: int = 0, uid: int | None = None) -> Attributes | None:
         """As rename(2), atomically; with `no_replace` an existing destination is AlreadyExists, with `exchange`
         both swap their names. Returns what was replaced; a `session` holds it as with `remove`."""
         source, destination = paths.normalise(source, "source"), paths.normalise(destination, "destination")
@@ -280,7 +280,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         try:
             reply = self._once("Rename", pb.RenameRequest(
                 source=source, destination=destination, no_replace=no_replace, exchange=exchange,
-                session=session))
+                session=session, uid=uid))
         finally:
             if known is not None and known.type != pb.DIRECTORY and not exchange:
                 self._gone(source)

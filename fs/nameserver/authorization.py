@@ -99,9 +99,11 @@ class Authorization:
         self._require(self._may(self._place(request.destination)[0], WRITE))
 
     def remove(self, request: pb.RemoveRequest) -> None:
+        self._require_own_user(request)
         self._require_removable(*self._place(request.path))
 
     def rename(self, request: pb.RenameRequest) -> None:
+        self._require_own_user(request)
         old, moved = self._place(request.source)
         new, replaced = self._place(request.destination)
         self._require_removable(old, moved)
@@ -174,6 +176,10 @@ class Authorization:
     def _require(self, allowed: bool) -> None:
         if not allowed:
             raise self._refused()
+
+    def _require_own_user(self, request: pb.RemoveRequest | pb.RenameRequest) -> None:
+        """The audit log is to name nobody else."""
+        self._require(self._scope.root or not request.uid or self._scope.has_user(request.uid))
 
     def _may(self, inode: Inode, wanted: int) -> bool:
         access = inode.extended_attributes.get(acls.ACCESS)

@@ -132,8 +132,13 @@ def test_who_claims_to_be_another_user_is_refused_and_root_is_nobody(cluster: Lo
 def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluster, names: Names) -> None:
     ben = names("ben")
     ben.create("/home/ben/logged", 0o600, BEN, BEN)
-    ben.remove("/home/ben/logged")
+    ben.rename("/home/ben/logged", "/home/ben/moved", uid=BEN)
+    ben.remove("/home/ben/moved", uid=BEN)
     refused(lambda: ben.remove("/home/anne/secret"))
+    ben.create("/home/ben/blamed", 0o600, BEN, BEN)
+    refused(lambda: ben.remove("/home/ben/blamed", uid=ANNE))
+    refused(lambda: ben.rename("/home/ben/blamed", "/home/ben/b", uid=ANNE))
+    ben.remove("/home/ben/blamed", uid=0)
     refused(lambda: ben.set_draining("d0", True))
 
     def found() -> list[tuple[object, ...]]:
@@ -141,9 +146,12 @@ def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluste
         return [(line["what"], line.get("path"), line.get("uid"), line["result"]) for line in lines
                 if line["who"] == "mount ben" and line["from"] == "127.0.0.1"]
 
-    wait_until(lambda: found()[-4:] == [
-        ("Create", "/home/ben/logged", BEN, "ok"), ("Remove", "/home/ben/logged", None, "ok"),
-        ("Remove", "/home/anne/secret", None, "NotAuthorised"), ("SetDraining", None, None, "NotAuthorised")],
+    wait_until(lambda: found()[-9:] == [
+        ("Create", "/home/ben/logged", BEN, "ok"), ("Rename", None, BEN, "ok"),
+        ("Remove", "/home/ben/moved", BEN, "ok"), ("Remove", "/home/anne/secret", None, "NotAuthorised"),
+        ("Create", "/home/ben/blamed", BEN, "ok"),
+        ("Remove", "/home/ben/blamed", ANNE, "NotAuthorised"), ("Rename", None, ANNE, "NotAuthorised"),
+        ("Remove", "/home/ben/blamed", 0, "ok"), ("SetDraining", None, None, "NotAuthorised")],
         15, "the audit log does not have it")
 
 
