@@ -106,6 +106,8 @@ class Requests:
         except Exception:
             log.exception("%s failed", name)
             raise InternalError(f"{name} failed in the nameserver; its log says why") from None
+        finally:    # whoever uses the service next in this thread is not that sender
+            asking.may_write, asking.client, asking.authorization = True, "", None
 
 
 def _methods(service: NameserverService) -> Methods:
