@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -116,15 +117,18 @@ class FabricSettings(BaseModel):
             raise ValueError("mounts: two hosts cannot share one mount point")
         if self.placement_measurements == "heartbeats" and self.coflows is None:
             raise ValueError("placement_measurements: heartbeats are signed with the key of coflows: set coflows too")
-        reserved = {name for name, role in self.identity_names if role != roles.DATASERVER} & names
-        if self.identity and reserved:
-            raise ValueError(f"fabric: {min(reserved)} has a certificate of its own: give this host another name")
+        taken = Counter(name for name, _ in self.identity_names)
+        if self.identity and max(taken.values()) > 1:
+            raise ValueError(f"fabric: {max(taken, key=taken.__getitem__)} has a certificate of its own: give this "
+                             "host another name")
         return self
 
     @property
     def identity_names(self) -> list[tuple[str, str]]:
         """Who has a certificate, by name and role."""
-        return [*((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
+        return [("controller", roles.CONTROLLER),
+                *((switch.dpid_hex, roles.SWITCH) for switch in self.fabric.switches),
+                *((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
                 *((name, roles.ETCD) for name in etcd_names(self.nameservers)),
                 *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
                 *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS]
@@ -142,7 +146,8 @@ class FabricCluster:
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
                                    host_service_bytes=DATASERVER_BYTES
-                                   + host_agents.PROCESS_BYTES * settings.host_agents)
+                                   + host_agents.PROCESS_BYTES * settings.host_agents,
+                                   identities=settings.directory / identities.FOLDER if settings.identity else None)
         self._made_directories: list[Path] = []
 
     def start(self, progress: Progress = lambda message: None) -> None:
@@ -154,12 +159,13 @@ class FabricCluster:
         if self.settings.nameservers > 1:
             require_etcd()
         progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
+        if self.settings.identity:
+            identities.prepare(self.settings.directory, self.settings.identity_names, MACHINE)
         self.emulation.start()
         if self.settings.coflows:
             host_agents.write_key(self._coflow_key, secrets.token_hex(32))
         identities.forget(self.nameserver)
         if self.settings.identity:
-            identities.prepare(self.settings.directory, self.settings.identity_names, MACHINE)
             identities.remember(self.nameserver, self.settings.directory)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
@@ -254,7 +260,7 @@ class FabricCluster:
         }
 
     def _controller(self) -> Command:
-        return Command("controller", [
+        return with_identity(self.processes, Command("controller", [
             program("speedwell-controller"),
             "--openflow-host", MACHINE, "--openflow-port", str(OPENFLOW_PORT),
             "--rest-host", MACHINE, "--rest-port", str(REST_PORT),
@@ -264,7 +270,7 @@ class FabricCluster:
             "--poll-interval-seconds", str(self.settings.poll_interval_seconds),
             "--hosts-file", str(self.emulation.hosts_file),
             *self._coflow_options(),
-        ])
+        ]))
 
     def _coflow_options(self) -> list[str]:
         policy = self.settings.coflows

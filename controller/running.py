@@ -24,8 +24,11 @@ from controller.rest.app import RestApi
 from controller.services import Services
 from controller.settings import Settings
 from controller.switches.connection import bad_message_counter, serve_switch
+from controller.switches.handshakes import Door
 from controller.switches.packet_ins import PacketIns
 from controller.topology.state import NetworkState
+from fs.identity.bundle import Identity
+from fs.identity.roles import CONTROLLER
 
 LOG = logging.getLogger(__name__)
 BACKLOG = 512
@@ -39,8 +42,9 @@ class AddressTaken(Exception):
 class Controller:
     """The running controller.
 
-    Raises AddressTaken if one of its addresses cannot be had, InvalidApplication for a module that is none, and what
-    applications raise that cannot start: MissingService, ServiceTaken, TableTaken, InvalidSettings.
+    Raises AddressTaken if one of its addresses cannot be had, IdentityError for an identity that is of no use,
+    InvalidApplication for a module that is none, and what applications raise that cannot start: MissingService,
+    ServiceTaken, TableTaken, InvalidSettings.
     """
 
     def __init__(self, settings: Settings, app_modules: Sequence[str]) -> None:
@@ -60,8 +64,9 @@ class Controller:
         # Ryu's handler comes last: switches may connect once everything else has started.
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
-        self._services = Services(settings, self._loops, NetworkState(settings, self._loops), Measurements(),
-                                  PacketIns(self._loops), RestApplication())
+        identity = Identity(settings.identity).require_role(CONTROLLER) if settings.identity else None
+        self._services = Services(settings, self._loops, NetworkState(settings, self._loops, identity),
+                                  Measurements(), PacketIns(self._loops), RestApplication())
         try:
             self._manager.instantiate_apps(services=self._services)
         except OSError as error:
@@ -81,10 +86,12 @@ class Controller:
         self._services.get(RestApplication).metrics.register(bad_messages)
         [openflow_handler] = (application for application in self._manager.applications.values()
                               if isinstance(application, ofp_handler.OFPHandler))
-        self._services.get(NetworkState).confirmations.listen_to(openflow_handler)
+        state = self._services.get(NetworkState)
+        state.confirmations.listen_to(openflow_handler)
+        door = Door(state.identity, state.refusals.count) if state.identity else None
 
         def begin() -> None:
-            accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages)
+            accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages, door)
 
         return begin
 
@@ -100,12 +107,13 @@ def _require_application(module: str) -> None:
                                  "controller.application.Application")
 
 
-def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter) -> None:
-    """Serve every switch that connects to a listening socket."""
+def accept_switches(listening: Any, loops: Loops, packet_ins: PacketIns, bad_messages: Counter,
+                    door: Door | None) -> None:
+    """Serve every switch that connects to a listening socket; with a `door`, only over TLS."""
 
     def accept() -> None:
         connection, address = listening.accept()
-        loops.spawn(serve_switch, connection, address, packet_ins, loops, bad_messages)
+        loops.spawn(serve_switch, connection, address, packet_ins, loops, bad_messages, door)
 
     loops.run("switch connections", accept, patience_seconds=None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controller.policy.network.traffic_classes import MINCOF_QUEUES, QueueClass
 from controller.queues.port_queues import QUEUE_TABLES, changes, queues_of
-from controller.switches.ovsdb import read_tables, transact
+from controller.switches.ovsdb import Database, read_tables, transact
 from topo.emulation import Emulation
 from topo.emulation.openvswitch import DATABASE_PORT
 from topo.emulation.processes import in_namespace
@@ -37,11 +37,11 @@ def slice_links(emulation: Emulation, capacity_bps: float,
     """Slice every link between switches as the controller would, without one."""
     fabric = emulation.fabric
     for switch in fabric.switches:
-        database = switch.management_ip, DATABASE_PORT
-        ports = queues_of(read_tables(*database, QUEUE_TABLES), switch.dpid_hex).ports
+        database = Database(switch.management_ip, DATABASE_PORT)
+        ports = queues_of(read_tables(database, QUEUE_TABLES), switch.dpid_hex).ports
         for port in fabric.ports(switch.name):
             if port.peer.startswith(("leaf", "spine")):
-                transact(*database, changes(ports[port.number], classes, capacity_bps))
+                transact(database, changes(ports[port.number], classes, capacity_bps))
 
 
 def meter(emulation: Emulation, meter_id: int, rate_bps: float, burst_seconds: float) -> None:

@@ -14,7 +14,7 @@ from controller.queues.api import PortState, QueueCounters, QueuesApi
 from controller.queues.port_queues import QUEUE_TABLES, SwitchQueues, changes, queues_of
 from controller.rest import RestApplication
 from controller.services import Services
-from controller.switches.ovsdb import DatabaseUnreachable, read_tables, transact
+from controller.switches.ovsdb import Database, DatabaseUnreachable, read_tables, transact
 from controller.tables.forwarding import Forwarding
 from controller.topology.events import EventLinkChanged, EventSwitchChanged
 from controller.topology.state import NetworkState, PortKey
@@ -73,9 +73,9 @@ class Queues(Application):
         info = self._state.switches.get(dpid)
         if info is None or not info.connected:
             return
-        database = info.address, self._state.settings.ovsdb_port
+        database = self._state.database(info)
         try:
-            found = queues_of(read_tables(*database, QUEUE_TABLES), dpid)
+            found = queues_of(read_tables(database, QUEUE_TABLES), dpid)
         except (DatabaseUnreachable, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
             self._failed(self._links_of(dpid), str(error))
             return
@@ -92,7 +92,7 @@ class Queues(Application):
     def _links_of(self, dpid: str) -> list[PortKey]:
         return sorted(key for key in self._state.links if key[0] == dpid)
 
-    def _slice_port(self, database: tuple[str, int], key: PortKey, found: SwitchQueues) -> None:
+    def _slice_port(self, database: Database, key: PortKey, found: SwitchQueues) -> None:
         port, known = found.ports.get(key[1]), self._state.ports.get(key)
         if port is None or known is None:
             self._failed([key], "the switch's database has no such port")
@@ -100,7 +100,7 @@ class Queues(Application):
         capacity_bps = port.max_bps or known.capacity_bps
         try:
             if operations := changes(port, self.classes, capacity_bps):
-                transact(*database, operations)
+                transact(database, operations)
                 self.logger.info("port %d of %s is sliced into queues", key[1], self._state.name_of(key[0]))
         except (DatabaseUnreachable, ValueError) as error:
             self._failed([key], str(error))

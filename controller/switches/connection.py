@@ -22,9 +22,11 @@ from controller.errors import SwitchTimedOut
 from controller.loops import Loops
 from controller.switches import shapes
 from controller.switches.entries import dpid_hex
+from controller.switches.handshakes import Door
 from controller.switches.packet_ins import PacketIns
 from controller.switches.replies import event_of
 from controller.switches.shapes import BadMessage
+from fs.identity.bundle import Peer
 
 SEND_SECONDS = 10.0
 """How long a message may wait for room in the queue of a connection."""
@@ -51,14 +53,18 @@ class SwitchConnection(Datapath):
 
     What its handlers raise ends nothing. Sending never waits for longer than `SEND_SECONDS`. `is_admitted` is set by
     discovery once the connection is its switch's own; `target` is what the switch connected to, in its database's
-    words.
+    words. `peer` is whose certificate was shown at the `door`, None for a plain connection.
     """
 
-    def __init__(self, socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter) -> None:
+    def __init__(self, socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
+                 door: Door | None = None, peer: Peer | None = None) -> None:
         super().__init__(socket, address)
         self.is_admitted = False
+        self.peer = peer
+        self._door = door
         host, port = socket.getsockname()[:2]
-        self.target = f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}"
+        protocol = "tcp" if door is None else "ssl"
+        self.target = f"{protocol}:[{host}]:{port}" if ":" in host else f"{protocol}:{host}:{port}"
         self._packet_ins = packet_ins
         self._loops = loops
         self._bad_messages = bad_messages
@@ -142,7 +148,7 @@ class SwitchConnection(Datapath):
                 continue
             except OSError:
                 return
-            if not piece:
+            if not piece or (self._door and self.peer and not self._door.trusts(self.peer, self.address)):
                 return
             received += piece
             begin = 0
@@ -219,9 +225,16 @@ class SwitchConnection(Datapath):
         log.log(level, "switch %s sent what it may not: %s", self.label, error)
 
 
-def serve_switch(socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter) -> None:
-    """Talk with a switch until its connection ends."""
-    with closing(SwitchConnection(socket, address, packet_ins, loops, bad_messages)) as switch:
+def serve_switch(socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
+                 door: Door | None = None) -> None:
+    """Talk with a switch until its connection ends; with a `door`, only over TLS."""
+    peer = None
+    if door is not None:
+        admitted = door.let_in(socket, address)
+        if admitted is None:
+            return
+        socket, peer = admitted
+    with closing(SwitchConnection(socket, address, packet_ins, loops, bad_messages, door, peer)) as switch:
         switch.serve()
 
 

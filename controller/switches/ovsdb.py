@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 import eventlet
 from eventlet.green import socket
+
+from controller.switches.handshakes import NotProven, proven
+from fs.identity.bundle import Identity, explain
 
 Rows = dict[str, list[dict[str, Any]]]
 """Rows of tables, by the table's name, in the notation of RFC 7047."""
@@ -38,48 +43,80 @@ class DatabaseRefused(DatabaseUnreachable):
     """The database did not carry a transaction out; nothing of it is done."""
 
 
-def read_capacities(address: str, port: int, dpid: str, timeout_seconds: float = 3.0,
+class DatabaseNotProven(DatabaseUnreachable):
+    """What answers does not prove to be the database of the switch."""
+
+
+class Database(NamedTuple):
+    """Where the database of switch `dpid` listens: with an `identity` over TLS, and only if its certificate is the
+    switch's."""
+
+    address: str
+    port: int
+    dpid: str = ""
+    identity: Identity | None = None
+
+    def __str__(self) -> str:
+        return f"{'ssl' if self.identity else 'tcp'}:{self.address}:{self.port}"
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """A connection. Blocks the calling green thread only. Raises NotProven, OSError."""
+        connection = socket.create_connection((self.address, self.port))
+        if self.identity is not None:
+            connection, peer = proven(connection, self.identity, as_server=False)
+        with closing(connection):
+            if self.identity is not None and peer.name != self.dpid:
+                raise NotProven("other-certificate", f"its certificate is for {peer}, not for {self.dpid}")
+            yield connection
+
+
+def read_capacities(database: Database, timeout_seconds: float = 3.0,
                     refuse: Callable[[str], object] = str) -> dict[int, float]:
-    """Bits per second by OpenFlow port number, for the bridge with this datapath id.
+    """Bits per second by OpenFlow port number, for the switch's bridge.
 
     The first of these that a port has: its `external_ids:capacity_bps`, its QoS's `max-rate`, its link speed. Ports
     with none are left out, and rows that cannot be are told to `refuse`. Blocks the calling green thread only. Raises
     DatabaseUnreachable.
     """
-    return capacities_of(read_tables(address, port, TABLES, timeout_seconds), dpid, refuse)
+    return capacities_of(read_tables(database, TABLES, timeout_seconds), database.dpid, refuse)
 
 
-def read_tables(address: str, port: int, tables: Mapping[str, Sequence[str]],
-                timeout_seconds: float = 3.0) -> Rows:
+def read_tables(database: Database, tables: Mapping[str, Sequence[str]], timeout_seconds: float = 3.0) -> Rows:
     """All rows of some tables, with the columns named; as `transact`."""
-    results = transact(address, port, [{"op": "select", "table": table, "where": [], "columns": list(columns)}
-                                       for table, columns in tables.items()], timeout_seconds)
+    results = transact(database, [{"op": "select", "table": table, "where": [], "columns": list(columns)}
+                                  for table, columns in tables.items()], timeout_seconds)
     rows = {}
     for table, result in zip(tables, results, strict=False):
         found = result.get("rows") if isinstance(result, dict) else None
         if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-            raise DatabaseUnreachable(f"the database at tcp:{address}:{port} has no such rows of {table} as ours")
+            raise DatabaseUnreachable(f"the database at {database} has no such rows of {table} as ours")
         rows[table] = found
     return rows
 
 
-def transact(address: str, port: int, operations: Sequence[dict[str, Any]],
-             timeout_seconds: float = 3.0) -> list[Any]:
+def transact(database: Database, operations: Sequence[dict[str, Any]], timeout_seconds: float = 3.0) -> list[Any]:
     """The results of some operations, all done or none. Blocks the calling green thread only.
 
-    Raises DatabaseUnreachable, or DatabaseRefused with what the database has against it.
+    Raises DatabaseUnreachable, DatabaseNotProven, or DatabaseRefused with what the database has against it.
     """
     try:
-        with eventlet.Timeout(timeout_seconds), socket.create_connection((address, port)) as connection:
+        with eventlet.Timeout(timeout_seconds), database.connected() as connection:
             results = _transact(connection, operations)
+    except NotProven as error:
+        raise DatabaseNotProven(f"the database at {database} is refused: {error}") from None
     except (OSError, eventlet.Timeout, *BAD_ROW) as error:
-        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: "
-                                  f"{repr(error)[:MAX_QUOTED]}") from error
+        raise _unreachable(database, error) from error
     for result in results:
         if isinstance(result, dict) and result.get("error"):
             details = f"{result['error']} ({result.get('details', 'no details')})"
-            raise DatabaseRefused(f"the database at tcp:{address}:{port} refuses: {details[:MAX_QUOTED]}")
+            raise DatabaseRefused(f"the database at {database} refuses: {details[:MAX_QUOTED]}")
     return results
+
+
+def _unreachable(database: Database, error: BaseException) -> DatabaseUnreachable:
+    why = explain(error) if isinstance(error, ssl.SSLError) else None
+    return DatabaseUnreachable(f"no Open vSwitch database at {database}: {(why or repr(error))[:MAX_QUOTED]}")
 
 
 def _transact(connection: Any, operations: Sequence[dict[str, Any]]) -> list[Any]:
@@ -203,21 +240,19 @@ MIN_RATE_LIMIT, MIN_BURST_LIMIT = 100, 25
 """The lowest that Open vSwitch takes (ovs-vswitchd.conf.db(5), table Controller)."""
 
 
-def limit_packet_ins(address: str, port: int, dpid: str, target: str, rate_per_second: int,
-                     timeout_seconds: float = 3.0) -> bool:
+def limit_packet_ins(database: Database, target: str, rate_per_second: int, timeout_seconds: float = 3.0) -> bool:
     """Have a switch hand up at most so many packets a second on its connection to `target` ("tcp:ADDRESS:PORT").
 
     Open vSwitch shares the rate fairly among its ports. A lower limit that somebody else set stays. Returns whether
     anything was written. Blocks the calling green thread only. Raises DatabaseUnreachable or DatabaseRefused.
     """
-    rows = read_tables(address, port, LIMIT_TABLES, timeout_seconds)
+    rows = read_tables(database, LIMIT_TABLES, timeout_seconds)
     try:
-        operations = limits_to_write(rows, dpid, target, rate_per_second)
+        operations = limits_to_write(rows, database.dpid, target, rate_per_second)
     except BAD_ROW as error:
-        raise DatabaseUnreachable(f"no Open vSwitch database at tcp:{address}:{port}: "
-                                  f"{repr(error)[:MAX_QUOTED]}") from error
+        raise _unreachable(database, error) from error
     if operations:
-        transact(address, port, operations, timeout_seconds)
+        transact(database, operations, timeout_seconds)
     return bool(operations)
 
 

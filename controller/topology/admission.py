@@ -27,6 +27,7 @@ RETRY_SECONDS = 0.05
 WHY_REFUSED = {
     "not-listed": "its datapath id is not among those of the setting datapath_ids",
     "other-address": "the setting datapath_ids gives its datapath id another address",
+    "other-certificate": "its certificate is for another datapath id",
     "taken": "another connection with its datapath id lives and answers",
 }
 
@@ -49,6 +50,9 @@ class Admission:
     def shook_hands(self, datapath: Any) -> None:
         """A connection is ready and says whose it is."""
         dpid = dpid_hex(datapath.id)
+        if datapath.peer is not None and datapath.peer.name != dpid:
+            self._refuse(datapath, "other-certificate")
+            return
         if self._listed:
             if dpid not in self._listed:
                 self._refuse(datapath, "not-listed")

@@ -22,7 +22,7 @@ from controller.policy.network.graph import Link
 from controller.services import Services
 from controller.switches import openflow
 from controller.switches.entries import PORT_MAX, dpid_hex
-from controller.switches.ovsdb import DatabaseUnreachable, limit_packet_ins, read_capacities
+from controller.switches.ovsdb import DatabaseNotProven, DatabaseUnreachable, limit_packet_ins, read_capacities
 from controller.switches.packet_ins import PacketIn, PacketIns
 from controller.switches.transactions import asked, confirmed
 from controller.topology import lldp, packet_in_limits, packet_in_meters
@@ -365,13 +365,13 @@ class Discovery(Application):
     def _limit_packet_ins(self, info: SwitchInfo) -> None:
         """Raises DatabaseUnreachable."""
         datapath, settings = self.state.datapaths.get(info.dpid), self.state.settings
-        if datapath is not None and limit_packet_ins(info.address, settings.ovsdb_port, info.dpid, datapath.target,
+        if datapath is not None and limit_packet_ins(self.state.database(info), datapath.target,
                                                      settings.packet_ins_per_switch):
             self.logger.info("switch %s hands up at most %d packets a second", info.name,
                              settings.packet_ins_per_switch)
 
-    def _refuse_row(self, info: SwitchInfo, problem: str) -> None:
-        if self.state.refusals.count("ovsdb", "bad-row", time.monotonic()):
+    def _refuse_database(self, info: SwitchInfo, why: str, problem: str) -> None:
+        if self.state.refusals.count("ovsdb", why, time.monotonic()):
             self.logger.warning("the database of switch %s: %s", info.name, problem)
 
     def _read_capacities(self, dpid: str) -> None:
@@ -380,9 +380,12 @@ class Discovery(Application):
             self._capacities_due.pop(dpid, None)
             return
         try:
-            found = read_capacities(info.address, self.state.settings.ovsdb_port, dpid,
-                                    refuse=lambda problem: self._refuse_row(info, problem))
+            found = read_capacities(self.state.database(info),
+                                    refuse=lambda problem: self._refuse_database(info, "bad-row", problem))
             self._limit_packet_ins(info)
+        except DatabaseNotProven as error:
+            self._refuse_database(info, "certificate", str(error))
+            return
         except DatabaseUnreachable as error:
             self.logger.debug("switch %s: %s", info.name, error)
             return

@@ -21,10 +21,12 @@ from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Link, Network
 from controller.settings import Settings
 from controller.switches.entries import dpid_hex
+from controller.switches.ovsdb import Database
 from controller.switches.transactions import Confirmations
 from controller.topology import arp
 from controller.topology.host_names import read_host_names
 from controller.topology.refusals import Refusals
+from fs.identity.bundle import Identity
 
 PortKey = tuple[str, int]
 """(datapath id in 16 hex digits, port number)"""
@@ -78,8 +80,10 @@ class NetworkState:
     """The shared state. Look-ups raise nothing unless their docstring says so. Raises InvalidSettings for a
     `hosts_file` that is none."""
 
-    def __init__(self, settings: Settings | None = None, loops: Loops | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, loops: Loops | None = None,
+                 identity: Identity | None = None) -> None:
         self.settings = settings or Settings()
+        self.identity = identity
         hosts_file = self.settings.hosts_file
         self._host_names = {} if hosts_file is None else read_host_names(hosts_file)
         self.confirmations = Confirmations(loops)
@@ -105,6 +109,10 @@ class NetworkState:
         self._port_toward: dict[Link, int] = {}
 
     # --- look-ups ---
+
+    def database(self, info: SwitchInfo) -> Database:
+        """Where the database of a switch listens."""
+        return Database(info.address, self.settings.ovsdb_port, info.dpid, self.identity)
 
     def datapath(self, dpid: str) -> Any:
         """The connection of a switch. Raises SwitchGone."""

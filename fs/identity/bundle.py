@@ -78,8 +78,13 @@ class Identity:
     def wrap_client(self, connection: Any, role: str) -> ssl.SSLSocket:
         """Shake hands with a server of that role, within the connection's timeout. Raises OSError; ssl.SSLError
         says what is wrong with the server, `explain` in plain words."""
+        return self.client_context().wrap_socket(connection, server_hostname=host_of(role))
+
+    def client_context(self) -> ssl.SSLContext:
+        """For the connecting end: TLS 1.3, and only servers with a certificate of the authority for the host name
+        that is asked for."""
         self._refresh()
-        return self._client.wrap_socket(connection, server_hostname=host_of(role))
+        return self._client
 
     def grpc_credentials(self) -> Any:
         """For the connecting end of gRPC: they are what they were when something changes. Raises IdentityError."""
@@ -170,6 +175,7 @@ def peer_of(connection: ssl.SSLSocket) -> Peer:
 _ALERTS = {
     "CERTIFICATE_EXPIRED": "it does not take our certificate, which has expired",
     "UNKNOWN_CA": "it does not take our certificate: that is of another installation",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
     "CERTIFICATE_REQUIRED": "it takes only clients with a certificate",
     "HANDSHAKE_FAILURE": "it takes only clients with a certificate",
     "UNSUPPORTED_CERTIFICATE": "it does not take our certificate for this purpose",

@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "fs": {"coflow"},
     "fuse_mount": {"fs"},
     "host_agent": {"coflow", "fs"},
-    "topo": {"controller.validation"},
+    "topo": {"controller.validation", "fs"},
     "sim": {"controller.own_policies", "controller.policy", "topo"},
     "evaluation": {"cluster", "coflow", "fs", "sim", "topo", "controller.own_policies", "controller.policy",
                    "controller.policy_options", "controller.queues", "controller.settings", "controller.switches",
@@ -54,7 +54,8 @@ MAY_IMPORT = {
 }
 """The rooms that a room may import. `controller` stands for policy and FLOOR, a bare word for a room below it.
 Who is not listed here may import everything."""
-EXTRAS = {("controller.coflows", "coflow"), ("controller.timeslices", "coflow"), ("controller.timeslices", "fs"),
+EXTRAS = {("controller.coflows", "coflow"), ("controller.switches", "fs"), ("controller.topology", "fs"),
+          ("controller.timeslices", "coflow"), ("controller.timeslices", "fs"),
           ("controller.timeslices", "host_agent"), ("controller.timeslices", "controller.own_policies"),
           ("controller.timeslices", "controller.policy_options")}
 

@@ -12,6 +12,7 @@ from mininet.node import Host, Node, Switch
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from fs.identity import files
 from topo.emulation import namespace, processes, shaping
 from topo.emulation.errors import EmulationError
 from topo.emulation.management import ManagementNetwork
@@ -162,8 +163,10 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
                 for line in shaping.classify(interface.name, self.site.settings)])
 
     def _bridge_configuration(self) -> list[str]:
+        identities = self.site.settings.identities
         configuration = [
-            "--", "set-manager", f"ptcp:{DATABASE_PORT}:{self.management_ip}",
+            *(_set_ssl(identities / self.dpid) if identities else ()),
+            "--", "set-manager", f"{'pssl' if identities else 'ptcp'}:{DATABASE_PORT}:{self.management_ip}",
             # one thread each: a thread per core for each of dozens of switches only costs memory
             "--", "set", "Open_vSwitch", ".", "other_config:n-handler-threads=1",
             "other_config:n-revalidator-threads=1", f"external_ids:hostname={self.name}",
@@ -173,7 +176,7 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
             f"other_config:datapath-id={self.dpid}", f"other_config:dp-desc={self.name}",
             "other_config:disable-in-band=true"]
         if self._controllers:
-            targets = [f"tcp:{address}:{port}" for address, port in self._controllers]
+            targets = [f"{'ssl' if identities else 'tcp'}:{address}:{port}" for address, port in self._controllers]
             configuration += ["--", "set-controller", BRIDGE, *targets]
             if len(targets) == 1:
                 configuration += ["--", "set", "Controller", BRIDGE, "connection_mode=out-of-band",
@@ -251,6 +254,11 @@ class FabricLink(Link):  # type: ignore[misc]
 
     def stop(self) -> None:
         """The link goes with the namespaces of its nodes."""
+
+
+def _set_ssl(identity: Path) -> list[str]:
+    own = str(identity / files.CERTIFICATE)     # with the key
+    return ["--", "set-ssl", own, own, str(identity / files.AUTHORITY)]
 
 
 def _leads_to_switch(interface: Any) -> bool:

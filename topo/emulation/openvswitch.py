@@ -14,6 +14,8 @@ BRIDGE = "br0"
 DATABASE_PORT = 6640
 _START_TIMEOUT_SECONDS = 20.0
 _STOP_TIMEOUT_SECONDS = 5.0
+_OWN_FILES = (("private-key", "private_key"), ("certificate", "certificate"), ("ca-cert", "ca_cert"))
+"""What `ovs-vsctl set-ssl` names: options of the database's server, and columns of the database."""
 _KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(1 << 20)}
 """For glibc. Every look at a port takes 32 buffers of its MTU and gives them back; with jumbo frames the default is
 to return that memory to the kernel and to fetch it again each time, which costs more than forwarding."""
@@ -62,7 +64,8 @@ class OpenVSwitch:
                       what=f"{self._name}: ovsdb-tool")
         self._database = self._spawn("ovsdb-server", [
             str(database), f"--remote=punix:{self._socket}",
-            "--remote=db:Open_vSwitch,Open_vSwitch,manager_options"])
+            "--remote=db:Open_vSwitch,Open_vSwitch,manager_options",
+            *(f"--{option}=db:Open_vSwitch,SSL,{column}" for option, column in _OWN_FILES)])
         self._await_socket(self._socket, self._database)
         self._spawn_forwarder()
         self.vsctl(*configuration)

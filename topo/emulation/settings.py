@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Literal
 
 from topo.emulation.errors import InvalidSettings
@@ -25,6 +26,8 @@ class Settings:
     `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
     give each class a queue (docs/switch-tables.md); `best_effort_packets` is then the length of the queue of class 0.
+    `identities` has a directory for each switch with the key and certificate of its datapath id
+    (`fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits
     fabrics without loops only.
     """
@@ -38,6 +41,7 @@ class Settings:
     fail_mode: FailMode = "secure"
     queues: bool = False
     best_effort_packets: int = 2
+    identities: Path | None = None
 
     def __post_init__(self) -> None:
         if not 576 <= self.mtu <= _MAX_MTU:

@@ -37,6 +37,7 @@ from controller.rest import RestApplication
 from controller.services import Services
 from controller.settings import Settings
 from controller.switches.entries import PORT_CONTROLLER, FlowEntry
+from controller.switches.ovsdb import Database
 from controller.switches.packet_ins import PacketIns
 from controller.tables.forwarding import Forwarding
 from controller.topology import arp, discovery
@@ -180,9 +181,10 @@ class House:
         fields = dict(entry.match)
         return (fields.get("ipv4_src"), fields.get("tcp_src"), fields.get("tcp_dst")) in self.moving
 
-    def _capacities(self, address: str, port: int, dpid: str, refuse: object) -> dict[int, float]:
+    def _capacities(self, database: Database, refuse: object) -> dict[int, float]:
         eventlet.sleep(DELAY_SECONDS)
-        return {port.number: port.capacity_bps for port in self.network.fabric.ports(self.network.name_of[dpid])}
+        ports = self.network.fabric.ports(self.network.name_of[database.dpid])
+        return {port.number: port.capacity_bps for port in ports}
 
     # --- ports ---
 

@@ -115,6 +115,7 @@ class Connection:
         self.address = ("127.0.0.1", 1)
         self.state = MAIN_DISPATCHER
         self.is_admitted = False
+        self.peer = None
         self.ports = {number: house.port_description(dpid, number) for number in house.port_numbers(dpid)}
         self.silent_until = 0.0
         self._xid = 0

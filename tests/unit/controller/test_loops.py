@@ -160,7 +160,7 @@ def test_links_and_capacities_are_found_though_a_round_failed(monkeypatch: pytes
         eventlet.sleep(1)
         asked: list[str] = []
         monkeypatch.setattr("controller.topology.discovery.read_capacities",
-                            lambda address, port, dpid, refuse: asked.append(dpid) or {1: 5e6})
+                            lambda database, refuse: asked.append(database.dpid) or {1: 5e6})
         monkeypatch.setattr(world.app, "_limit_packet_ins", lambda info: None)
         world.app._capacities_due = FailsOnce(world.app._capacities_due)
         for number in range(1, 5):

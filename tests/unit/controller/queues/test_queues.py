@@ -16,7 +16,7 @@ from controller.queues.api import PortState
 from controller.queues.port_queues import PortQueues, changes, queues_of, wanted_settings
 from controller.switches.entries import SetQueue, match
 from controller.switches.layout import Table
-from controller.switches.ovsdb import DatabaseRefused, DatabaseUnreachable, transact
+from controller.switches.ovsdb import Database, DatabaseRefused, DatabaseUnreachable, transact
 from controller.tables.plan import TablePlanner
 from controller.topology.events import EventSwitchChanged
 from controller.topology.state import NetworkState
@@ -109,7 +109,7 @@ def test_a_port_whose_rate_no_port_can_have_is_left_alone_and_told(
     found["Interface"].append({"_uuid": ["uuid", "eth3"], "name": "eth3", "ofport": 3, "mtu": 10**30})
     written: list[Any] = []
     monkeypatch.setattr("controller.queues.app.read_tables", lambda *_: found)
-    monkeypatch.setattr("controller.queues.app.transact", lambda *arguments: written.append(arguments[2]))
+    monkeypatch.setattr("controller.queues.app.transact", lambda *arguments: written.append(arguments[1]))
     controller.queues._slice(EDGES[0])
     [operations] = written
     assert [operation["where"] for operation in operations if operation["table"] == "Port"] == [
@@ -159,7 +159,7 @@ def test_set_queue_is_used_on_kernel_datapaths_alone() -> None:
                    for action in entry.actions)
 
 
-class Database(threading.Thread):
+class RefusingDatabase(threading.Thread):
     """A server that gives one answer to one transaction."""
 
     def __init__(self, results: list[Any]) -> None:
@@ -177,16 +177,16 @@ class Database(threading.Thread):
 
 
 @pytest.fixture
-def refusing() -> Iterator[Database]:
-    database = Database([{}, {"error": "constraint violation", "details": "no such queue"}])
+def refusing() -> Iterator[RefusingDatabase]:
+    database = RefusingDatabase([{}, {"error": "constraint violation", "details": "no such queue"}])
     database.start()
     yield database
     database.listening.close()
 
 
-def test_what_a_database_has_against_a_transaction_is_said(refusing: Database) -> None:
+def test_what_a_database_has_against_a_transaction_is_said(refusing: RefusingDatabase) -> None:
     with pytest.raises(DatabaseRefused, match=r"constraint violation.*no such queue"):
-        transact("127.0.0.1", refusing.port, [{"op": "comment", "comment": "x"}], 2.0)
+        transact(Database("127.0.0.1", refusing.port), [{"op": "comment", "comment": "x"}], 2.0)
 
 
 def test_the_interface_shows_the_queues_of_ports_and_why_a_port_has_none() -> None:

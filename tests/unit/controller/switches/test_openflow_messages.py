@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.switches.entries import cookie
 from controller.switches.layout import COOKIE_FLOWS
-from controller.switches.ovsdb import DatabaseUnreachable, capacities_of, read_capacities
+from controller.switches.ovsdb import Database, DatabaseUnreachable, capacities_of, read_capacities
 from controller.topology import arp, lldp
 from controller.topology.state import PortKey
 
@@ -137,4 +137,4 @@ def test_interface_without_a_port_number_has_no_capacity() -> None:
 
 def test_database_that_is_not_there_is_said_so() -> None:
     with pytest.raises(DatabaseUnreachable, match=r"tcp:127\.0\.0\.1:1"):
-        read_capacities("127.0.0.1", 1, "000000000000001a", 1.0)
+        read_capacities(Database("127.0.0.1", 1, "000000000000001a"), 1.0)

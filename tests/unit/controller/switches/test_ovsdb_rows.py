@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.switches import ovsdb
-from controller.switches.ovsdb import DatabaseUnreachable, capacities_of, limits_to_write, read_capacities
+from controller.switches.ovsdb import Database, DatabaseUnreachable, capacities_of, limits_to_write, read_capacities
 
 DPID = "000000000000001a"
 JSON = st.recursive(
@@ -117,7 +117,7 @@ HOSTILE = {
 @pytest.mark.parametrize("pieces", HOSTILE.values(), ids=HOSTILE)
 def test_a_database_that_answers_nonsense_is_unreachable(pieces: list[bytes]) -> None:
     with pytest.raises(DatabaseUnreachable) as caught:
-        read_capacities("127.0.0.1", answered(*pieces), DPID, 10.0)
+        read_capacities(Database("127.0.0.1", answered(*pieces), DPID), 10.0)
     assert len(str(caught.value)) < 500
 
 

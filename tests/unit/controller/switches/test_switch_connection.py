@@ -125,6 +125,7 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(sizes: list[int
     arrived = []
     connection = SwitchConnection.__new__(SwitchConnection)
     connection.state, connection.is_admitted = MAIN_DISPATCHER, True
+    connection._door = None
     connection._packet_ins = SimpleNamespace(connection_ended=lambda connection: None)
     connection.ofproto, connection.ofproto_parser = ofproto_v1_3, ofproto_v1_3_parser
     connection.ofp_brick = SimpleNamespace(send_event_to_observers=lambda event, state: arrived.append(event),

@@ -31,6 +31,7 @@ from controller.topology.discovery import Discovery
 from controller.topology.events import EventLinkChanged, EventPortChanged
 from controller.topology.hosts import Hosts
 from controller.topology.state import NetworkState, PortKey, PortKind
+from fs.identity.bundle import Peer
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
 
 DOWN = ofproto_v1_3.OFPPS_LINK_DOWN
@@ -52,6 +53,7 @@ class FakeDatapath:
         self.unread: deque[Any] = deque()
         self.is_hung = False
         self.is_admitted = False
+        self.peer: Peer | None = None
         self.state = MAIN_DISPATCHER
         self.hands_up_probes = False
         self._xid = 0
@@ -339,9 +341,10 @@ def test_a_cable_that_is_plugged_elsewhere_moves_its_link(patch: Any) -> None:
     run_simulated(scenario)
 
 
-def connect_again(world: World, number: int) -> FakeDatapath:
-    """Another connection says that it is switch `number`."""
+def connect_again(world: World, number: int, peer: Peer | None = None) -> FakeDatapath:
+    """Another connection says that it is switch `number`; `peer` is whose certificate it showed."""
     new = FakeDatapath(world, number, 2)
+    new.peer = peer
     new.address = ("192.0.2.66", 50000)
     eventlet.spawn(read_connection, new)
     world.app.switch_state_changed(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
@@ -388,6 +391,18 @@ def test_a_switch_that_crashed_gets_its_new_connection_within_one_question(patch
         eventlet.sleep(3)
         assert world.state.datapaths[dpid_hex(2)] is new
         assert len(world.state.links) == 8
+
+    run_simulated(scenario)
+
+
+@pytest.mark.parametrize(("name", "is_admitted"), [("0000000000000002", True), ("0000000000000003", False)])
+def test_a_certificate_is_for_one_datapath_id(patch: Any, name: str, is_admitted: bool) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        world = World(hub, patch, switches=4, ports=2, absent={1, 2, 3, 4})
+        new = connect_again(world, 2, Peer(name, "switch", "1", 0.0))
+        eventlet.sleep(0.1)
+        assert new.is_admitted is is_admitted and (dpid_hex(2) in world.state.datapaths) is is_admitted
+        assert world.state.refusals.counts["connection", "other-certificate"] == (not is_admitted)
 
     run_simulated(scenario)
 

@@ -1,0 +1,129 @@
+"""Real switches that a controller knows by their certificates, over TLS, and what becomes of those it does not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.processes import Command, Processes, program
+from fs.identity.authority import Authority
+from fs.identity.roles import CONTROLLER, MOUNT, SWITCH
+from tests.waiting import wait_until
+from topo.emulation import Emulation
+from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT
+from topo.fabric import Fabric, spine_leaf
+from topo.fabric.model import Switch
+
+pytestmark = pytest.mark.root
+
+MACHINE, OPENFLOW_PORT = "10.255.0.1", 6653
+PATIENCE_SECONDS = 40.0
+
+
+class Site:
+    """A fabric, the authority of its controller and switches, and the controller."""
+
+    def __init__(self, fabric: Fabric, directory: Path, authority: Authority, emulation: Emulation) -> None:
+        self.fabric = fabric
+        self.authority = authority
+        self.emulation = emulation
+        self._log = directory / "controller" / "logs" / "controller.log"
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def vsctl(self, switch: Switch, *arguments: str) -> str:
+        return self.emulation.ovs_vsctl(switch.name, *arguments).strip()
+
+    def ping(self) -> bool:
+        first, last = self.fabric.hosts[0], self.fabric.hosts[-1]
+        return self.emulation.run(first.name, ["ping", "-c", "1", "-W", "1", last.ip]).returncode == 0
+
+    def admissions(self, switch: Switch) -> int:
+        """How often the controller has found that switch connected."""
+        return self.log.count(f" connected from {switch.management_ip}\n")
+
+    @contextmanager
+    def refused(self, switch: Switch, message: str) -> Iterator[None]:
+        """The switch is refused with that message after what is done within, and not admitted."""
+        said, admitted = self.log.count(message), self.admissions(switch)
+        yield
+        wait_until(lambda: self.log.count(message) > said, PATIENCE_SECONDS, lambda: f"{message}: {self.log[-2000:]}")
+        assert self.admissions(switch) == admitted
+
+    def wait_admitted(self, switch: Switch, before: int) -> None:
+        wait_until(lambda: self.admissions(switch) > before, PATIENCE_SECONDS, lambda: self.log[-2000:])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("switches")
+    fabric = spine_leaf(leaves=2, spines=1, hosts_per_leaf=1, host_bps=40e6, oversubscription=1.0)
+    authority = Authority.make(directory / "identity")
+    authority.ensure([("controller", CONTROLLER), ("laptop", MOUNT),
+                      *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], MACHINE)
+    controller = Processes(directory / "controller")
+    with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
+                   identities=authority.directory) as emulation:
+        try:
+            controller.start_together([Command("controller", [
+                program("speedwell-controller"), "--openflow-host", MACHINE, "--rest-host", MACHINE, "--identity",
+                str(authority.directory / "controller")])])
+            made = Site(fabric, directory, authority, emulation)
+            wait_until(lambda: all(map(made.admissions, fabric.switches)), PATIENCE_SECONDS, lambda: made.log[-2000:])
+            emulation.announce_hosts()
+            wait_until(made.ping, PATIENCE_SECONDS, lambda: made.log[-2000:])
+            yield made
+        finally:
+            controller.stop()
+
+
+def test_controller_and_databases_are_met_over_tls_1_3_alone(site: Site) -> None:
+    leaf, *_ = site.fabric.switches
+    assert site.vsctl(leaf, "get-controller", BRIDGE) == f"ssl:{MACHINE}:{OPENFLOW_PORT}"
+    # written by the controller over OVSDB
+    wait_until(lambda: site.vsctl(leaf, "--bare", "--columns=controller_rate_limit", "list", "Controller") == "1000",
+               PATIENCE_SECONDS, "packets that are handed up are not limited")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(site.authority.directory / "authority.pem")
+    context.load_cert_chain(site.authority.directory / "laptop" / "identity.pem")
+    for address in ((leaf.management_ip, DATABASE_PORT), (MACHINE, OPENFLOW_PORT)):
+        with socket.create_connection(address, timeout=10) as plain, context.wrap_socket(plain) as secured:
+            assert secured.version() == "TLSv1.3"
+    with socket.create_connection((leaf.management_ip, DATABASE_PORT), timeout=10) as plain:
+        plain.sendall(b'{"method": "echo", "params": [], "id": 1}')
+        with pytest.raises(OSError):
+            assert b"result" not in plain.recv(100)
+            raise ConnectionError
+
+
+def test_a_switch_is_admitted_with_its_own_certificate_alone(site: Site) -> None:
+    leaf, *_ = site.fabric.switches
+    before = site.admissions(leaf)
+    with site.refused(leaf, "as switch 00000000000000ff is refused: its certificate is for another datapath id"):
+        site.vsctl(leaf, "set", "Bridge", BRIDGE, "other_config:datapath-id=00000000000000ff")
+    with site.refused(leaf, "its certificate is that of the mount laptop, not of a switch"):
+        own = str(site.authority.directory / "laptop" / "identity.pem")
+        site.vsctl(leaf, "set-ssl", own, own, str(site.authority.directory / "authority.pem"), "--", "set", "Bridge",
+                   BRIDGE, f"other_config:datapath-id={leaf.dpid_hex}")
+    own = str(site.authority.directory / leaf.dpid_hex / "identity.pem")
+    site.vsctl(leaf, "set-ssl", own, own, str(site.authority.directory / "authority.pem"))
+    site.wait_admitted(leaf, before)
+    wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
+
+
+def test_a_revoked_switch_is_let_go_and_comes_back_with_a_new_certificate(site: Site) -> None:
+    spine = next(switch for switch in site.fabric.switches if switch.name.startswith("spine"))
+    before = site.admissions(spine)
+    with site.refused(spine, f"the certificate of the switch {spine.dpid_hex} was revoked"):
+        site.authority.revoke(spine.dpid_hex)
+    site.authority.issue(spine.dpid_hex, SWITCH)        # into the files that the switch uses
+    site.wait_admitted(spine, before)
+    wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
