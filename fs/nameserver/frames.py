@@ -12,7 +12,7 @@ from functools import partial
 from google.protobuf.message import Message
 
 from fs import local
-from fs.channel import Channel, MalformedFrame
+from fs.channel import Channel, ConnectionLost, MalformedFrame
 from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
 from fs.frame_server import FrameServer
 from fs.identity.bundle import Identity
@@ -73,6 +73,8 @@ class NameserverFrames(FrameServer):
             channel.send(reply)
         except MalformedFrame as error:  # too large: the connection itself is fine
             channel.send(self.refusal(error))
+        if result == NotAuthenticated.__name__:
+            raise ConnectionLost(f"{channel.peer} was refused: its certificate counts for nothing any more")
 
     def refusal(self, error: SpeedwellError) -> CallReply:
         return CallReply(error=type(error).__name__, message=error.message)

@@ -14,15 +14,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from fs import rpc, tokens
+from fs import rpc, secure_channel, tokens
 from fs.channel import Channel, connect
 from fs.client import Client
 from fs.client.metadata import MetadataClient
 from fs.errors import NotAuthenticated, NotAuthorised, SpeedwellError
 from fs.fsspec import SpeedwellFileSystem
 from fs.identity.authority import Authority
-from fs.identity.bundle import LOOK_SECONDS
-from fs.identity.roles import DATASERVER, OPERATOR
+from fs.identity.bundle import LOOK_SECONDS, Identity
+from fs.identity.roles import DATASERVER, NAMESERVER, OPERATOR
 from fs.proto import speedwell_pb2 as pb
 from fuse_mount.measures import Measures
 from fuse_mount.metrics import MountMetrics
@@ -105,6 +105,10 @@ def test_an_expired_certificate_is_refused_by_name(cluster: LocalCluster, names:
 def test_who_is_revoked_is_refused_on_open_connections_too(cluster: LocalCluster, names: Names) -> None:
     client = names(cluster.authority.issue("mallory", OPERATOR))
     client.lookup("/f")
+    open_one = secure_channel.connect(*address(cluster), Identity(cluster.identity("mallory")), NAMESERVER)
+    look_up = pb.Call(method="Lookup", request=pb.LookupRequest(path=b"/f").SerializeToString())
+    open_one.send(look_up)
+    assert open_one.expect_alone(pb.CallReply).reply
     cluster.authority.revoke("mallory")
 
     def is_refused() -> bool:
@@ -115,6 +119,10 @@ def test_who_is_revoked_is_refused_on_open_connections_too(cluster: LocalCluster
         return False
 
     wait_until(is_refused, 20 * LOOK_SECONDS, "a revoked certificate is served")
+    with closing(open_one):
+        open_one.send(look_up)
+        assert open_one.expect_alone(pb.CallReply).error == "NotAuthenticated"
+        assert open_one.receive_alone(pb.CallReply) is None, "its connection is still open"
     cluster.authority.issue("mallory", OPERATOR)
     wait_until(lambda: not fails(client), 20 * LOOK_SECONDS, "the new certificate is not served")
 
