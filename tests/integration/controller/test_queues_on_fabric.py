@@ -57,11 +57,25 @@ def test_each_class_gets_its_share_against_the_others(fabric: Northbound, tmp_pa
     assert moved["starved"] > 0.1 * sum(moved.values()), moved
 
 
-def sent(fabric: Northbound) -> dict[str, int]:
-    """Bytes that each queue from the first leaf to the spine has sent, as the interface tells."""
+def test_a_dscp_that_a_program_chooses_leads_into_no_queue(fabric: Northbound) -> None:
+    """Open vSwitch by itself would copy its low bits into the label's traffic class."""
+    before, count, size = sent(fabric, "leaf1"), 50, 1000
+    for dscp in range(1, 8):
+        fabric.emulation.run("r1h0", ["ping", "-c", str(count), "-i", "0.002", "-s", str(size), "-Q", str(dscp << 2),
+                                      fabric.fabric.host("r0h0").ip])
+
+    def moved() -> dict[str, int]:
+        return {name: number - before[name] for name, number in sent(fabric, "leaf1").items()}
+
+    wait_until(lambda: moved()["best-effort"] > 7 * count * size, 20, lambda: str(moved()))
+    assert sum(moved().values()) - moved()["best-effort"] < count * size, moved()
+
+
+def sent(fabric: Northbound, leaf: str = "leaf0") -> dict[str, int]:
+    """Bytes that each queue from a leaf to the spine has sent, as the interface tells."""
     def counted() -> dict[str, int]:
         [port] = [port for port in fabric.get("/v1/queues")["ports"]
-                  if (port["switch_name"], port["neighbour_name"]) == ("leaf0", "spine0")]
+                  if (port["switch_name"], port["neighbour_name"]) == (leaf, "spine0")]
         bytes_of = {queue["name"]: queue["sent_bytes"] for queue in port["queues"]}
         return {} if None in bytes_of.values() else bytes_of
 
