@@ -27,7 +27,7 @@ def _logs(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
+    item.stash[FAILED] = report.failed and report.when == "call"
     return report
 
 

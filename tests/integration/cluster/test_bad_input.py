@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -123,9 +124,9 @@ def test_a_size_number_or_choice_that_is_none(tmp_path: Path) -> None:
     check(lines, tmp_path / "state", (2,))
 
 
-@pytest.mark.parametrize("address", ["nonsense", "1.2.3.4:99999", ":5", "", "[::1:5", "::1:5", "a b:5", "h:1,"])
-def test_a_nameserver_that_is_no_address(address: str, tmp_path: Path) -> None:
-    check([[*name.split(), *needed(name), "--nameserver", address] for name in COMMANDS if has(name, "--nameserver")],
+def test_a_nameserver_that_is_no_address(tmp_path: Path) -> None:
+    check([[*name.split(), *needed(name), "--nameserver", address] for name in COMMANDS if has(name, "--nameserver")
+           for address in ("nonsense", "1.2.3.4:99999", ":5", "", "[::1:5", "::1:5", "a b:5", "h:1,")],
           tmp_path / "state", (2,))
 
 
@@ -196,7 +197,7 @@ DATASERVER = ["--id", "d", "--listen", "127.0.0.1:0", "--nameserver", "127.0.0.1
 NAMESERVER = ["--listen", "127.0.0.1:0", "--directory", "names"]
 
 
-@pytest.mark.parametrize(("program", "arguments", "code"), [
+REFUSED: list[tuple[str, list[str], int]] = [
     *[(program, ["--no-such-option"], 2) for program in ("controller", "nameserver", "dataserver", "mount",
                                                           "host-agent")],
     *[(program, ["--log-level", "loud"], 2) for program in ("controller", "nameserver", "dataserver", "host-agent")],
@@ -222,22 +223,38 @@ NAMESERVER = ["--listen", "127.0.0.1:0", "--directory", "names"]
     ("mount", [".", "--nameserver", "127.0.0.1:1", "--staging-directory", "/no/such"], 1),
     ("mount", ["empty", "--nameserver", "127.0.0.1:1", "--log", "/proc/no/log"], 1),
     ("mount", ["empty", "--nameserver", "nonsense", "--foreground"], 1),
-])
-def test_a_daemon_says_no_in_one_line(program: str, arguments: list[str], code: int, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\xff no JSON, no TOML, no Python")
-    (tmp_path / "empty").mkdir()
-    done = subprocess.run([SCRIPTS / f"speedwell-{program}", *arguments], capture_output=True, text=True, timeout=60,
-                          check=False, cwd=tmp_path, stdin=subprocess.DEVNULL, env=environment(tmp_path / "state"))
-    assert faults(done.returncode, done.stdout, done.stderr, codes=(code,), program=f"speedwell-{program}") == [], \
-        done.stderr
+]
+
+
+@pytest.mark.timeout(600)
+def test_every_daemon_says_no_in_one_line(tmp_path: Path) -> None:
+    def said(number: int) -> tuple[list[str], str]:
+        program, arguments, code = REFUSED[number]
+        place = tmp_path / str(number)
+        (place / "empty").mkdir(parents=True)
+        (place / "file").write_bytes(b"\xff no JSON, no TOML, no Python")
+        done = subprocess.run([SCRIPTS / f"speedwell-{program}", *arguments], capture_output=True, text=True,
+                              timeout=120, check=False, cwd=place, stdin=subprocess.DEVNULL,
+                              env=environment(place / "state"))
+        return faults(done.returncode, done.stdout, done.stderr, codes=(code,),
+                      program=f"speedwell-{program}"), done.stderr
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = zip(REFUSED, pool.map(said, range(len(REFUSED))), strict=True)
+    assert [(line, wrong) for line, wrong in outcomes if wrong[0]] == []
 
 
 SCRIPT_NAMES = sorted(path.name for path in (Path(__file__).parents[3] / "scripts").glob("*[a-z]")
                       if "click" in path.read_text() and path.suffix != ".py")
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
-def test_a_script_says_no_in_one_line(name: str) -> None:
-    done = subprocess.run([sys.executable, Path(__file__).parents[3] / "scripts" / name, "--no-such-option"],
-                          capture_output=True, text=True, timeout=120, check=False)
-    assert faults(done.returncode, done.stdout, done.stderr, codes=(2,), program=name) == []
+@pytest.mark.timeout(600)
+def test_every_script_says_no_in_one_line() -> None:
+    def said(name: str) -> list[str]:
+        done = subprocess.run([sys.executable, Path(__file__).parents[3] / "scripts" / name, "--no-such-option"],
+                              capture_output=True, text=True, timeout=120, check=False)
+        return faults(done.returncode, done.stdout, done.stderr, codes=(2,), program=name)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = zip(SCRIPT_NAMES, pool.map(said, SCRIPT_NAMES), strict=True)
+    assert [(name, wrong) for name, wrong in outcomes if wrong] == []

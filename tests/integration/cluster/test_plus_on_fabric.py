@@ -59,6 +59,18 @@ def start_read(cluster: FabricCluster, client: str, path: str, copy: Path,
         "--copy-to", str(copy)], stdout=subprocess.PIPE)
 
 
+def start_two(cluster: FabricCluster, path: str, copies: list[Path],
+              policy: str = "mayflower-plus") -> "list[subprocess.Popen[bytes]]":
+    """Reads of one file by both clients; the first stands still until the controller knows the other too."""
+    first = start_read(cluster, CLIENTS[0], path, copies[0], policy)
+    wait_until(lambda: ask("/v1/flows")["flows"], 60, "the read is not placed")
+    first.send_signal(signal.SIGSTOP)
+    second = start_read(cluster, CLIENTS[1], path, copies[1], policy)
+    wait_until(lambda: len(ask("/v1/reads")["reads"]) == 2, 60, "two are not asked for")
+    first.send_signal(signal.SIGCONT)
+    return [first, second]
+
+
 def assert_read(process: "subprocess.Popen[bytes]", copy: Path, content: str) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -91,10 +103,8 @@ def test_of_two_reads_one_waits_until_the_other_has_all_its_bytes_and_without_tu
     for policy in ("mayflower", "mayflower-plus"):
         rest(cluster)
         copies = [tmp_path / client for client in CLIENTS]
-        reads = [start_read(cluster, client, "/one", copy, policy)
-                 for client, copy in zip(CLIENTS, copies, strict=True)]
-        both = wait_until(lambda: len(found := ask("/v1/reads")["reads"]) == 2 and found, 10, "two are not asked for")
-        number = [len(read["parts"]) for read in both]
+        reads = start_two(cluster, "/one", copies, policy)
+        number = [len(read["parts"]) for read in ask("/v1/reads")["reads"]]
         if policy == "mayflower-plus":
             assert sorted(number) == [0, 1], "one of them waits"
             assert len(entries(cluster)) == 1
@@ -149,7 +159,7 @@ def test_reads_are_finished_without_the_controller_also_the_one_that_waits(
     rest(cluster)
     copies = [tmp_path / client for client in CLIENTS]
     path = "/one" if cluster.processes.find(f"dataserver-{SERVERS[0]}") in cluster.processes.running() else "/other"
-    reads = [start_read(cluster, client, path, copy) for client, copy in zip(CLIENTS, copies, strict=True)]
+    reads = start_two(cluster, path, copies)
     wait_until(lambda: sorted(len(read["parts"]) for read in ask("/v1/reads")["reads"]) == [0, 1], 10, "none waits")
     wait_until(lambda: any(copy.exists() and copy.stat().st_size > 1 << 20 for copy in copies), 10, "nothing comes")
     kill(cluster, "controller")

@@ -43,7 +43,7 @@ def arguments(command: str) -> list[str]:
     return [str(SCRIPTS / "speedwell"), *command.split()]
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", [80, pytest.param(200, marks=pytest.mark.full)])
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_on_a_terminal_no_name_is_cut(speedwell: Speedwell, command: str, columns: int) -> None:
     code, text = shown(arguments(command), columns, speedwell.environment)
