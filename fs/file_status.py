@@ -5,7 +5,7 @@ import struct
 
 from fs.proto import speedwell_pb2 as pb
 
-STATUS = struct.Struct("<6Q10I")
+STATUS = struct.Struct("<3Q3q10I")
 PREFERRED_IO_BYTES = 128 * 1024  # what programs such as cp and cat take as their block
 SPECIAL_KINDS: dict[int, int] = {
     stat.S_IFIFO: pb.FIFO, stat.S_IFSOCK: pb.SOCKET, stat.S_IFCHR: pb.CHARACTER_DEVICE,
@@ -20,19 +20,16 @@ CAPABILITIES = b"security.capability"
 """The extended attribute with those of a program."""
 
 NS = 10**9
-MASK = 2**64 - 1    # for times before 1970
 
 
-def pack(attributes: pb.Attributes) -> bytes:
-    """The STATUS of an inode."""
-    times = [divmod(ns, NS) for ns in (attributes.atime_ns, attributes.mtime_ns, attributes.ctime_ns)]
+def pack(attributes: pb.Attributes, size_bytes: int, hole_bytes: int, mtime_ns: int, ctime_ns: int) -> bytes:
+    """The STATUS of an inode, with a length and times that may be newer than its attributes."""
+    # Programs take 0 blocks for a file without data; what is written in mappings is not known yet.
+    blocks = max((size_bytes - hole_bytes + 511) // 512, min(8, size_bytes))
+    accessed, accessed_ns = divmod(attributes.atime_ns, NS)
+    modified, modified_ns = divmod(mtime_ns, NS)
+    changed, changed_ns = divmod(ctime_ns, NS)
     return STATUS.pack(
-        attributes.inode, attributes.size, blocks(attributes.size, attributes.hole_bytes),
-        *(seconds & MASK for seconds, _ in times), *(ns for _, ns in times),
+        attributes.inode, size_bytes, blocks, accessed, modified, changed, accessed_ns, modified_ns, changed_ns,
         attributes.mode | TYPE_BITS[attributes.type], attributes.link_count, attributes.uid, attributes.gid,
         attributes.device & 0xFFFFFFFF, PREFERRED_IO_BYTES, 0)
-
-
-def blocks(size_bytes: int, hole_bytes: int) -> int:
-    """Of 512 bytes. Programs take 0 for a file without data; what is written in mappings is not known yet."""
-    return max((size_bytes - hole_bytes + 511) // 512, min(8, size_bytes))

@@ -100,6 +100,11 @@ def of_inode(number: int) -> bytes:
     return _INODE_PREFIX + b"%d" % number
 
 
+def below(directory: int, name: bytes) -> bytes:
+    """The path of what has that name in a directory, whatever the directory's names are."""
+    return _INODE_PREFIX + b"%d/%b" % (directory, name)
+
+
 def is_inode(path: bytes) -> bool:
     """Whether `path` is one that `of_inode` made."""
     return path.startswith(_INODE_PREFIX) and path[2:].isdigit() and len(path) <= 22

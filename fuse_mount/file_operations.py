@@ -36,7 +36,7 @@ class FileOperations(LockOperations):
     """Everything that makes or uses an open file."""
 
     def create(self, directory: int, name: bytes, mode: int, info: FileInfo) -> Status:
-        path = paths.join(paths.of_inode(directory), name)
+        path = paths.below(directory, name)
         caller = self._kernel.caller()
         try:
             attributes = self._client.create(path, stat.S_IMODE(mode), caller.uid, caller.gid, True,

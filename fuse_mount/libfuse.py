@@ -14,7 +14,6 @@ from ctypes import (
     Structure,
     byref,
     c_char_p,
-    c_double,
     c_int,
     c_int64,
     c_size_t,
@@ -63,15 +62,13 @@ class LoopConfig(Structure):
 
 
 class _OfThread(Served):
-    """The request that a thread serves, and the memory for its answer."""
+    """The request that a thread serves, the inode that it found last, and memory for its answers."""
 
-    __slots__ = ("address", "entry", "status", "times", "view")
+    __slots__ = ("address", "found", "view")
 
-    def __init__(self, entry: type) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.entry: Any = entry()
-        self.status: Any = self.entry.attr
-        self.times = (self.status.st_atimespec, self.status.st_mtimespec, self.status.st_ctimespec)
+        self.found = 0
         self.view = memoryview(b"")
         self.address = 0
 
@@ -84,8 +81,8 @@ class _OfThread(Served):
 
 
 class _Here(threading.local):
-    def __init__(self, entry: type, measures: Measures) -> None:
-        self.thread = _OfThread(entry)
+    def __init__(self, measures: Measures) -> None:
+        self.thread = _OfThread()
         measures.add(self.thread)
 
 
@@ -108,7 +105,6 @@ class Session:
         self._has_lseek = hasattr(self._libfuse, "fuse_reply_lseek")    # libfuse 3.8 and later
         self._tune = tune
         self.acls = False   # whether the kernel checks access control lists
-        self._status_type: Any = library.c_stat
         self._statvfs_type: Any = library.c_statvfs
         self._operations: Any = None
         self._root = root
@@ -116,10 +112,7 @@ class Session:
         self._session: int | None = None
         self._asked: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
         self._dropping = threading.Lock()
-        self._entry_type = type("fuse_entry_param", (Structure,), {"_fields_": [
-            ("ino", c_uint64), ("generation", c_uint64), ("attr", self._status_type), ("attr_timeout", c_double),
-            ("entry_timeout", c_double)]})
-        self._here = _Here(self._entry_type, self.measures)
+        self._here = _Here(self.measures)
         self._declare(library)
         self._table = self._functions(library)
 
@@ -209,12 +202,9 @@ class Session:
 
     def _declare(self, library: ModuleType) -> None:
         """What libfuse's functions take."""
-        information, status = POINTER(library.fuse_file_info), POINTER(self._status_type)
-        entry: Any = POINTER(self._entry_type)
         functions_of_libfuse: dict[str, tuple[Any, ...]] = {
-            "fuse_reply_err": (c_int,), "fuse_reply_none": (), "fuse_reply_entry": (entry,),
-            "fuse_reply_create": (entry, information), "fuse_reply_attr": (status, c_double),
-            "fuse_reply_readlink": (c_char_p,), "fuse_reply_open": (information,), "fuse_reply_write": (c_size_t,),
+            "fuse_reply_err": (c_int,), "fuse_reply_none": (), "fuse_reply_readlink": (c_char_p,),
+            "fuse_reply_open": (POINTER(library.fuse_file_info),), "fuse_reply_write": (c_size_t,),
             "fuse_reply_buf": (c_void_p, c_size_t), "fuse_reply_statfs": (POINTER(self._statvfs_type),),
             "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
             "fuse_req_getgroups": (c_int, POINTER(c_uint)), "fuse_req_ctx": (), "fuse_req_interrupted": (),
@@ -244,7 +234,7 @@ class Session:
             **dict.fromkeys(("name", "to_name", "target"), c_char_p), **dict.fromkeys(("offset", "length"), c_int64),
             **dict.fromkeys(("size", "inodes"), c_size_t), "mode": c_uint, "data": c_void_p,
             "info": POINTER(library.fuse_file_info), "lock": POINTER(StructFlock), "forgotten": POINTER(Forgotten),
-            "status": POINTER(self._status_type),
+            "status": POINTER(library.c_stat),
             **dict.fromkeys(("fields", "flags", "kind", "waits", "whence"), c_int)}
         types = {"init": CFUNCTYPE(None, c_void_p, POINTER(library.fuse_conn_info)),
                  "destroy": CFUNCTYPE(None, c_void_p),
@@ -324,7 +314,7 @@ class Session:
             finally:
                 moved_bytes = served.read_bytes + served.written_bytes - moved_bytes
                 self.access_log.note(time_ns, time.perf_counter_ns() - served.began_ns, caller, name, arguments,
-                                     number, served.entry.ino if name in FINDS else moved_bytes)
+                                     number, served.found if name in FINDS else moved_bytes)
 
         return noted
 

@@ -51,7 +51,7 @@ class NameOperations(Sharing):
     # ------------------------------------------------------------------ inodes that the kernel has
 
     def lookup(self, directory: int, name: bytes) -> Status:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
         try:
             attributes = self._client.lookup(path, fresh=told is not None)
@@ -114,8 +114,8 @@ class NameOperations(Sharing):
         self._listings[number] = _listing(inode)
         return number
 
-    def entries(self, inode: int, number: int, offset: int, *, statuses: bool = False) -> Listing:
-        """An open directory, listed beyond the entry with the number `offset`, if it has more."""
+    def entries(self, inode: int, number: int, offset: int, *, statuses: bool = False, page: int = 0) -> Listing:
+        """An open directory, listed beyond the entry with the number `offset`, if it has more: by `page` entries."""
         if not offset:
             self._listings[number] = _listing(inode)
         listing, begin = self._listings[number], max(offset, OWN_ENTRIES)
@@ -125,7 +125,8 @@ class NameOperations(Sharing):
             listing.has_more = True
         if begin >= len(listing.names) and listing.has_more:
             reply, listing.moment, until = self._metadata.list_columns(
-                paths.of_inode(inode), b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses)
+                paths.of_inode(inode), b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses,
+                limit=page)
             listing.first, listing.statuses = len(listing.names), reply.statuses
             listing.until = until if reply.statuses else 0.0     # none of a directory that may be read, not searched
             listing.names.extend(reply.names)
@@ -151,7 +152,7 @@ class NameOperations(Sharing):
         if self._files:
             unknown.update(inode for inode in inodes if self._files.by_inode(inode) is not None)
         statuses = listing.statuses[(begin - listing.first) * STATUS.size:(end - listing.first) * STATUS.size]
-        above = paths.join(paths.of_inode(directory), b"")
+        above = paths.below(directory, b"")
         self._nodes.found_all([
             (inode, above + name, (size, mtime * NS + mtime_ns, ctime * NS + ctime_ns))
             for inode, name, (size, mtime, ctime, mtime_ns, ctime_ns) in zip(
@@ -169,12 +170,12 @@ class NameOperations(Sharing):
     # ------------------------------------------------------------------ making
 
     def mkdir(self, directory: int, name: bytes, mode: int) -> Status:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         uid, gid, _, umask = self._kernel.caller()
         return self._found(path, self._client.mkdir(path, stat.S_IMODE(mode), uid, gid, umask))
 
     def mknod(self, directory: int, name: bytes, mode: int, device: int) -> Status:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         uid, gid, _, umask = self._kernel.caller()
         kind = stat.S_IFMT(mode)
         if kind in (0, stat.S_IFREG):
@@ -185,7 +186,7 @@ class NameOperations(Sharing):
         raise OSError(errno.EINVAL, "not a kind of file that mknod(2) makes")
 
     def symlink(self, target: bytes, directory: int, name: bytes) -> Status:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         return self._found(path, self._metadata.make_symbolic_link(path, target, *self._kernel.caller()[:2]))
 
     def readlink(self, inode: int) -> bytes:
@@ -195,17 +196,17 @@ class NameOperations(Sharing):
         return attributes.target
 
     def link(self, inode: int, directory: int, name: bytes) -> Status:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         return self._found(path, self._metadata.link(paths.of_inode(inode), path))
 
     # ------------------------------------------------------------------ removing and renaming
 
     def rmdir(self, directory: int, name: bytes) -> None:
-        removed = self._metadata.rmdir(_place(directory, name), self._kernel.caller().uid)
+        removed = self._metadata.rmdir(paths.below(directory, name), self._kernel.caller().uid)
         self._nodes.get(removed.inode).removed = removed
 
     def unlink(self, directory: int, name: bytes) -> None:
-        path = _place(directory, name)
+        path = paths.below(directory, name)
         is_open = self._if_open(path) is not None
         removed = self._metadata.remove(path, self._session.number if is_open else 0, self._kernel.caller().uid)
         if is_open:
@@ -214,7 +215,7 @@ class NameOperations(Sharing):
     def rename(self, directory: int, name: bytes, new_directory: int, new_name: bytes, flags: int) -> None:
         if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
             raise OSError(errno.EINVAL, "only RENAME_NOREPLACE or RENAME_EXCHANGE is supported")
-        source, destination = _place(directory, name), _place(new_directory, new_name)
+        source, destination = paths.below(directory, name), paths.below(new_directory, new_name)
         holds = source != destination and flags != RENAME_EXCHANGE and self._if_open(destination) is not None
         moved = self._metadata.known(source)
         replaced = self._metadata.rename(source, destination, no_replace=flags == RENAME_NOREPLACE,
@@ -232,7 +233,3 @@ class NameOperations(Sharing):
 
 def _listing(directory: int) -> Listing:
     return Listing([b".", b".."], [directory] * OWN_ENTRIES, bytearray([pb.DIRECTORY] * OWN_ENTRIES))
-
-
-def _place(directory: int, name: bytes) -> bytes:
-    return paths.join(paths.of_inode(directory), name)

@@ -8,7 +8,7 @@ from ctypes import byref
 from itertools import islice
 from typing import Any
 
-from fs.file_status import NS, PREFERRED_IO_BYTES, STATUS, TYPE_BITS, blocks
+from fs.file_status import NS, STATUS, TYPE_BITS
 from fuse_mount.libfuse import Session
 from fuse_mount.shared import Listing, Status, name_seconds
 
@@ -17,8 +17,11 @@ SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_M
     1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 7, 1 << 8)
 
 
-# linux/fuse.h: struct fuse_dirent without its name; what struct fuse_entry_out has between inode and status
+# linux/fuse.h: struct fuse_dirent without its name, fuse_open_out, fuse_attr_out without its status; what
+# fuse_entry_out has between inode and status
 DIRENT = struct.Struct("=QQII")
+OPENED = struct.Struct("=QII")
+ATTRIBUTE_TIME = struct.Struct("=QII")
 TIMES = struct.Struct("=QQQII")
 INODE_BYTES = ALIGNMENT = 8
 NO_ENTRY = bytes(INODE_BYTES + TIMES.size + STATUS.size)
@@ -88,12 +91,12 @@ class Requests(Session):
         self._reply(request, _dirents(listing, offset, size))
 
     def _readdirplus(self, request: int, inode: int, size: int, offset: int, info: Any) -> None:
-        listing = self._operations.entries(inode, info.contents.fh, offset, statuses=True)
+        # Who asks for no attributes of the first entries gets names alone from then on.
+        page = 0 if offset else size // (len(NO_ENTRY) + DIRENT.size + ALIGNMENT)
+        listing = self._operations.entries(inode, info.contents.fh, offset, statuses=True, page=page)
         dirents = _dirents(listing, offset, size, len(NO_ENTRY))
         statuses, seconds = self._operations.looked_up(inode, listing, offset, offset + len(dirents))
-        whole_seconds = int(seconds)
-        rest_ns = int((seconds - whole_seconds) * NS)
-        times = TIMES.pack(0, whole_seconds, whole_seconds, rest_ns if name_seconds(seconds) else 0, rest_ns)
+        times = _times(seconds)
         # Of what is not known the kernel gets no inode, and asks if it needs one.
         if self._reply(request, [status[:INODE_BYTES] + times + status + dirent if status else NO_ENTRY + dirent
                                  for status, dirent in zip(statuses, dirents, strict=True)]):
@@ -113,11 +116,10 @@ class Requests(Session):
     # ------------------------------------------------------------------ open files
 
     def _create(self, request: int, directory: int, name: bytes, mode: int, info: Any) -> None:
-        status = self._operations.create(directory, name, mode, info.contents)
-        entry = self._filled_entry(status)
-        if self._libfuse.fuse_reply_create(request, byref(entry), info):
-            self._operations.release(info.contents.fh)
-            self._operations.forget([(status.attributes.inode, 1)])
+        opened = info.contents
+        status = self._operations.create(directory, name, mode, opened)
+        if self._found(request, status, OPENED.pack(opened.fh, opened.direct_io | opened.keep_cache << 1, 0)):
+            self._operations.release(opened.fh)
 
     def _open(self, request: int, inode: int, info: Any) -> None:
         self._operations.open(inode, info.contents)
@@ -168,15 +170,19 @@ class Requests(Session):
     def _done(self, request: int, _: None) -> None:
         self._libfuse.fuse_reply_err(request, 0)
 
-    def _entry(self, request: int, status: Status) -> None:
-        entry = self._filled_entry(status)
-        if self._libfuse.fuse_reply_entry(request, byref(entry)):
-            self._operations.forget([(status.attributes.inode, 1)])  # the program was interrupted
+    def _found(self, request: int, status: Status, opened: bytes = b"") -> int:
+        """Not 0 if nobody gets the answer: the program was interrupted."""
+        inode, packed, seconds = status
+        self._here.thread.found = inode
+        failed = self._reply(request, (packed[:INODE_BYTES], _times(seconds), packed, opened))
+        if failed:
+            self._operations.forget([(inode, 1)])
+        return failed
 
     def _attributes(self, request: int, status: Status) -> None:
-        here = self._here.thread
-        fill_status(here.status, here.times, status)
-        self._libfuse.fuse_reply_attr(request, byref(here.status), status.seconds)
+        whole_seconds = int(status.seconds)
+        self._reply(request, (ATTRIBUTE_TIME.pack(whole_seconds, int((status.seconds - whole_seconds) * NS), 0),
+                              status.packed))
 
     def _value(self, request: int, value: bytes, size: int) -> None:
         """Of an extended attribute, or with `size` 0 only how long it is."""
@@ -187,15 +193,8 @@ class Requests(Session):
         else:
             self._libfuse.fuse_reply_buf(request, value, len(value))
 
-    def _filled_entry(self, status: Status) -> Any:
-        here = self._here.thread
-        here.entry.ino = status.attributes.inode
-        here.entry.attr_timeout, here.entry.entry_timeout = status.seconds, name_seconds(status.seconds)
-        fill_status(here.status, here.times, status)
-        return here.entry
 
-
-def _answered(operation: str, answer: Callable[[Requests, int, Any], None]) -> Callable[..., None]:
+def _answered(operation: str, answer: Callable[[Requests, int, Any], Any]) -> Callable[..., None]:
     """A method for requests whose arguments are those of the operation."""
     def method(self: Requests, request: int, *arguments: Any) -> None:
         answer(self, request, getattr(self._operations, operation)(*arguments))
@@ -204,7 +203,7 @@ def _answered(operation: str, answer: Callable[[Requests, int, Any], None]) -> C
 
 
 for _name in ("lookup", "mknod", "mkdir", "symlink", "link"):
-    setattr(Requests, f"_{_name}", _answered(_name, Requests._entry))
+    setattr(Requests, f"_{_name}", _answered(_name, Requests._found))
 for _name in ("unlink", "rmdir", "rename", "removexattr"):
     setattr(Requests, f"_{_name}", _answered(_name, Requests._done))
 
@@ -222,13 +221,8 @@ def _dirents(listing: Listing, offset: int, size: int, more_bytes: int = 0) -> l
     return dirents
 
 
-def fill_status(fields: Any, times: tuple[Any, Any, Any], status: Status) -> None:
-    """Fill in a `struct stat`, whose `times` are of access, change of content and change of attributes."""
-    attributes, size_bytes, hole_bytes, mtime_ns, ctime_ns, _ = status
-    fields.st_mode = attributes.mode | TYPE_BITS[attributes.type]
-    fields.st_ino, fields.st_nlink, fields.st_rdev = attributes.inode, attributes.link_count, attributes.device
-    fields.st_uid, fields.st_gid = attributes.uid, attributes.gid
-    fields.st_size, fields.st_blksize = size_bytes, PREFERRED_IO_BYTES
-    fields.st_blocks = blocks(size_bytes, hole_bytes)
-    for time, ns in zip(times, (attributes.atime_ns, mtime_ns, ctime_ns), strict=True):
-        time.tv_sec, time.tv_nsec = divmod(ns, NS)
+def _times(seconds: float) -> bytes:
+    """How long the kernel may keep a name and its attributes."""
+    whole_seconds = int(seconds)
+    rest_ns = int((seconds - whole_seconds) * NS)
+    return TIMES.pack(0, whole_seconds, whole_seconds, rest_ns if name_seconds(seconds) else 0, rest_ns)

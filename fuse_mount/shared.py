@@ -11,7 +11,7 @@ from fs import paths
 from fs.client import Client
 from fs.client.session import Session
 from fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
-from fs.file_status import CAPABILITIES, SET_ID_BITS
+from fs.file_status import CAPABILITIES, SET_ID_BITS, pack
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.nodes import Nodes
@@ -19,9 +19,9 @@ from fuse_mount.open_file import OpenFile
 from fuse_mount.open_files import OpenFiles
 
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
-# no names: once there are locks, as who gets one is to see what was done under it to other files too; and those of
-# the root, of which others ask whether the mount is alive.
+# no names, once there are locks, as who gets one is to see what was done under it to other files too.
 ONE_CALL_SECONDS = 0.01
+ROOT_SECONDS = 0.1  # those of the root, of which others ask whether the mount is alive
 ROOT_INODE = 1
 
 
@@ -33,11 +33,9 @@ def name_seconds(seconds: float) -> float:
 class Status(NamedTuple):
     """What the kernel is told of an inode, with what is not published yet, and for how long it may keep it."""
 
-    attributes: Attributes
-    size_bytes: int
-    hole_bytes: int
-    mtime_ns: int
-    ctime_ns: int
+    inode: int
+    packed: bytes
+    """`fs.file_status.STATUS`"""
     seconds: float
 
 
@@ -136,9 +134,11 @@ class SharedState:
         self._nodes.get(attributes.inode).told = size, mtime_ns, ctime_ns
         if file is not None and file.dirty:  # a write changes the times at once, not when it is published
             mtime_ns, ctime_ns = max(mtime_ns, file.changed_ns), max(ctime_ns, file.changed_ns)
-        if self._locks.used or attributes.inode == self._root:
+        if attributes.inode == self._root:
+            seconds = min(seconds, ROOT_SECONDS)
+        if self._locks.used:
             seconds = min(seconds, ONE_CALL_SECONDS)
-        return Status(attributes, size, hole_bytes, mtime_ns, ctime_ns, seconds)
+        return Status(attributes.inode, pack(attributes, size, hole_bytes, mtime_ns, ctime_ns), seconds)
 
     def _forget_pages(self, inode: int) -> None:
         """The kernel's pages may be of anything now."""

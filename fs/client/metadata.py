@@ -67,12 +67,14 @@ class MetadataClient(PosixMetadata, OperatorRequests):
 
         Raises NoSuchFile, NotADirectory.
         """
-        path = paths.normalise(path)
+        if isinstance(path, str):
+            path = paths.normalise(path)
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
-            if cached is not None:
+            if cached is not None:      # under a path as it was sent
                 self._look_ahead.hits += 1
                 return cached
+        path = paths.normalise(path)
         directory = path if paths.is_inode(path) else paths.parent(path)
         moment, now = self._cache.moment(), time.monotonic()
         try:
@@ -135,11 +137,13 @@ class MetadataClient(PosixMetadata, OperatorRequests):
                                             for entry in reply.entries], now)
         return reply
 
-    def list_columns(self, path: bytes, after: bytes = b"", *, statuses: bool) -> tuple[pb.ListReply, int, float]:
+    def list_columns(self, path: bytes, after: bytes = b"", *, statuses: bool,
+                     limit: int = 0) -> tuple[pb.ListReply, int, float]:
         """The same in columns, which are not cached; with the moment that they hold for (`changed_since`), and until
-        when, in monotonic seconds, they may be told to others."""
+        when, in monotonic seconds, they may be told to others. With `limit` 0 as many as there may be."""
         moment, until = self._cache.moment(), self._cache.expiry(time.monotonic())
-        return self._list(pb.ListRequest(path=path, after=after, columns=True, statuses=statuses)), moment, until
+        request = pb.ListRequest(path=path, after=after, columns=True, statuses=statuses, limit=limit)
+        return self._list(request), moment, until
 
     def _list(self, request: pb.ListRequest) -> pb.ListReply:
         moment, now = self._cache.moment(), time.monotonic()

@@ -28,13 +28,13 @@ Sign = Callable[[str, int, int], bytes]
 class _Known:
     record: bytes
     own: bytes
-    status: bytes
     replicas: tuple[int, ...]
     quota: int
     file_id: str
     token: bytes = b""
     token_client: str = ""
     token_until: float = float("-inf")
+    status: bytes = b""
 
 
 class WireAttributes:
@@ -82,8 +82,9 @@ class WireAttributes:
             yield _entry(name, known.own + rest + known.token)
 
     def statuses(self, inodes: Iterable[tuple[int, bytes]]) -> bytes:
-        """What `file_status.pack` makes of each, from their numbers and records."""
-        return b"".join([self._known_of(number, record).status for number, record in inodes])
+        """The `file_status.STATUS` of each, from their numbers and records."""
+        known = [self._known_of(number, record) for number, record in inodes]
+        return b"".join([one.status or _with_status(one) for one in known])
 
     def replicas(self, numbers: Sequence[int]) -> Sequence[pb.Replica]:
         return [self.replica(server, alive)
@@ -131,9 +132,16 @@ class WireAttributes:
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         attributes = self._of_record(inode)
-        known = self._known[number] = _Known(record, attributes.SerializeToString(), file_status.pack(attributes),
-                                             replicas, quota, attributes.file_id)
+        known = self._known[number] = _Known(record, attributes.SerializeToString(), replicas, quota,
+                                             attributes.file_id)
         return known
+
+
+def _with_status(known: _Known) -> bytes:
+    attributes = pb.Attributes.FromString(known.own)
+    known.status = file_status.pack(attributes, attributes.size, attributes.hole_bytes, attributes.mtime_ns,
+                                    attributes.ctime_ns)
+    return known.status
 
 
 def _entry(name: bytes, attributes: bytes) -> bytes:
