@@ -33,6 +33,7 @@ from fuse_mount.measures import TIME, Measures, Served
 from fuse_mount.shared import ROOT_INODE, Caller
 
 DROP_SECONDS = 0.05
+DROPPED_AT_ONCE = 16
 NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
 MAX_GROUPS = 1024
 
@@ -111,7 +112,7 @@ class Session:
         self._refused: MountError | None = None
         self._session: int | None = None
         self._asked: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
-        self._dropping = threading.Lock()
+        self._dropping = threading.BoundedSemaphore(DROPPED_AT_ONCE)
         self._here = _Here(self.measures)
         self._declare(library)
         self._table = self._functions(library)
@@ -138,9 +139,10 @@ class Session:
         self._libfuse.fuse_lowlevel_notify_inval_inode(self._session, inode, -1, 0)
 
     def drop_pages(self, inode: int, within_seconds: float = DROP_SECONDS) -> bool:
-        """The kernel first writes back changed pages, and those writes may wait for this very request. So another
-        thread asks the kernel, and the request goes on after `within_seconds` at the latest."""
-        if self._dropping.acquire(blocking=False):   # once, and only now: a thread made before a fork would be lost
+        """The kernel first writes back changed pages and waits for reads of them, which may be stuck, and both may
+        wait for this very request. So another thread asks the kernel, and the request goes on after `within_seconds`
+        at the latest."""
+        if self._dropping.acquire(blocking=False):   # only now: threads made before a fork would be lost
             threading.Thread(target=self._drop_asked, name="kernel-cache", daemon=True).start()
         done = threading.Event()
         self._asked.put((inode, done))
