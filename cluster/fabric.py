@@ -36,7 +36,7 @@ from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
-from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy
+from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
 from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from fs.identity import roles
@@ -82,10 +82,11 @@ class FabricSettings(BaseModel):
     placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
     shaped: bool = True
     queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
+    host_queue_packets: int | None = Field(default=None, ge=1, le=100_000)
     metadata_stores: int = Field(default=0, ge=0)
     """How many hosts run a metadata server, the first of each rack before the second ones."""
-    host_agents: bool = False
-    """Whether hosts have agents, and a scheduler gives them turns to send in."""
+    host_agents: TimeslicePolicy | None = None
+    """By which policy a scheduler gives hosts' agents turns to send in; None: there are none."""
     coflows: CoflowPolicy | None = None
     """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
     placement_measurements: Literal["switches", "heartbeats"] = "switches"
@@ -145,8 +146,8 @@ class FabricCluster:
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,
                                    queue_packets=settings.queue_packets, queues=settings.coflows is not None,
-                                   host_service_bytes=DATASERVER_BYTES
-                                   + host_agents.PROCESS_BYTES * settings.host_agents,
+                                   host_queue_packets=settings.host_queue_packets, host_service_bytes=DATASERVER_BYTES
+                                   + host_agents.PROCESS_BYTES * (settings.host_agents is not None),
                                    identities=settings.directory / identities.FOLDER if settings.identity else None)
         self._made_directories: list[Path] = []
 
@@ -212,9 +213,11 @@ class FabricCluster:
         running = {record.name for record in self.processes.running()}
         mounted = [f"mount-{host}" for host, mountpoint in self.settings.mounts.items()
                    if f"mount-{host}" in running or mounts.is_dead(mountpoint)]
+        agents = [host_agents.SCHEDULER, *(f"agent-{host.name}" for host in self.network.hosts)]
+        agents = agents if self.settings.host_agents else []
         return [*etcd_names(self.settings.nameservers), "controller", *nameserver_names(self.settings.nameservers),
                 *(f"dataserver-{host.name}" for host in self.settings.fabric.hosts),
-                *(f"metadata-{name}" for name in self.metadata_hosts), *self._agents_and_scheduler, *mounted]
+                *(f"metadata-{name}" for name in self.metadata_hosts), *agents, *mounted]
 
     def command_again(self, name: str) -> Command:
         """The command of a service that ended."""
@@ -347,14 +350,9 @@ class FabricCluster:
             "--store", f"leveldb:{self.settings.directory / 'metadata' / name}",
         ], prefix=self._inside(name))
 
-    @property
-    def _agents_and_scheduler(self) -> list[str]:
-        if not self.settings.host_agents:
-            return []
-        return [host_agents.SCHEDULER, *(f"agent-{host.name}" for host in self.network.hosts)]
-
     def _turns(self) -> Command:
-        return host_agents.scheduler(self.settings.directory, self.network, MACHINE, CONTROLLER_URL)
+        return host_agents.scheduler(self.settings.directory, self.network, MACHINE, CONTROLLER_URL,
+                                     str(self.settings.host_agents))
 
     def _agent(self, name: str) -> Command:
         return host_agents.agent(self.settings.directory, name, self.network.host(name).ip, MACHINE,

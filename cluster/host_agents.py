@@ -36,9 +36,9 @@ def make_keys(directory: Path, fabric: Fabric) -> None:
     forget_keys(directory)
     (directory / _KEYS).mkdir(mode=0o700)
     master = secrets.token_hex(32)
-    write_key(_key(directory, _MASTER), master)
+    write_key(key_file(directory, _MASTER), master)
     for host in fabric.hosts:
-        write_key(_key(directory, host.ip), agent_key(master.encode(), host.ip).decode())
+        write_key(key_file(directory, host.ip), agent_key(master.encode(), host.ip).decode())
 
 
 def forget_keys(directory: Path) -> None:
@@ -58,17 +58,17 @@ def slice_ms(fabric: Fabric) -> int:
     return min(max(_LEAST_MS, math.ceil(frames_ms)), _MOST_MS)
 
 
-def scheduler(directory: Path, fabric: Fabric, host: str, controller: str) -> Command:
+def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, policy: str) -> Command:
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
-        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(_key(directory, _MASTER)),
-        "--slice-ms", str(slice_ms(fabric))])
+        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(key_file(directory, _MASTER)),
+        "--slice-ms", str(slice_ms(fabric)), "--policy", policy])
 
 
 def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
-        "--key-file", str(_key(directory, address))], prefix=prefix)
+        "--key-file", str(key_file(directory, address))], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:
@@ -83,5 +83,6 @@ def turns(metrics_url: str) -> dict[str, int]:
             for sample in family.samples if sample.name == "speedwell_timeslices_destinations"}
 
 
-def _key(directory: Path, owner: str) -> Path:
+def key_file(directory: Path, owner: str) -> Path:
+    """Of an agent, by its address, or of the scheduler."""
     return directory / _KEYS / f"{owner}.key"

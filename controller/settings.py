@@ -81,6 +81,7 @@ ReplicaPolicy = Annotated[str, PolicyName(Kind.REPLICA)]
 PathPolicy = Annotated[str, PolicyName(Kind.PATH)]
 CoflowPolicy = Annotated[str, PolicyName(Kind.COFLOW)]
 PlacementPolicy = Annotated[str, PolicyName(Kind.PLACEMENT)]
+TimeslicePolicy = Annotated[str, PolicyName(Kind.TIMESLICES)]
 
 
 class Settings(BaseModel):

@@ -50,8 +50,10 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "several keep the namespace in an etcd that is started too [default: 1].")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
               "server, which the network finds by the hash of a key.")
-@click.option("--host-agents", is_flag=True, help="With --fabric: large flows wait for their turn where they would "
-              "congest a link (XCo): an agent on every host, and their scheduler.")
+@click.option("--host-agents", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.TIMESLICES),
+              metavar="[POLICY]",
+              help="With --fabric: large flows wait for their turn where they would congest a link (XCo): an agent "
+              "on every host, and a scheduler, by {timeslices}.")
 @click.option("--replication", type=click.IntRange(1), metavar="N", help="Replicas of a file [default: 3].")
 @click.option("--chunk-size", type=Size(), help="Chunks of a stored file [default: 256MiB].")
 @click.option("--fsync", type=click.Choice(["always", "fsync", "never"]), help="When bytes are forced to the disks: "
@@ -66,7 +68,7 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
        placement_policy: str | None, dataservers: int | None, nameservers: int | None,
-       metadata_stores: int | None, host_agents: bool, replication: int | None, chunk_size: int | None,
+       metadata_stores: int | None, host_agents: str | None, replication: int | None, chunk_size: int | None,
        fsync: str | None, min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
     """Start an installation.
 

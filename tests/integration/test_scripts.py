@@ -30,6 +30,7 @@ LONG = {
     "bench-rest": "--simulate fat-tree-8 --in-flight 10 --seconds 1 --rate 20",
     "bench-sim": "--reads 200",
     "bench-takeover": "--rounds 1",
+    "bench-turns": "--senders 2 --seconds 2 --system nothing --system xco-plus",
     "compare-mincof-readings": "--runs 1",
 }
 ELSEWHERE = {

@@ -29,7 +29,7 @@ def test_a_worker_of_a_sweep_offers_the_policies_of_the_users_file(experiment: s
 
 
 @pytest.mark.parametrize(("command", "kinds"), [
-    (["cluster.cli", "up"], {"replica", "path", "coflow", "placement"}),
+    (["cluster.cli", "up"], {"replica", "path", "coflow", "placement", "timeslices"}),
     (["cluster.cli", "simulate"], {"replica", "path"}),
     (["cluster.cli", "experiment"], {"replica", "path", "coflow", "placement", "timeslices"}),
     (["controller.main"], {"replica", "path", "coflow", "placement"}),
