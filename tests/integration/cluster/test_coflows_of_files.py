@@ -17,7 +17,7 @@ from cluster.processes import program
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 LINK_BPS = 20e6
 FABRIC = spine_leaf(leaves=3, spines=2, hosts_per_leaf=1, host_bps=2 * LINK_BPS, oversubscription=1.0)

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 from topo.emulation.processes import in_namespace
 from topo.fabric import Fabric, three_tier
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 SPEEDWELL = Path(sys.executable).with_name("speedwell")
 SMALL = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=80e6)

@@ -20,7 +20,7 @@ from tests.machine_state import in_chroot, left_on_machine
 from tests.waiting import wait_until
 from topo.fabric import three_tier
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 SMALL = three_tier(pods=2, racks_per_pod=1, hosts_per_rack=2, aggregations_per_pod=1, cores=1, host_bps=80e6)
 DATA = bytes(range(256)) * 8192

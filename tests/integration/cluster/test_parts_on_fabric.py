@@ -18,7 +18,7 @@ from controller.switches.layout import COOKIE_FLOWS
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 UPLINK_BPS = 10e6
 FABRIC = spine_leaf(leaves=3, spines=2, hosts_per_leaf=1, host_bps=2 * UPLINK_BPS, oversubscription=1.0)

@@ -19,7 +19,7 @@ from controller.switches.layout import COOKIE_FLOWS
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 HOST_BPS = 20e6
 FABRIC = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=HOST_BPS, oversubscription=1.0)

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.fabric import spine_leaf
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.root
 
 LINK_BPS = 20e6
 SIZE_BYTES, CLIENT_PORT = 30_000_000, 40000
