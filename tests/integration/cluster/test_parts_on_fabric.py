@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,27 +84,22 @@ def entries(cluster: FabricCluster) -> list[str]:
         switch.name, "dump-flows", f"cookie={COOKIE_FLOWS:#x}/{COOKIE_MASK:#x}").splitlines() if "cookie=" in line]
 
 
-@pytest.mark.parametrize("how", ["in order", "as a copy"])
-def test_two_replicas_with_bottlenecks_of_their_own_are_faster_than_one(
-        cluster: FabricCluster, content: str, tmp_path: Path, how: str) -> None:
-    copy = tmp_path / "copy"
-    more = ("--copy-to", str(copy)) if how == "as a copy" else ()
-    one = result_of(start_read(cluster, "--parts", "1", *more))
-    two = result_of(start_read(cluster, "--parts", "2", *more))
+def test_two_replicas_with_bottlenecks_of_their_own_are_faster_than_one(cluster: FabricCluster) -> None:
+    one = result_of(start_read(cluster, "--parts", "1"))
+    two = result_of(start_read(cluster, "--parts", "2"))
     assert (one["parts"], two["parts"]) == (1, 2)
     assert two["seconds"] < one["seconds"]
-    if more:
-        assert hashlib.sha256(copy.read_bytes()).hexdigest() == content
-    wait_until(lambda: entries(cluster) == [], 15, "entries of ended reads are still in the switches")
-    assert ask("/v1/reads")["reads"] == []
 
 
 def test_parts_are_made_to_end_together_and_each_has_an_entry_until_then(
         cluster: FabricCluster, content: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     process = start_read(cluster, "--copy-to", str(copy))
-    flows = wait_until(lambda: ask("/v1/flows")["flows"], 10, "the read is not placed")
-    assert len(flows) == 2 and len(entries(cluster)) == 2
+    flows = wait_until(lambda: ask("/v1/flows")["flows"], 60, "the read is not placed")
+    process.send_signal(signal.SIGSTOP)     # until it has been looked at
+    assert len(flows) == 2
+    wait_until(lambda: len(entries(cluster)) == 2, 10, "the switches do not have an entry for each part")
+    process.send_signal(signal.SIGCONT)
     assert {flow["source"] for flow in flows} == {FABRIC.host(name).ip for name in SERVERS}
     assert len({flow["path"][2] for flow in flows}) == 2, "over a spine each"
     sizes = [flow["size_bytes"] for flow in flows]
