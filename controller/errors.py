@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 
 class ControllerError(Exception):
-    """Base of all. `str(error)` is one message a user can act on; `extensions` go into the problem document."""
+    """Base of all. `str(error)` is one message a user can act on; `extensions` go into the problem document, with
+    `slug` and `title`, which are the class's name unless it has others."""
 
     status = 500
     slug = "controller-error"
     title = "Controller error"
+
+    def __init_subclass__(cls) -> None:
+        words = re.findall("[A-Z][a-z]*", cls.__name__)
+        cls.slug = vars(cls).get("slug", "-".join(words).lower())
+        cls.title = vars(cls).get("title", " ".join(words).capitalize())
 
     def __init__(self, message: str, **extensions: object) -> None:
         super().__init__(message)
@@ -19,8 +27,6 @@ class UnknownHost(ControllerError):
     """No host with this address answered on any edge port."""
 
     status = 404
-    slug = "unknown-host"
-    title = "Unknown host"
 
     def __init__(self, ip: str) -> None:
         super().__init__(f"no host with the address {ip} is known, and none answered to ARP", host=ip)
@@ -30,8 +36,6 @@ class UnknownSwitch(ControllerError):
     """No switch with this datapath id ever connected."""
 
     status = 404
-    slug = "unknown-switch"
-    title = "Unknown switch"
 
     def __init__(self, dpid: str) -> None:
         super().__init__(f"no switch with the datapath id {dpid} is known", dpid=dpid)
@@ -41,8 +45,6 @@ class UnknownCoflow(ControllerError):
     """No coflow with this id is live."""
 
     status = 404
-    slug = "unknown-coflow"
-    title = "Unknown coflow"
 
     def __init__(self, coflow_id: str) -> None:
         super().__init__(f"no coflow {coflow_id} is live", id=coflow_id)
@@ -63,7 +65,6 @@ class SwitchRefused(ControllerError):
     """
 
     status = 502
-    slug = "switch-refused"
     title = "A switch refused the change"
 
     def __init__(self, dpid: str, error_type: str, error_code: str) -> None:
@@ -78,7 +79,6 @@ class SwitchTimedOut(ControllerError):
     """A switch did not answer the barrier in time. What was sent may or may not have taken effect."""
 
     status = 504
-    slug = "switch-timed-out"
     title = "A switch did not answer"
 
     def __init__(self, dpid: str, timeout_seconds: float) -> None:
@@ -89,7 +89,6 @@ class SwitchGone(ControllerError):
     """A switch is not connected, or its connection ended before it confirmed."""
 
     status = 503
-    slug = "switch-gone"
     title = "A switch is not connected"
 
     def __init__(self, dpid: str) -> None:
@@ -100,40 +99,28 @@ class InvalidPort(ControllerError):
     """A port cannot be as somebody says it is, or is not there."""
 
     status = 502
-    slug = "invalid-port"
-    title = "Invalid port"
 
 
 class InvalidSettings(ControllerError):
     """A setting is unknown or has a value that makes no sense. Shown on the command line, never over REST."""
 
-    slug = "invalid-settings"
-    title = "Invalid settings"
 
 
 class TableTaken(ControllerError):
     """A system declared a table, or an entry, that is not its own to have."""
 
-    slug = "table-taken"
-    title = "Table taken"
 
 
 class MissingService(ControllerError):
     """An application needs one that is not there. Shown on the command line, never over REST."""
 
-    slug = "missing-service"
-    title = "Missing service"
 
 
 class ServiceTaken(ControllerError):
     """Two applications provide the same. Shown on the command line, never over REST."""
 
-    slug = "service-taken"
-    title = "Service taken"
 
 
 class InvalidApplication(ControllerError):
     """A module in the list of applications is none. Shown on the command line, never over REST."""
 
-    slug = "invalid-application"
-    title = "Invalid application"

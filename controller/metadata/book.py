@@ -25,8 +25,6 @@ class UnknownMetadataServer(ControllerError):
     """There is no metadata server at this address."""
 
     status = 404
-    slug = "unknown-metadata-server"
-    title = "Unknown metadata server"
 
     def __init__(self, host: str) -> None:
         super().__init__(f"there is no metadata server at {host}", host=host)
@@ -36,8 +34,6 @@ class MetadataServerRefused(ControllerError):
     """A metadata server cannot join or leave as asked; nothing was changed."""
 
     status = 409
-    slug = "metadata-server-refused"
-    title = "Metadata server refused"
 
 
 class Phase(IntEnum):

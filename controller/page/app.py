@@ -52,8 +52,6 @@ class UnknownFile(ControllerError):
     """The page has no such file."""
 
     status = 404
-    slug = "unknown-file"
-    title = "Unknown file"
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the page has no file {name}")

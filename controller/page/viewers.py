@@ -17,7 +17,6 @@ class TooManyViewers(ControllerError):
     """So many browsers show the page that no more can."""
 
     status = 503
-    slug = "too-many-viewers"
     title = "Too many viewers already"
 
     def __init__(self, most: int) -> None:

@@ -21,8 +21,6 @@ class UnknownPlacement(ControllerError):
     """No transfer of a placement with this id is expected."""
 
     status = 404
-    slug = "unknown-placement"
-    title = "Unknown placement"
 
     def __init__(self, placement_id: str) -> None:
         super().__init__(f"no transfer of a placement {placement_id} is expected: it ended, its time is over, or it "
@@ -33,8 +31,6 @@ class TooManyPlacements(ControllerError):
     """So many transfers are expected that no more can be."""
 
     status = 503
-    slug = "too-many-placements"
-    title = "Too many placements"
 
     def __init__(self) -> None:
         super().__init__(f"the transfers of {MAX_EXPECTED} placements are expected already: ask again later")

@@ -17,8 +17,6 @@ class UnknownRead(ControllerError):
     """No read with this id is in flight."""
 
     status = 404
-    slug = "unknown-read"
-    title = "Unknown read"
 
     def __init__(self, read_id: str) -> None:
         super().__init__(f"no read {read_id} is in flight: it ended, or never was")
@@ -28,8 +26,6 @@ class UnknownPart(ControllerError):
     """A read in flight does not have this part, or it has ended."""
 
     status = 404
-    slug = "unknown-part"
-    title = "Unknown part"
 
     def __init__(self, read_id: str, number: int) -> None:
         super().__init__(f"read {read_id} has no part {number} in flight: it ended, or never was")
@@ -39,7 +35,6 @@ class TooManyWaiting(ControllerError):
     """So many clients wait for news of their reads that no more can."""
 
     status = 503
-    slug = "too-many-waiting"
     title = "Too many clients wait already"
 
     def __init__(self, most: int) -> None:
@@ -50,7 +45,6 @@ class ConnectionInUse(ControllerError):
     """The connection that a read is to use carries another client's read."""
 
     status = 409
-    slug = "connection-in-use"
     title = "The connection is in use"
 
     def __init__(self, connection: FiveTuple) -> None:
