@@ -120,7 +120,7 @@ class LocalCluster:
     rack and two racks to a pod. Every one has an address of its own, 127.0.1.1, 127.0.1.2, ..., so that a
     test can be "on" the host of one of them. `prefixes` are words in front of the commands of some, which become
     them (`env NAME=VALUE`). A `secure` one has identities: of its servers, and `operator`, `reader` and `mount`;
-    clients without one are the operator.
+    clients without one are the operator. Each dataserver has so many `directories`.
     """
 
     def __init__(self, directory: Path, *, dataservers: int = 3, replication: int | None = None,
@@ -128,7 +128,8 @@ class LocalCluster:
                  places: list[tuple[str, str]] | None = None,
                  nameserver_arguments: tuple[str, ...] = (),
                  dataserver_arguments: tuple[str, ...] = (),
-                 prefixes: Mapping[str, Sequence[str]] | None = None, secure: bool | None = None) -> None:
+                 prefixes: Mapping[str, Sequence[str]] | None = None, secure: bool | None = None,
+                 directories: int = 1) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         options = list(nameserver_arguments)
@@ -154,6 +155,7 @@ class LocalCluster:
         self._places = places or [(f"r{i // 2}", f"p{i // 4}") for i in range(dataservers)]
         self._dataserver_arguments = dataserver_arguments
         self._count = dataservers
+        self._directories = directories
         self._clients: list[Client] = []
 
     def __enter__(self) -> "LocalCluster":
@@ -182,7 +184,7 @@ class LocalCluster:
             self.dataservers.append(Daemon(
                 name, [*self._prefixes.get(name, ()),
                        str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
-                       "--nameserver", self.nameserver.address, "--directory", str(self.data_directory(name)),
+                       "--nameserver", self.nameserver.address, *self._directory_options(name),
                        *self._dataserver_arguments, *self._identity_options(name)],
                 self.directory / f"{name}.log", listen_host=f"127.0.1.{index + 1}"))
         for daemon in self.dataservers:
@@ -264,9 +266,13 @@ class LocalCluster:
         """The dataserver with this id."""
         return next(daemon for daemon in self.dataservers if daemon.name == name)
 
-    def data_directory(self, name: str) -> Path:
-        """Where a dataserver keeps its chunks."""
-        return self.directory / name
+    def data_directory(self, name: str, number: int = 0) -> Path:
+        """Where a dataserver keeps its chunks: the first of its `directories`, or another one."""
+        return self.directory / (f"{name}-{number}" if number else name)
+
+    def _directory_options(self, name: str) -> list[str]:
+        return [word for number in range(self._directories)
+                for word in ("--directory", str(self.data_directory(name, number)))]
 
     def as_server(self, attributes: Attributes) -> Attributes:
         """The same with the token that dataservers show to each other."""

@@ -193,7 +193,10 @@ def _identity(state: Status) -> Path | None:
 def _document(reply: StatisticsReply) -> dict[str, Any]:
     servers = [{**replica_document(entry.server), "capacity_bytes": entry.capacity_bytes,
                 "available_bytes": entry.available_bytes,
-                "last_heartbeat_seconds_ago": entry.last_heartbeat_seconds_ago}
+                "last_heartbeat_seconds_ago": entry.last_heartbeat_seconds_ago,
+                "directories": [{"path": use.path, "capacity_bytes": use.capacity_bytes,
+                                 "available_bytes": use.available_bytes, "failure": use.failure}
+                                for use in entry.directories]}
                for entry in reply.dataservers]
     return {"files": reply.files, "directories": reply.directories, "capacity_bytes": reply.capacity_bytes,
             "available_bytes": reply.available_bytes, "replication": reply.replication,

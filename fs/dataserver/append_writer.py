@@ -37,6 +37,7 @@ class AppendWriter:
     def write(self, data: memoryview) -> None:
         """Add bytes. Raises NoSpace or StorageFailed; only `abort` is useful then."""
         self._sum(data)
+        self.file.note_written(len(data))
         try:
             if self.file.small and self._put_small(data):
                 return

@@ -136,7 +136,7 @@ class Contents:
             self._quarantine.restore(report.file_id)
             with self._store.opened(report.file_id) as file:
                 file.ordering.log(file.length)
-                return True
+                return self._store.is_sound(file)
         except SpeedwellError:
             return False
 
@@ -170,7 +170,7 @@ def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, st
     to be wrong with some. Raises OSError."""
     found: list[FileReport] = []
     for prefix in (f"{number:02x}" for number in range(256)):
-        if prefix < after[:2] or not (store.directory / prefix).is_dir():
+        if prefix < after[:2]:
             continue
         for file_id in sorted(store.ids_below(prefix)):
             if file_id <= after:

@@ -5,7 +5,6 @@ import threading
 
 from fs.dataserver.contents import Contents
 from fs.dataserver.copies import Copies
-from fs.dataserver.disk_rate import DiskRate
 from fs.dataserver.door import Door
 from fs.dataserver.durability import Policy
 from fs.dataserver.identity import Identity
@@ -36,14 +35,13 @@ class Heartbeats:
 
     def __init__(self, link: NameserverLink, lease: Lease, server: Replica, store: FileStore,
                  copies: Copies, mirroring: Mirroring, identity: Identity, quarantine: Quarantine,
-                 policy: Policy, disk_rate: DiskRate, door: Door) -> None:
+                 policy: Policy, door: Door) -> None:
         self._door = door
         self._identity = identity
         self._quarantine = quarantine
         self._term = 0
         self._copies = copies
         self._policy = policy
-        self._disk_rate = disk_rate
         self._mirroring = mirroring
         self._rebuilding = False
         self._contents = Contents(store, quarantine)
@@ -91,15 +89,21 @@ class Heartbeats:
     def run_once(self) -> None:
         """Send one heartbeat and delete what its answer names. Raises Unanswered, StorageFailed,
         WrongNamespace."""
+        if self._store.look_after_directories():
+            self._contents.begin_again()
         self._contents.scan()
-        capacity_bytes, available_bytes = self._store.capacity()
+        directories = self._store.directories
+        directories.measure()
+        capacity_bytes, available_bytes = directories.capacity()
+        uses = directories.uses()
+        first = next(use for use in uses if not use.failure)
         lengths = self._store.take_grown(LENGTHS_PER_HEARTBEAT)
         deleted = list(self._deleted)
         under_way = self._copies.under_way
         made, failed = self._copies.take_ended()
         request = HeartbeatRequest(
             server=self._server, capacity_bytes=capacity_bytes, available_bytes=available_bytes, lengths=lengths,
-            disk=self._store.disk, disk_left=self._disk_rate.left_bytes(), deleted=deleted,
+            disk=first.disk, disk_left=max(use.disk_left for use in uses), directories=uses, deleted=deleted,
             reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode,

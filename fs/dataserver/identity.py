@@ -1,12 +1,13 @@
-"""The namespace that the contents in a dataserver's directory belong to.
+"""The namespace that the contents in a dataserver's directories belong to.
 
-`ROOT/namespace` has its id and a CRC. It is written when the first nameserver answers, and from then on a nameserver
-of another namespace is refused, unless there is nothing here to be lost, or an operator has the dataserver adopted.
+`ROOT/namespace` of each has its id and a CRC. It is written when the first nameserver answers, and from then on a
+nameserver of another namespace is refused, unless there is nothing here to be lost, or an operator has the dataserver
+adopted.
 """
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from crc32c import crc32c
@@ -22,11 +23,19 @@ log = logging.getLogger(__name__)
 class Identity:
     """Used by one thread. `holds_anything` says whether there is anything to be lost."""
 
-    def __init__(self, directory: Path, holds_anything: Callable[[], bool], mirrored: bytes = b"") -> None:
-        """`mirrored` is the namespace of which the copy here is, if the directory itself does not say."""
-        self._path = directory / "namespace"
+    def __init__(self, directories: Iterable[Path], holds_anything: Callable[[], bool],
+                 mirrored: bytes = b"") -> None:
+        """`mirrored` is the namespace of which the copy here is, if the directories themselves do not say. Raises
+        StorageFailed if they belong to different ones."""
+        self._paths = [directory / "namespace" for directory in directories]
         self._holds_anything = holds_anything
-        self.namespace = _read(self._path) or mirrored
+        said = {path: namespace for path in self._paths if (namespace := _read(path))}
+        if len(set(said.values())) > 1:
+            raise StorageFailed("the directories belong to different namespaces: " + ", ".join(
+                f"{path.parent} to {namespace.hex()}" for path, namespace in said.items()))
+        self.namespace = next(iter(said.values()), mirrored)
+        if said and len(said) < len(self._paths):
+            self._remember(self.namespace)
 
     def introduce(self, request: HeartbeatRequest) -> None:
         """Add to a heartbeat where the contents here belong."""
@@ -53,12 +62,13 @@ class Identity:
 
     def _remember(self, namespace: bytes) -> None:
         text = namespace.hex().encode()
-        new = self._path.with_name(".namespace")
-        try:
-            write_file(str(new), text + b" %08x\n" % crc32c(text), sync=True)
-            os.replace(new, self._path)  # noqa: PTH105
-        except OSError as error:
-            raise StorageFailed(f"cannot write to {self._path}: {error.strerror}") from None
+        for path in self._paths:
+            new = path.with_name(".namespace")
+            try:
+                write_file(str(new), text + b" %08x\n" % crc32c(text), sync=True)
+                os.replace(new, path)  # noqa: PTH105
+            except OSError as error:
+                raise StorageFailed(f"cannot write to {path}: {error.strerror}") from None
         self.namespace = namespace
 
 

@@ -17,7 +17,6 @@ from fs.coflows import configured, host_heartbeats
 from fs.command_line import Number
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
-from fs.dataserver.disk_rate import DiskRate
 from fs.dataserver.door import Door
 from fs.dataserver.heartbeat import Heartbeats
 from fs.dataserver.identity import Identity
@@ -61,13 +60,16 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
 @click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
 @click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
-@click.option("--directory", required=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the chunks are kept.")
+@click.option("--directory", "directories", required=True, multiple=True, type=click.Path(path_type=Path),
+              metavar="DIR", help="Where the chunks are kept. May be repeated, for one directory on each disk: new "
+              "files go where there is room, and a disk that fails takes only its own replicas with it.")
+@click.option("--accept-empty", is_flag=True, help="A directory of this server that is empty now has a new disk. "
+              "Else it counts as failed where there are others: its disk may not be mounted.")
 @click.option("--reserve", type=Size(),
-              help="Of the disk are kept for files that grow: new ones go elsewhere.  "
+              help="Of each disk are kept for files that grow: new ones go elsewhere.  "
               "[default: 1 GiB, or a fiftieth of a smaller disk]")
 @click.option("--disk-rate", type=Rate(), default=0,
-              help="What the disk writes: large files go where links and disks have most to spare.  "
+              help="What each disk writes: large files go where links and disks have most to spare.  "
               "[default: not known, only links count]")
 @click.option("--controller", metavar="URL",
               help="SDN controller that chooses where the copies of lost replicas are read from.")
@@ -98,7 +100,7 @@ def status_of(arguments: list[str] | None = None) -> int:
 
 
 def run(flags: SimpleNamespace) -> int:
-    """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directory."""
+    """Serve until a signal. Raises InvalidArgument for bad flags, StorageFailed for the directories."""
     host, port = parse_address(flags.listen, "--listen", lowest_port=0)
     for nameserver in flags.nameserver.split(","):
         parse_address(nameserver, "--nameserver")
@@ -115,7 +117,8 @@ def run(flags: SimpleNamespace) -> int:
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
-    store = FileStore(flags.directory, flags.id, flags.reserve)
+    store = FileStore(flags.directories, flags.id, flags.reserve, rate_bytes=flags.disk_rate,
+                      accept_empty=flags.accept_empty)
     door = Door(store, insecure=flags.insecure)
     quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
@@ -126,8 +129,8 @@ def run(flags: SimpleNamespace) -> int:
     connections = ConnectionPool()
     scrubber = Scrubber(store, flags.id, link.look_up, connections, door, rate_bytes=flags.scrub_rate * (1 << 20))
     authority = Authority(flags.id, lease, link)
-    mirror = Mirror(flags.directory / "mirror")
-    identity = Identity(flags.directory,
+    mirror = Mirror(store.directory / "mirror")
+    identity = Identity(store.directories,
                         lambda: bool(quarantine) or not mirror.is_empty or next(store.ids(), None) is not None,
                         mirror.holders.namespace)
     server = MeasuredDataServer(store, listener, authority, scrubber=scrubber,
@@ -141,7 +144,7 @@ def run(flags: SimpleNamespace) -> int:
                     bytes_per_second=flags.recovery_rate, door=door, identity=flags.identity)
     mirroring = Mirroring(mirror, link, flags.id)
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
-                            DiskRate(flags.disk_rate), door)
+                            door)
     host_beats = host_heartbeats(advertised)
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()

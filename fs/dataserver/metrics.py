@@ -1,5 +1,6 @@
 """What a dataserver tells Prometheus: its requests, the bytes of files in both directions, its disk."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -64,10 +65,15 @@ class StateMetrics(Collector):
         yield GaugeMetricFamily("speedwell_dataserver_lease_seconds",
                                 "For how long it may order appends without hearing from the nameserver.",
                                 value=self._lease.left_seconds)
-        try:
-            capacity_bytes, available_bytes = self._store.capacity()
-        except StorageFailed:
-            return
-        yield GaugeMetricFamily("speedwell_disk_capacity_bytes", "Of the disk below --directory.",
-                                value=capacity_bytes)
-        yield GaugeMetricFamily("speedwell_disk_available_bytes", "Of it, for new files.", value=available_bytes)
+        capacity = GaugeMetricFamily("speedwell_disk_capacity_bytes", "Of the disk below each --directory.",
+                                     labels=["directory"])
+        available = GaugeMetricFamily("speedwell_disk_available_bytes", "Of it, for new files.", labels=["directory"])
+        failed = GaugeMetricFamily("speedwell_disk_failed", "1: it is not used, its replicas are made elsewhere.",
+                                   labels=["directory"])
+        with contextlib.suppress(StorageFailed):
+            for use in self._store.directories.uses():
+                failed.add_metric([use.path], bool(use.failure))
+                if not use.failure:
+                    capacity.add_metric([use.path], use.capacity_bytes)
+                    available.add_metric([use.path], use.available_bytes)
+        yield from (capacity, available, failed)

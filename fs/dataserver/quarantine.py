@@ -1,4 +1,4 @@
-"""Contents that no file has, moved aside for some days before they go for good.
+"""Contents that no file has, moved aside for some days before they go for good, each in its directory.
 
 `ROOT/quarantine/<due>-<file id>` is what was `ROOT/<2 digits>/<file id>`, a small file with its suffix. `due` counts
 the seconds for which this dataserver has run, which `ROOT/quarantine/age` remembers: a clock that jumps, and days in
@@ -37,37 +37,39 @@ class Quarantine:
     def __init__(self, store: FileStore, keep_seconds: float = DEFAULT_KEEP_SECONDS) -> None:
         self._store = store
         self._keep_seconds = keep_seconds
-        self._directory = store.directory / "quarantine"
         self._began = self._kept = time.monotonic()
         self._restored: dict[str, float] = {}
         self._lock = threading.Lock()
-        try:
-            self._directory.mkdir(exist_ok=True)
-            self._age_before = _read_age(self._directory / "age")
-            self._names = {match[2]: path.name for path in sorted(self._directory.iterdir())
-                           if (match := _NAME.match(path.name))}
-        except OSError as error:
-            raise disk_error(error, f"cannot use {self._directory}") from None
+        self._paths: dict[str, str] = {}
+        self._age_before = 0
+        for directory in self._directories():
+            try:
+                directory.mkdir(exist_ok=True)
+                self._age_before = max(self._age_before, _read_age(directory / "age"))
+                self._paths |= {match[2]: str(path) for path in sorted(directory.iterdir())
+                                if (match := _NAME.match(path.name))}
+            except OSError as error:
+                raise disk_error(error, f"cannot use {directory}") from None
 
     def __bool__(self) -> bool:
-        return bool(self._names)
+        return bool(self._paths)
 
     def put(self, file_id: str) -> None:
         """Move a content aside. Raises NoSuchFile, StorageFailed."""
         with self._lock:
             self._remove(file_id)
-            name = f"{int(self._age + self._keep_seconds):012d}-{file_id}"
-            self._names[file_id] = self._store.move_out(file_id, str(self._directory / name))
+            self._paths[file_id] = self._store.move_out(
+                file_id, f"quarantine/{int(self._age + self._keep_seconds):012d}-{file_id}")
             self._keep_age()
 
     def restore(self, file_id: str) -> bool:
         """Put a content back where it was; whether it was here. Raises StorageFailed."""
         with self._lock:
-            name = self._names.get(file_id)
-            if name is None:
+            path = self._paths.get(file_id)
+            if path is None:
                 return False
-            self._store.move_in(file_id, str(self._directory / name))
-            del self._names[file_id]
+            self._store.move_in(file_id, path)
+            del self._paths[file_id]
             self._restored[file_id] = time.monotonic()
         log.info("%s is back from quarantine", file_id)
         return True
@@ -79,11 +81,11 @@ class Quarantine:
     def reports(self, after: str, limit: int) -> list[FileReport]:
         """What is here, in the order of the ids."""
         found: list[FileReport] = []
-        for file_id, name in sorted(self._names.items()):
+        for file_id, path in sorted(self._paths.items()):
             if file_id > after and len(found) < limit:
-                left = max(0.0, int(name[:12]) - self._age)
+                left = max(0.0, _due(path) - self._age)
                 try:
-                    file = load(file_id, str(self._directory / name.removesuffix(SMALL_SUFFIX)))
+                    file = load(file_id, path.removesuffix(SMALL_SUFFIX))
                     found.append(FileReport(file_id=file_id, inode=file.inode, size=file.length, path=file.path,
                                             seconds_left=left))
                 except SpeedwellError as error:
@@ -93,17 +95,17 @@ class Quarantine:
     def expire(self) -> None:
         """Delete what has been here for its time."""
         with self._lock:
-            for file_id, name in list(self._names.items()):
-                if int(name[:12]) <= self._age:
+            for file_id, path in list(self._paths.items()):
+                if _due(path) <= self._age:
                     log.info("%s is deleted: its time in quarantine is over", file_id)
                     self._remove(file_id)
-            if self._names and time.monotonic() - self._kept > KEEP_AGE_SECONDS:
+            if self._paths and time.monotonic() - self._kept > KEEP_AGE_SECONDS:
                 self._keep_age()
 
     def empty(self) -> None:
         """Delete all that is here now."""
         with self._lock:
-            for file_id in list(self._names):
+            for file_id in list(self._paths):
                 self._remove(file_id)
 
     # ------------------------------------------------------------------ private
@@ -113,19 +115,28 @@ class Quarantine:
         return self._age_before + time.monotonic() - self._began
 
     def _remove(self, file_id: str) -> None:
-        path = self._directory / self._names.pop(file_id, "none")
-        with contextlib.suppress(OSError):
-            path.unlink()
-        shutil.rmtree(path, ignore_errors=True)
+        path = self._paths.pop(file_id, None)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+            shutil.rmtree(path, ignore_errors=True)
 
     def _keep_age(self) -> None:
         self._kept = time.monotonic()
-        new = self._directory / ".age"
-        try:
-            write_file(str(new), b"%d\n" % self._age)
-            os.replace(new, self._directory / "age")  # noqa: PTH105
-        except OSError as error:
-            log.warning("%s: what is there is kept for longer", disk_error(error, str(self._directory)))
+        for directory in self._directories():
+            new = directory / ".age"
+            try:
+                write_file(str(new), b"%d\n" % self._age)
+                os.replace(new, directory / "age")  # noqa: PTH105
+            except OSError as error:
+                log.warning("%s: what is there is kept for longer", disk_error(error, str(directory)))
+
+    def _directories(self) -> list[Path]:
+        return [directory / "quarantine" for directory in self._store.directories]
+
+
+def _due(path: str) -> int:
+    return int(Path(path).name[:12])
 
 
 def _read_age(path: Path) -> int:

@@ -27,8 +27,7 @@ def enlarge(file: StoredFile, end: int) -> None:
         if not file.small:
             return
         file.ordering.log(file.length)  # else somebody might look for it while it moves
-        parent = os.path.dirname(file.directory)  # noqa: PTH120
-        made_in = f"{os.path.dirname(parent)}/making/{file.file_id}"  # noqa: PTH120
+        made_in = file.made_in
         shutil.rmtree(made_in, ignore_errors=True)
         try:
             os.mkdir(made_in)  # noqa: PTH102

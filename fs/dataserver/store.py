@@ -1,44 +1,38 @@
-"""Files on a dataserver's disk (Mayflower, section 3.3.2).
+"""Files on a dataserver's disks (Mayflower, section 3.3.2).
 
-`ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`, `2`, ... as
-`stored_file` says; a small file is `<file id>.small` in place of that directory. New versions are made in
+In each of its directories `ROOT/<first 2 hex digits of the file id>/<file id>/` holds `meta` and the chunks `1`,
+`2`, ... as `stored_file` says; a small file is `<file id>.small` in place of that directory. New versions are made in
 `ROOT/making` and moved to their place when they are complete; what a dead process left there is removed at the
-next start.
+next start. All of a file lies in one directory. One whose disk fails is left out from then on: what lies there is
+still read while nobody else has it, but reported as lost.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
-import re
-import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from crc32c import crc32c
-
+from fs.dataserver.directories import Directories
+from fs.dataserver.directory import FILE_ID, Directory
 from fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
 from fs.dataserver.durability import recover
 from fs.dataserver.lease import boot_seconds
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
-from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
-from fs.private_directory import keep_private
+from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import FileLength
 
 log = logging.getLogger(__name__)
 
 MAX_OFFSET = 1 << 62
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAX_CHUNKS_PER_APPEND = 65536
-RESERVED_BYTES = 1 << 30
 KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
 
-_FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TOMBSTONES = 65536
 WRITTEN_BACK_SECONDS = 300.0
 """After so long the kernel has everything on the disk by itself (30 s unless configured otherwise)."""
@@ -47,42 +41,55 @@ REPORTED_AGAIN_SECONDS = 60.0
 
 def check_file_id(file_id: str) -> None:
     """Raises InvalidArgument unless `file_id` is a lower-case UUID: it becomes a directory's name."""
-    if not _FILE_ID.fullmatch(file_id):
+    if not FILE_ID.fullmatch(file_id):
         raise InvalidArgument(f"file_id: {file_id[:60]!r} is not a lower-case UUID")
 
 
 class FileStore:
     """All files of one dataserver. Thread-safe; one process per directory.
 
-    Raises StorageFailed if the directory cannot be used or belongs to another dataserver.
+    Raises StorageFailed if no directory can be used or one belongs to another dataserver.
     """
 
-    def __init__(self, directory: Path, dataserver_id: str, reserved_bytes: int | None = None) -> None:
-        """`reserved_bytes` of the disk are kept for files that grow: a GiB, or a fiftieth of a small one."""
-        self.directory = directory
-        self._reserved_bytes = reserved_bytes
-        self._root = str(directory)  # plain strings: Path objects would be a third of a small append's time
+    def __init__(self, directory: Path | Sequence[Path], dataserver_id: str, reserved_bytes: int | None = None, *,
+                 rate_bytes: float = 0.0, accept_empty: bool = False) -> None:
+        """`reserved_bytes` and `rate_bytes` of each disk are as `Directory` has them. With `accept_empty` a directory
+        of this server that is empty now is a new disk, else it has failed."""
+        self.directories = Directories([directory] if isinstance(directory, Path) else directory,
+                                       reserved_bytes, rate_bytes)
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._grown: dict[str, FileLength] = {}
         self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self.remembers_since = boot_seconds()   # what was deleted before may be forgotten
+        self._forsaken: set[str] = set()    # not to be read where a disk has failed
         self._lock = threading.Lock()
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._owner = os.open(directory / "dataserver", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageFailed(f"cannot use the directory {directory}: {error.strerror}") from None
-        self._claim(dataserver_id)
-        keep_private(directory)
-        self._remove_half_made()
-        self._recover_from_power_failure()
+            self.directories.claim(dataserver_id, accept_empty=accept_empty)
+            for each in self.directories.sound:
+                self._recover_from_power_failure(each)
+            self.directories.require_one()
+        except BaseException:
+            self.close()
+            raise
+        self.directory = self.directories.sound[0].path
 
     def close(self) -> None:
-        """Let another process use the directory. Safe to call again."""
-        owner, self._owner = self._owner, -1
-        if owner >= 0:
-            os.close(owner)
+        """Let another process use the directories. Safe to call again."""
+        self.directories.close()
+
+    def look_after_directories(self) -> bool:
+        """Whether a directory that was used until now has failed."""
+        if not self.directories.look():
+            return False
+        with self._lock:
+            for file_id in [file_id for file_id, file in self._files.items() if not self.is_sound(file)]:
+                del self._files[file_id]
+        return True
+
+    def is_sound(self, file: StoredFile) -> bool:
+        """Whether it lies where it is safe."""
+        return self.directories.holding(file.directory) is not None
 
     # ------------------------------------------------------------------ files
 
@@ -114,7 +121,9 @@ class FileStore:
                 raise NoSuchFile(f"the file {file_id} was deleted")
             file = self._files.get(file_id) or self._load(file_id)
             if file is None:
-                file = self._make(StoredFile(file_id, self._place(file_id), inode, path, chunk_size), expected_bytes)
+                file = self._make(inode, path, chunk_size, file_id, expected_bytes)
+            elif not self.is_sound(file):
+                raise StorageFailed(f"{file_id} lies in a directory that has failed")
             if file.chunk_size != chunk_size:
                 raise InvalidArgument(f"chunk_size: {chunk_size}, but {file_id} has {file.chunk_size}")
             self._hold(file)
@@ -132,18 +141,17 @@ class FileStore:
             self._files[file_id] = file
             return file.inode
 
-    def making(self, file_id: str) -> str:
-        """Where a version is made before it has its place."""
-        return f"{self._root}/making/{file_id}"
-
-    def new_version(self, file_id: str, inode: int, path: bytes, chunk_size: int, generation: int) -> StoredFile:
-        """A version that is to be made; `adopt` gives it its place. Raises InvalidArgument, NoSuchFile."""
+    def new_version(self, file_id: str, base: StoredFile, inode: int, path: bytes, chunk_size: int) -> StoredFile:
+        """A version that is to be made from `base`; `adopt` gives it its place. Raises InvalidArgument,
+        NoSuchFile."""
         check_file_id(file_id)
         if file_id in self._deleted:
             raise NoSuchFile(f"the file {file_id} was deleted")
         if self.inode_of(file_id) is not None:
             raise InvalidArgument(f"file_id: {file_id} is a content that is here already")
-        return StoredFile(file_id, self._place(file_id), inode, path, chunk_size, generation)
+        directory = self.directories.of(base.directory)
+        return StoredFile(file_id, directory.place(file_id), inode, path, chunk_size, base.generation + 1,
+                          note_written=directory.note_written)
 
     def adopt(self, file: StoredFile, made_in: str) -> None:
         """Give a complete version its place: from now on it is a file like others. Raises OSError."""
@@ -162,10 +170,10 @@ class FileStore:
             self._deleted[file_id] = boot_seconds()
             while len(self._deleted) > _TOMBSTONES:
                 self.remembers_since = self._deleted.popitem(last=False)[1]
-            self._files.pop(file_id, None)
-            self._grown.pop(file_id, None)
-            self._reported.pop(file_id, None)
-        self._erase(file_id)
+            self._forget(file_id)
+            self._forsaken.update([file_id] if len(self.directories.sound) < len(self.directories.all) else ())
+        for directory in self.directories.all:
+            directory.erase(file_id)
 
     def begin_anew(self, file_id: str, inode: int) -> None:
         """Forget what is left of a content of the file `inode`, and that it was deleted: a new replica of it is being
@@ -177,30 +185,30 @@ class FileStore:
         with self._lock:
             self._deleted.pop(file_id, None)
 
-    def move_out(self, file_id: str, target: str) -> str:
-        """Move a file to `target`, a small one with its suffix; returns its name there. Raises NoSuchFile,
+    def move_out(self, file_id: str, name: str) -> str:
+        """Move a file to `name` in its directory, a small one with its suffix; returns the path. Raises NoSuchFile,
         StorageFailed."""
         check_file_id(file_id)
-        place = self._place(file_id)
         with self._lock:
-            self._files.pop(file_id, None)
-            self._grown.pop(file_id, None)
-            self._reported.pop(file_id, None)
+            self._forget(file_id)
+            directory = next((each for each in self.directories.sound if each.has(file_id)), None)
+            if directory is None:
+                raise NoSuchFile(f"this dataserver has no file {file_id}")
+            place = directory.place(file_id)
             suffix = "" if os.path.isdir(place) else SMALL_SUFFIX  # noqa: PTH112
+            target = f"{directory.root}/{name}{suffix}"
             try:
-                os.rename(place + suffix, target + suffix)  # noqa: PTH104
-            except FileNotFoundError:
-                raise NoSuchFile(f"this dataserver has no file {file_id}") from None
+                os.rename(place + suffix, target)  # noqa: PTH104
             except OSError as error:
                 raise disk_error(error, f"cannot move {file_id}") from None
-        return os.path.basename(target) + suffix  # noqa: PTH119
+        return target
 
     def move_in(self, file_id: str, source: str) -> None:
-        """The way back: `source` is what `move_out` made. Raises StorageFailed."""
-        place = self._place(file_id) + (SMALL_SUFFIX if source.endswith(SMALL_SUFFIX) else "")
+        """The way back: `source` is what `move_out` returned. Raises StorageFailed."""
+        place = self.directories.of(source).place(file_id) + (SMALL_SUFFIX if source.endswith(SMALL_SUFFIX) else "")
         with self._lock:
             try:
-                if os.path.exists(place):  # noqa: PTH110
+                if any(each.has(file_id) for each in self.directories.sound):
                     raise StorageFailed(f"{file_id} is here already")
                 os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
                 os.rename(source, place)  # noqa: PTH104
@@ -210,32 +218,12 @@ class FileStore:
 
     def ids(self) -> Iterator[str]:
         """The ids of all files on disk, in no order."""
-        for prefix in sorted(self.directory.glob("[0-9a-f][0-9a-f]")):
-            with contextlib.suppress(FileNotFoundError):
-                yield from self.ids_below(prefix.name)
+        for directory in self.directories.sound:
+            yield from directory.ids()
 
     def ids_below(self, prefix: str) -> set[str]:
-        """The ids on disk that begin with two hex digits. Raises FileNotFoundError if none ever did, OSError."""
-        names = (name.removesuffix(SMALL_SUFFIX) for name in os.listdir(f"{self._root}/{prefix}"))  # noqa: PTH208
-        return {name for name in names if _FILE_ID.fullmatch(name)}
-
-    def capacity(self) -> tuple[int, int]:
-        """(size of the disk, bytes that new files may take). Raises StorageFailed."""
-        try:
-            disk = os.statvfs(self.directory)
-        except OSError as error:
-            raise StorageFailed(f"{self.directory}: {error.strerror}") from None
-        size_bytes = disk.f_blocks * disk.f_frsize
-        reserved = min(RESERVED_BYTES, size_bytes // 50) if self._reserved_bytes is None else self._reserved_bytes
-        return size_bytes, max(0, disk.f_bavail * disk.f_frsize - reserved)
-
-    @property
-    def disk(self) -> str:
-        """The same text for all stores that share a disk, on this boot of this machine. Raises StorageFailed."""
-        try:
-            return f"{_BOOT_ID.read_text().strip()}:{self.directory.stat().st_dev}"
-        except OSError as error:
-            raise StorageFailed(f"{error.filename}: {error.strerror}") from None
+        """The ids on disk that begin with two hex digits. Raises OSError."""
+        return set().union(*(directory.ids_below(prefix) for directory in self.directories.sound))
 
     # ------------------------------------------------------------------ lengths to report
 
@@ -272,29 +260,10 @@ class FileStore:
 
     # ------------------------------------------------------------------ private
 
-    def _claim(self, dataserver_id: str) -> None:
-        try:
-            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StorageFailed(f"another dataserver is running on {self.directory}") from None
-        written = os.pread(self._owner, 256, 0)
-        owner, _, total = written.strip().rpartition(b" ")
-        own = dataserver_id.encode()
-        intact = total == b"%08x" % crc32c(owner)
-        if intact and owner != own:
-            raise StorageFailed(f"{self.directory} belongs to the dataserver {owner.decode()!r}, not "
-                                f"{dataserver_id!r}")
-        if not intact:
-            if written:
-                log.error("%s is damaged: taken for the dataserver %s", self.directory / "dataserver", dataserver_id)
-            try:
-                os.truncate(self._owner, 0)
-                os.pwrite(self._owner, own + b" %08x\n" % crc32c(own), 0)
-            except OSError as error:
-                raise StorageFailed(f"cannot write to {self.directory}: {error.strerror}") from None
-
-    def _place(self, file_id: str) -> str:
-        return f"{self._root}/{file_id[:2]}/{file_id}"
+    def _forget(self, file_id: str) -> None:
+        self._files.pop(file_id, None)
+        self._grown.pop(file_id, None)
+        self._reported.pop(file_id, None)
 
     def _hold(self, file: StoredFile) -> None:
         file.users += 1
@@ -318,21 +287,29 @@ class FileStore:
                 return
             if self._files.get(file.file_id) is file:
                 del self._files[file.file_id]
-                self._erase(file.file_id)
-
-    def _erase(self, file_id: str) -> None:
-        place = self._place(file_id)
-        with contextlib.suppress(OSError):
-            os.unlink(place + SMALL_SUFFIX)  # noqa: PTH108
-        shutil.rmtree(place, ignore_errors=True)
+                directory = self.directories.holding(file.directory)
+                if directory is not None:
+                    directory.erase(file.file_id)
 
     def _load(self, file_id: str) -> StoredFile | None:
-        try:
-            return load(file_id, self._place(file_id))
-        except NoSuchFile:
-            return None
+        failed = [] if file_id in self._forsaken else [each for each in self.directories.all if each.failure]
+        for directory in [*self.directories.sound, *failed]:
+            try:
+                file = load(file_id, directory.place(file_id))
+            except NoSuchFile:
+                continue
+            except StorageFailed:
+                if directory.failure:
+                    continue
+                raise
+            file.note_written = directory.note_written
+            return file
+        return None
 
-    def _make(self, file: StoredFile, expected_bytes: int) -> StoredFile:
+    def _make(self, inode: int, path: bytes, chunk_size: int, file_id: str, expected_bytes: int) -> StoredFile:
+        directory = self.directories.for_new(expected_bytes)
+        file = StoredFile(file_id, directory.place(file_id), inode, path, chunk_size,
+                          note_written=directory.note_written)
         description = file.description()
         file.small = (expected_bytes <= SMALL_BYTES <= file.chunk_size
                       and len(description) <= SMALL_DESCRIPTION_BYTES)
@@ -345,7 +322,7 @@ class FileStore:
                 _make_directory(os.path.dirname(file.directory))  # noqa: PTH120
                 descriptor = begin_file(file.record, description)
         except OSError as error:
-            self._erase(file.file_id)
+            directory.erase(file_id)
             raise disk_error(error, f"cannot make {file.file_id}") from None
         if file.small:
             file.descriptor = descriptor
@@ -354,21 +331,26 @@ class FileStore:
         file.ordering.begin_log()
         return file
 
-    def _recover_from_power_failure(self) -> None:
+    def _recover_from_power_failure(self, directory: Directory) -> None:
         """Cut what was being written when the machine stopped to what of it is whole."""
-        path, boot = f"{self._root}/boot", boot_id()
+        path, boot = f"{directory.root}/boot", boot_id()
         try:
             with contextlib.suppress(FileNotFoundError):
-                if Path(path).read_bytes() != boot:
-                    self._recover_all()
+                if Path(path).read_bytes() == boot:
+                    return
+                self._recover_all(directory)
             write_file(path, boot, sync=True)
         except OSError as error:
-            raise disk_error(error, f"cannot use the directory {self.directory}") from None
+            problem = disk_error(error, f"cannot use the directory {directory.path}")
+            if isinstance(problem, NoSpace):
+                log.warning("%s: its disk is full", directory.path)
+            else:
+                directory.failure = problem.message
 
-    def _recover_all(self) -> None:
+    def _recover_all(self, directory: Directory) -> None:
         changed_at = {}
-        for file_id in self.ids():
-            for record in (self._place(file_id) + SMALL_SUFFIX, f"{self._place(file_id)}/meta"):
+        for file_id in directory.ids():
+            for record in (directory.place(file_id) + SMALL_SUFFIX, f"{directory.place(file_id)}/meta"):
                 with contextlib.suppress(FileNotFoundError):
                     changed_at[file_id] = os.stat(record).st_mtime  # noqa: PTH116
         newest = max(changed_at.values(), default=0.0)
@@ -380,14 +362,6 @@ class FileStore:
                                     lost)
             except SpeedwellError as error:
                 log.error("%s", error)
-
-    def _remove_half_made(self) -> None:
-        making = self.directory / "making"
-        shutil.rmtree(making, ignore_errors=True)
-        try:
-            making.mkdir(exist_ok=True)
-        except OSError as error:
-            raise disk_error(error, f"cannot write to {self.directory}") from None
 
 
 def _make_directory(directory: str) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, starmap
 
@@ -49,6 +49,10 @@ Piece = tuple[str, int, int]
 _PAGE = bytes(4096)
 
 
+def _nobody(_: int) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass
 class StoredFile:
     """One file id, that is one version of a file, on this server; `turn` is held by its appender.
@@ -71,6 +75,8 @@ class StoredFile:
     descriptor: int = -1
     """Of a small file that has just been made, for those who made it; -1: it has to be opened."""
     users: int = 0
+    note_written: Callable[[int], None] = _nobody
+    """Told how many bytes are written to its disk."""
     turn: threading.Lock = field(default_factory=threading.Lock)
     synced_length: int = 0
     """So many bytes are on the disk for sure."""
@@ -90,6 +96,11 @@ class StoredFile:
     def own_start(self) -> int:
         """The first block that lies in chunk files of this version alone."""
         return self.runs[-1].end if self.runs else 0
+
+    @property
+    def made_in(self) -> str:
+        """Where its directory is made before it has its place."""
+        return f"{os.path.dirname(os.path.dirname(self.directory))}/making/{self.file_id}"  # noqa: PTH120
 
     # ------------------------------------------------------------------ where bytes are
 

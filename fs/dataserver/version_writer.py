@@ -57,7 +57,7 @@ class VersionWriter:
         self._base = base
         self._committed = committed
         self._change = change
-        self._place = file.directory
+        self._place, self._made_in = file.directory, file.made_in
         self._kept = min(committed[0], change.keep, change.size)
         self._own_start = change.size // BLOCK_BYTES
         self._dirty = self._dirty_intervals()
@@ -72,7 +72,7 @@ class VersionWriter:
 
     def begin(self) -> None:
         """Make the directory, and in it the changed blocks as they are before the new bytes come."""
-        directory = self.file.directory = self._store.making(self.file.file_id)
+        directory = self.file.directory = self._made_in
         try:
             if self._base is not None and self._base.small:
                 enlarge(self._base, self._committed[0])
@@ -89,6 +89,7 @@ class VersionWriter:
     def write(self, data: memoryview) -> None:
         """Take the next bytes."""
         ranges = self._change.ranges
+        self.file.note_written(len(data))
         try:
             while data:
                 begin, end = ranges[self._at]
@@ -140,7 +141,7 @@ class VersionWriter:
         """Leave no trace. Never raises."""
         self._close()
         if self._made:
-            shutil.rmtree(self._store.making(self.file.file_id), ignore_errors=True)
+            shutil.rmtree(self._made_in, ignore_errors=True)
             self._made = False
 
     # ------------------------------------------------------------------ which blocks change
@@ -296,7 +297,7 @@ class VersionWriter:
         finally:
             os.close(descriptor)
         if blocks == 1:
-            os.unlink(f"{self._store.making(self.file.file_id)}/sums")  # noqa: PTH108
+            os.unlink(f"{self._made_in}/sums")  # noqa: PTH108
         return tail
 
     def _copy_sums(self, descriptor: int) -> None:
@@ -323,7 +324,7 @@ class VersionWriter:
 
     def _open_new(self, name: str) -> int:
         """A descriptor of an empty file of that name in the directory that is being made. Raises OSError."""
-        path = f"{self._store.making(self.file.file_id)}/{name}"
+        path = f"{self._made_in}/{name}"
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def _close(self) -> None:

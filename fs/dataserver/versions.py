@@ -122,8 +122,8 @@ class Versions:
             yield base
 
     def _writer(self, operation: WriteOperation, base: StoredFile) -> VersionWriter:
-        file = self._store.new_version(operation.file_id, operation.inode, operation.path, operation.chunk_size,
-                                       base.generation + 1)
+        file = self._store.new_version(operation.file_id, base, operation.inode, operation.path,
+                                       operation.chunk_size)
         change = Change(operation.size, operation.keep if operation.HasField("keep") else MAX_OFFSET,
                         _pairs(operation.ranges), _pairs(operation.zeros))
         writer = VersionWriter(self._store, file, base, base.committed, change)

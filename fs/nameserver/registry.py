@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from fs.errors import AlreadyExists, InvalidArgument, NoReplicaAvailable, NoSpace, StorageFailed
 from fs.nameserver.placement import Candidate
 from fs.nameserver.records import DATASERVER_PREFIX, dataserver_key
-from fs.proto.speedwell_pb2 import NumberedDataserver
+from fs.proto.speedwell_pb2 import DirectoryUse, NumberedDataserver
 from fs.store import Batch, Store, end_of_prefix
 
 LEASE_SECONDS = 3.0
@@ -47,6 +47,18 @@ class Status:
     """A second that its disk could write besides; 0: not known."""
     insecure: bool = False
     other_hosts: tuple[str, ...] = ()
+    directories: tuple[DirectoryUse, ...] = ()
+
+    @property
+    def room_bytes(self) -> int | None:
+        """What one file may take: it lies in one directory."""
+        return max((use.available_bytes for use in self.directories), default=self.available_bytes)
+
+    def disks(self, number: int) -> dict[str, tuple[int, int]]:
+        """(bytes, bytes free) of each, by what tells disks apart; those of dataserver `number`."""
+        if not self.directories:
+            return {self.disk or str(number): (self.capacity_bytes or 0, self.available_bytes or 0)}
+        return {use.disk: (use.capacity_bytes, use.available_bytes) for use in self.directories if not use.failure}
 
 
 class Registry:
@@ -70,7 +82,7 @@ class Registry:
     def heartbeat(self, dataserver_id: str, host: str, port: int, rack: str, pod: str, *,
                   capacity_bytes: int, available_bytes: int, now_seconds: float, disk: str = "",
                   disk_left_bytes: int = 0, insecure: bool = False,
-                  other_hosts: tuple[str, ...] = ()) -> Dataserver:
+                  other_hosts: tuple[str, ...] = (), directories: Iterable[DirectoryUse] = ()) -> Dataserver:
         """Take note of a heartbeat; a new dataserver gets a number.
 
         Raises AlreadyExists if a live dataserver at another address has the same id.
@@ -89,7 +101,7 @@ class Registry:
         elif self._status[server.number].other_hosts != other_hosts:
             self.changes += 1
         self._remember(server, Status(now_seconds, capacity_bytes, available_bytes, disk,
-                                      disk_left_bytes, insecure, other_hosts))
+                                      disk_left_bytes, insecure, other_hosts, tuple(directories)))
         return server
 
     def introduce(self, batch: Batch, servers: Iterable[NumberedDataserver]) -> dict[str, int]:
@@ -175,10 +187,17 @@ class Registry:
 
     def capacity(self, now_seconds: float) -> tuple[int, int]:
         """(bytes of all disks of live dataservers, bytes free there); a disk that several share counts once."""
-        disks = {status.disk or number: status for number, status in self._status.items()
-                 if self.is_alive(number, now_seconds)}
-        return (sum(status.capacity_bytes or 0 for status in disks.values()),
-                sum(status.available_bytes or 0 for status in disks.values()))
+        disks: dict[str, tuple[int, int]] = {}
+        for number, status in self._status.items():
+            if self.is_alive(number, now_seconds):
+                disks |= status.disks(number)
+        return sum(size for size, _ in disks.values()), sum(free for _, free in disks.values())
+
+    def failed_directories(self, now_seconds: float) -> list[str]:
+        """What is to be said about each, of the live dataservers."""
+        return [f"the directory {use.path} of the dataserver {self._servers[number].dataserver_id} has failed and is "
+                f"not used: {use.failure}" for number, status in self._status.items() for use in status.directories
+                if use.failure and self.is_alive(number, now_seconds) and not self._servers[number].removed]
 
     def number_of(self, dataserver_id: str) -> int | None:
         number = self._numbers.get(dataserver_id)
@@ -192,7 +211,7 @@ class Registry:
     def candidates(self, now_seconds: float) -> list[Candidate]:
         """Live dataservers that have space left, for placement."""
         used = self.used_parts(now_seconds)
-        return [Candidate(server.number, server.host, server.rack, self._status[number].available_bytes,
+        return [Candidate(server.number, server.host, server.rack, self._status[number].room_bytes,
                           used.get(number, 0.0), self._status[number].disk_left_bytes)
                 for number, server in self._servers.items()
                 if self._status[number].available_bytes != 0 and not server.draining

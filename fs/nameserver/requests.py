@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from fs import paths
 from fs.errors import InvalidArgument, NameTooLong
+from fs.proto.speedwell_pb2 import DirectoryUse
 
 MAX_MODE = 0o7777
 MAX_OWNER = 2**32 - 2  # the last number means "unchanged" to chown
@@ -19,6 +20,8 @@ MAX_CHUNK_BYTES = 1 << 40
 MAX_TEXT = 253  # the longest host name
 MAX_DATASERVER_ID = 200
 MAX_HOSTS = 16
+MAX_DIRECTORIES = 256
+MAX_DIRECTORY_TEXT = 8192
 LIST_LIMIT = 1000
 LIST_BYTES = 512 << 10   # a frame has room for twice that
 MAX_TARGET_BYTES = 4095   # with its NUL a symbolic link's target fits Linux's longest path
@@ -94,6 +97,17 @@ def hosts(values: Sequence[str], field: str) -> tuple[str, ...]:
     if len(values) > MAX_HOSTS:
         raise InvalidArgument(f"{field}: {len(values)} addresses, at most {MAX_HOSTS} are allowed")
     return tuple(text(value, f"{field}[{index}]", required=True) for index, value in enumerate(values))
+
+
+def directories(values: Sequence[DirectoryUse], field: str) -> Sequence[DirectoryUse]:
+    if len(values) > MAX_DIRECTORIES:
+        raise InvalidArgument(f"{field}: {len(values)}, at most {MAX_DIRECTORIES} are allowed")
+    for index, use in enumerate(values):
+        where = f"{field}[{index}]"
+        number(use.available_bytes, f"{where}.available_bytes", number(
+            use.capacity_bytes, f"{where}.capacity_bytes", MAX_SIZE_BYTES))
+        number(len(use.path) + len(use.disk) + len(use.failure), f"{where}: characters", MAX_DIRECTORY_TEXT)
+    return values
 
 
 def dataserver_id(value: str, field: str) -> str:

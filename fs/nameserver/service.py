@@ -246,6 +246,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         available = requests.number(request.available_bytes, "available_bytes", capacity)
         disk = requests.text(request.disk, "disk")
         disk_left = requests.number(request.disk_left, "disk_left", requests.MAX_SIZE_BYTES)
+        uses = requests.directories(request.directories, "directories")
         deleted = [requests.file_id(value, f"deleted[{index}]")
                    for index, value in enumerate(request.deleted)]
         with self.guard:
@@ -258,7 +259,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             dataserver = self._registry.heartbeat(
                 dataserver_id, host, port, rack, pod, capacity_bytes=capacity, available_bytes=available,
                 disk=disk, disk_left_bytes=disk_left, now_seconds=self._clock_seconds(), insecure=request.insecure,
-                other_hosts=others)
+                other_hosts=others, directories=uses)
             self.provenance.heard(dataserver, request)
             keys, now_ms = self.grants.keys, self.grants.now_ms()
             if not self.provenance.is_rolled_back:
@@ -353,8 +354,9 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 capacity_bytes=capacity_bytes, available_bytes=available_bytes,
                 replication=self._settings.replication, chunk_size=self._settings.chunk_size_bytes,
                 frame_port=self._frame_port, namespace=self.provenance.namespace_id,
-                warnings=self.provenance.warnings(now), awaited_inventories=self.provenance.awaited(now),
-                min_replicas=self._settings.min_replicas, fsync=self._settings.fsync,
+                warnings=[*self.provenance.warnings(now), *self._registry.failed_directories(now)],
+                awaited_inventories=self.provenance.awaited(now), fsync=self._settings.fsync,
+                min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
                 insecure=["nameserver"] if self._settings.insecure else (),
                 placed_by_controller=self.questions.counts,
@@ -367,7 +369,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                                       capacity_bytes=status.capacity_bytes or 0,
                                       available_bytes=status.available_bytes or 0,
                                       last_heartbeat_seconds_ago=now - status.last_heartbeat_seconds,
-                                      draining=server.draining,
+                                      draining=server.draining, directories=status.directories,
                                       replicas=self._recovery.replica_counts[server.number])
             return reply
 

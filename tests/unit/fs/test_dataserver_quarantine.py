@@ -163,10 +163,10 @@ def introduced(identity: Identity) -> bytes:
 
 
 def test_an_empty_dataserver_belongs_where_it_is_answered_first_and_remembers_it(tmp_path: Path) -> None:
-    identity = Identity(tmp_path, lambda: False)
+    identity = Identity([tmp_path], lambda: False)
     assert introduced(identity) == b""
     identity.check(HeartbeatReply(namespace=OWN))
-    again = Identity(tmp_path, lambda: True)
+    again = Identity([tmp_path], lambda: True)
     assert introduced(again) == OWN
     with pytest.raises(WrongNamespace, match=OTHER.hex()):
         again.check(HeartbeatReply(namespace=OTHER))
@@ -176,28 +176,28 @@ def test_an_empty_dataserver_belongs_where_it_is_answered_first_and_remembers_it
 
 
 def test_one_that_holds_nothing_goes_over_to_a_nameserver_that_refused_it(tmp_path: Path) -> None:
-    identity = Identity(tmp_path, lambda: False)
+    identity = Identity([tmp_path], lambda: False)
     identity.check(HeartbeatReply(namespace=OWN))
     identity.refused()
     assert introduced(identity) == b""
     identity.check(HeartbeatReply(namespace=OTHER))
-    assert introduced(Identity(tmp_path, lambda: True)) == OTHER
+    assert introduced(Identity([tmp_path], lambda: True)) == OTHER
 
 
 def test_contents_of_an_unknown_namespace_are_not_given_to_the_next_nameserver(tmp_path: Path) -> None:
-    identity = Identity(tmp_path, lambda: True)
+    identity = Identity([tmp_path], lambda: True)
     assert introduced(identity) == UNKNOWN
     with pytest.raises(WrongNamespace):
         identity.check(HeartbeatReply(namespace=OWN))
     identity.check(HeartbeatReply(namespace=OWN, adopt=True))
-    assert introduced(Identity(tmp_path, lambda: True)) == OWN
+    assert introduced(Identity([tmp_path], lambda: True)) == OWN
 
 
 def test_a_damaged_record_is_made_good_by_the_copy_of_the_namespace(tmp_path: Path) -> None:
-    Identity(tmp_path, lambda: False).check(HeartbeatReply(namespace=OWN))
+    Identity([tmp_path], lambda: False).check(HeartbeatReply(namespace=OWN))
     (tmp_path / "namespace").write_bytes(b"00 00000000\n")
-    assert introduced(Identity(tmp_path, lambda: True, mirrored=OWN)) == OWN
-    assert introduced(Identity(tmp_path, lambda: True)) == UNKNOWN
+    assert introduced(Identity([tmp_path], lambda: True, mirrored=OWN)) == OWN
+    assert introduced(Identity([tmp_path], lambda: True)) == UNKNOWN
 
 
 def test_an_adopted_dataserver_keeps_its_copy_of_the_namespace_it_belonged_to(tmp_path: Path) -> None:

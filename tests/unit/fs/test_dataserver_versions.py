@@ -34,7 +34,7 @@ def append(store: FileStore, file_id: str, data: bytes, chunk_size: int = CHUNK_
 def write(store: FileStore, base_id: str, change: Change, data: bytes, *, finish: bool = True) -> str:
     """Make a version; the bytes come in pieces that respect no border."""
     with store.opened(base_id) as base:
-        file = store.new_version(new_id(), 7, b"/a", base.chunk_size, base.generation + 1)
+        file = store.new_version(new_id(), base, 7, b"/a", base.chunk_size)
         writer = VersionWriter(store, file, base, base.committed, change)
         try:
             writer.begin()
@@ -184,7 +184,7 @@ def test_a_half_made_version_is_gone_after_a_restart_and_the_old_one_is_whole(tm
     base = new_id()
     append(store, base, b"a" * 100_000)
     with store.opened(base) as file:
-        version = store.new_version(new_id(), 7, b"/a", CHUNK_BYTES, 1)
+        version = store.new_version(new_id(), file, 7, b"/a", CHUNK_BYTES)
         writer = VersionWriter(store, version, file, file.committed, Change(100_000, 1 << 62, [(10, 20)]))
         writer.begin()
         writer.write(memoryview(b"12345"))  # neither finished nor aborted: the process died

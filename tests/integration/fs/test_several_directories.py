@@ -1,0 +1,111 @@
+"""Dataservers with two directories: one that is full is passed over, one that goes away is made good elsewhere."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.fsck import check
+from fs.client import Client
+from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
+FILES = 24
+FILE_BYTES = 150_000
+
+
+def body(number: int) -> bytes:
+    return random.Random(number).randbytes(FILE_BYTES)
+
+
+def write(client: Client, numbers: range, replication: int) -> None:
+    for number in numbers:
+        client.create(f"/{number}", replication=replication)
+        client.append(f"/{number}", body(number))
+
+
+def read(client: Client, numbers: range) -> None:
+    for number in numbers:
+        with client.open_read(f"/{number}") as reader:
+            assert reader.read(0, reader.size) == body(number)
+
+
+def stored_in(directory: Path) -> int:
+    return len(list(directory.glob("[0-9a-f][0-9a-f]/*")))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "c", dataservers=3, replication=2, directories=2, deletion_grace_seconds=1,
+                      nameserver_arguments=("--recovery-grace", "1")) as cluster:
+        yield cluster
+
+
+def failures(client: Client) -> list[str]:
+    return [f"{entry.server.dataserver_id} {use.path}" for entry in client.statistics().dataservers
+            for use in entry.directories if use.failure]
+
+
+def test_a_directory_that_goes_away_takes_only_its_own_replicas(cluster: LocalCluster) -> None:
+    client = cluster.client(metadata_cache_seconds=0)
+    write(client, range(FILES), replication=2)
+    gone = cluster.data_directory("d0", 1)
+    away = gone.with_name("elsewhere")
+    kept, lost = stored_in(cluster.data_directory("d0")), stored_in(gone)
+    assert lost and kept
+    gone.rename(away)
+
+    wait_until(lambda: failures(client) == [f"d0 {gone}"], 30, "nobody says that it has failed")
+    assert any(f"{gone} of the dataserver d0" in warning for warning in client.statistics().warnings)
+    read(client, range(FILES))
+
+    def is_made_good() -> bool:
+        return stored_in(cluster.data_directory("d0")) + sum(
+            stored_in(cluster.data_directory(f"d{server}", number)) for server in (1, 2) for number in (0, 1)
+        ) >= 2 * FILES and not check(client.metadata).problems
+
+    wait_until(is_made_good, 90, "the replicas are not made anew", interval_seconds=0.5)
+    assert {entry.server.alive for entry in client.statistics().dataservers} == {True}
+    write(client, range(FILES, FILES + 6), replication=3)
+    read(client, range(FILES + 6))
+
+    cluster.dataserver("d0").kill()
+    cluster.revive()
+    wait_until(lambda: failures(client) == [f"d0 {gone}"], 30, "a directory that is not there was made anew")
+    assert not gone.exists()
+    read(client, range(FILES + 6))
+
+    cluster.dataserver("d0").kill()
+    away.rename(gone)
+    cluster.revive()
+    wait_until(lambda: not failures(client) and check(client.metadata).clean, 60, "it is not as it was",
+               interval_seconds=0.5)
+    read(client, range(FILES + 6))
+
+
+@pytest.mark.root
+def test_a_full_disk_is_passed_over(tmp_path: Path) -> None:
+    """The disks of d0 are file systems that only its own process sees; one has room for small files alone."""
+    full, free = tmp_path / "c" / "d0", tmp_path / "c" / "d0-1"
+    for directory in (full, free):
+        directory.mkdir(parents=True)
+    begin = ('mount -t tmpfs -o mode=700,size=2m none "$0" && mount -t tmpfs -o mode=700,size=32m none "$1" && '
+             'head -c 1900k /dev/zero > "$0/filler" && shift && exec "$@"')
+    with LocalCluster(tmp_path / "c", dataservers=2, replication=2, directories=2, prefixes={
+            "d0": ["unshare", "--mount", "--propagation", "private", "sh", "-c", begin, str(full), str(free)]},
+            ) as cluster:
+        client = cluster.client()
+        write(client, range(FILES), replication=2)
+        read(client, range(FILES))
+
+        def used_bytes() -> list[int]:
+            [status] = [entry for entry in client.statistics().dataservers if entry.server.dataserver_id == "d0"]
+            assert status.capacity_bytes == 34 << 20 == sum(use.capacity_bytes for use in status.directories)
+            assert status.available_bytes == sum(use.available_bytes for use in status.directories)
+            return [use.capacity_bytes - use.available_bytes for use in status.directories]
+
+        wait_until(lambda: used_bytes()[1] >= FILES * FILE_BYTES, 20, lambda: f"not all is there: {used_bytes()}")
+        assert not failures(client) and used_bytes()[0] < 2 << 20
+        assert {len(client.lookup(f"/{number}", fresh=True).replicas) for number in range(FILES)} == {2}
+    assert not list(full.iterdir()) and not list(free.iterdir())
