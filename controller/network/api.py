@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
@@ -27,11 +28,14 @@ class ReadsInFlight(Protocol):
 
 
 class NetworkApi:
-    def __init__(self, state: NetworkState, measurements: Measurements, reads: ReadsInFlight, loops: Loops) -> None:
+    def __init__(self, state: NetworkState, measurements: Measurements, reads: ReadsInFlight, loops: Loops,
+                 is_in_force: Callable[[], bool]) -> None:
+        """`is_in_force` says whether the switches have confirmed everything that is planned for them."""
         self._state = state
         self._measurements = measurements
         self._reads = reads
         self._loops = loops
+        self._is_in_force = is_in_force
         self._started_at = time.monotonic()
 
     @route("GET", "/v1/network", summary="Switches, hosts and links", tag="network", response=models.Network)
@@ -71,7 +75,8 @@ class NetworkApi:
         troubles = self._loops.troubles()
         is_degraded = late or connected < len(state.switches)
         return models.Health(
-            status="degraded" if troubles else "empty" if not connected else "degraded" if is_degraded else "ok",
+            status="degraded" if troubles else "empty" if not connected else "degraded" if is_degraded else
+            "ok" if self._is_in_force() else "converging",
             switches_connected=connected, switches_known=len(state.switches),
             links=sum(not state.network.is_host(node) and not state.network.is_host(other)
                       for node, other in state.network.links),

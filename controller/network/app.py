@@ -11,6 +11,7 @@ from controller.network.topology_api import TopologyApi
 from controller.rest import RestApplication
 from controller.services import Services
 from controller.switches.packet_ins import PacketIns
+from controller.topology.hosts import SwitchTables
 from controller.topology.refusals import RefusalsCollector
 from controller.topology.state import NetworkState
 
@@ -24,8 +25,9 @@ class NetworkReport(Application):
         self._add_gauges(self._rest.metrics, services.get(PacketIns))
 
     def start(self) -> None:
-        measurements, reads = self.services.get(Measurements), self.services.get(ReadsInFlight)
-        self._rest.register(NetworkApi(self._state, measurements, reads, self.loops))
+        tables = self.services.get(SwitchTables)
+        self._rest.register(NetworkApi(self._state, self.services.get(Measurements), self.services.get(ReadsInFlight),
+                                       self.loops, lambda: tables.is_in_force))
         super().start()
 
     def _add_gauges(self, registry: CollectorRegistry, packet_ins: PacketIns) -> None:

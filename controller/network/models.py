@@ -85,9 +85,9 @@ class Trouble(OutputModel):
 
 
 class Health(OutputModel):
-    status: Literal["ok", "degraded", "empty"] = Field(
+    status: Literal["ok", "converging", "degraded", "empty"] = Field(
         description="degraded: a known switch is away, polls are late or something is in trouble; "
-                    "empty: no switch is connected.")
+                    "empty: no switch is connected; converging: the switches have not confirmed all entries yet.")
     switches_connected: int
     switches_known: int
     links: int = Field(description="Directed links between switches.")

@@ -350,13 +350,16 @@ class TablePlanner:
                 for key, entry in flows.items():
                     self._set(dpid, key, entry)
 
-    def forget_inherited(self, used: Iterable[int]) -> None:
-        """Entries of explicit paths use these labels: what an earlier controller left besides is wanted no more."""
+    def forget_inherited(self, used: Iterable[int]) -> bool:
+        """Entries of explicit paths use these labels: what an earlier controller left besides is wanted no more.
+        Returns whether there was any."""
         labels = frozenset(used)
-        for found in self.labels.not_adopted():
-            if labels.isdisjoint(range(found.base, found.base + (1 << found.bits))):
-                self.labels.forget(found)
-                self._drop_inherited(found.base)
+        unused = [found for found in self.labels.not_adopted()
+                  if labels.isdisjoint(range(found.base, found.base + (1 << found.bits)))]
+        for found in unused:
+            self.labels.forget(found)
+            self._drop_inherited(found.base)
+        return bool(unused)
 
     def _drop_inherited(self, base: int) -> None:
         """The labels of this block are an earlier controller's no more."""

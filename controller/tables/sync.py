@@ -393,6 +393,6 @@ class TableSync:
             if is_other or (is_other is not None and dpid in self._groups_to_recheck):
                 self._groups_to_recheck.discard(dpid)
                 self._compare_all(dpid)
-        if (labels := self.installed.labels_in_use) is not None:
-            self._planner.forget_inherited(labels)
+        labels = self.installed.labels_in_use
+        if labels is not None and self._planner.forget_inherited(labels):
             self._due.set()

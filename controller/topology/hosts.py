@@ -44,6 +44,10 @@ class SwitchTables(Protocol):
     def wait_until_synced(self, timeout_seconds: float) -> bool:
         """Block the calling green thread until the switches carry what is known now; False if that took too long."""
 
+    @property
+    def is_in_force(self) -> bool:
+        """Whether every connected switch is known to carry what is planned."""
+
     def plan_anew(self) -> None:
         """Hosts changed: bring the switches up to date."""
 

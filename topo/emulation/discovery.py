@@ -39,18 +39,25 @@ def wait_for_network(controller_url: str, fabric: Fabric) -> None:
 
 
 def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
-    """Wait until the controller knows where every host of `fabric` is: it chooses among replicas it knows.
+    """Wait until the controller knows where every host of `fabric` is, as it chooses among replicas it knows, and the
+    switches hold what it planned for them.
 
     Raises `NotDiscovered`, naming some that are missing, after DISCOVERY_TIMEOUT_SECONDS.
     """
     missing = {host.ip for host in fabric.hosts}
+    status = "converging"
 
     def complete() -> bool:
+        nonlocal status
         with contextlib.suppress(requests.RequestException, ValueError):
             hosts = requests.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
             missing.difference_update(host["ip"] for host in hosts)
-        return not missing
+            status = requests.get(f"{controller_url}/v1/health", timeout=_REQUEST_TIMEOUT_SECONDS).json()["status"]
+        return not missing and status != "converging"
 
     if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
+        if not missing:
+            raise NotDiscovered("the switches have not confirmed all their entries after "
+                                f"{DISCOVERY_TIMEOUT_SECONDS:g} s; see the controller's log")
         raise NotDiscovered(f"the controller does not know {len(missing)} hosts after "
                             f"{DISCOVERY_TIMEOUT_SECONDS:g} s ({', '.join(sorted(missing)[:4])}); see its log")

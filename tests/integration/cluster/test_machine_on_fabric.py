@@ -65,7 +65,7 @@ def test_names_resolve_on_every_node_and_in_what_the_controller_says(cluster, tm
     for node in ("p1r0h1", "core0", "machine"):
         assert speedwell.ok("enter", node, "getent", "ahostsv4", "p0r0h0").split()[0] == address["p0r0h0"], node
         health = speedwell.ok("enter", node, "curl", "-sS", "--fail-with-body", "http://controller:8080/v1/health")
-        assert json.loads(health)["status"] == "ok"
+        assert json.loads(health)["switches_connected"] == len(SMALL.switches)
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "p0r0h0")
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "edge-p0r0")
     assert Path("/etc/hosts").read_bytes() == before
@@ -89,19 +89,13 @@ def test_what_a_shell_on_a_host_mounts_is_mounted_on_the_machine(cluster, tmp_pa
     assert mounts.mounted_here(place) is None and not list(place.iterdir())
 
 
-def settled_counts(speedwell, here):
-    """The entries by owner, once every switch has them, the table of metadata servers too; `up` ends before."""
-    first, second = (json.loads(speedwell.ok("flows", "--json", *here)) for _ in range(2))
-    return first == second and all("metadata" in switch["entries"] for switch in first["switches"]) and first
-
-
 def test_flows_are_told_by_owner(cluster, tmp_path):
     speedwell = Speedwell(tmp_path / "state")
     here = ("--nameserver", cluster["nameserver"], "--controller", cluster["controller"])
     bridge = f"unix:{cluster['directory']}/switches/edge-p0r0/br0.mgmt"
     subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge,
                     "cookie=0x1234,table=40,priority=7,ip,nw_dst=10.9.9.9,actions=drop"], check=True, timeout=30)
-    counts = wait_until(lambda: settled_counts(speedwell, here), 60, "the tables are not filled")
+    counts = json.loads(speedwell.ok("flows", "--json", *here))
     by_switch = {switch["switch_name"]: switch for switch in counts["switches"]}
     assert by_switch.keys() == {switch.name for switch in SMALL.switches}
     assert all(switch["entries"]["base"] > 10 for switch in by_switch.values())

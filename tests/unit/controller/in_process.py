@@ -32,7 +32,7 @@ from controller.switches.entries import FlowEntry
 from controller.switches.packet_ins import PacketIns
 from controller.tables.flow_records import Claim, Claimant, EntryPlacement, FlowRecord, Withdrawal
 from controller.tables.forwarding import Forwarding
-from controller.topology.hosts import Hosts
+from controller.topology.hosts import Hosts, SwitchTables
 from controller.topology.state import HostLocation, NetworkState, PortInfo, PortKind, SwitchInfo
 
 CAPACITY_BPS = 80e6
@@ -52,6 +52,7 @@ class TablesInMemory:
     """Stands where the forwarding application stands: keeps what would be in the switches."""
 
     def __init__(self) -> None:
+        self.is_in_force = True
         self.records = RecordsInMemory()
         self.flow_installer = SimpleNamespace(unmetered=0)
         self.failures: list[ControllerError] = []
@@ -126,6 +127,7 @@ class Controller:
         self.tables, self.hosts = TablesInMemory(), HostsInMemory(self.state)
         services = Services(self.state, self.measurements, self.application, PacketIns(loops := Loops()), loops)
         services.provide(Forwarding, self.tables)
+        services.provide(SwitchTables, self.tables)
         services.provide(Hosts, self.hosts)
         self.flowserver = Flowserver(services)
         self.reads = self.flowserver.reads

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -156,6 +157,17 @@ def test_health_of_a_controller_without_switches_is_empty() -> None:
     for dpid in (*EDGES, *AGGREGATIONS):
         controller.state.switch_disconnected(dpid)
     assert get(controller, "/v1/health")["status"] == "empty"
+
+
+def test_health_is_ok_only_once_the_switches_hold_everything_that_is_planned(controller: Controller) -> None:
+    controller.measurements.complete_at = time.monotonic()
+    controller.tables.is_in_force = False
+    assert get(controller, "/v1/health")["status"] == "converging"
+    controller.tables.is_in_force = True
+    assert get(controller, "/v1/health")["status"] == "ok"
+    controller.tables.is_in_force = False
+    controller.state.switch_disconnected(EDGES[0])
+    assert get(controller, "/v1/health")["status"] == "degraded"
 
 
 def test_health_notices_that_polls_stopped(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
