@@ -102,11 +102,13 @@ class FlowCounters:
 
     def __init__(self) -> None:
         self._bytes = Counter(is_entrys=True)
-        self._packets = Counter(is_entrys=True)
+        self._packets = self._last_packets = 0
 
     def read(self, byte_count: int, packet_count: int, duration_seconds: float, now: float) -> None:
         self._bytes.read(byte_count, duration_seconds, now)
-        self._packets.read(packet_count, duration_seconds, now)
+        began_anew = packet_count < self._last_packets
+        self._packets += packet_count if began_anew else packet_count - self._last_packets
+        self._last_packets = packet_count
 
     @property
     def read_at(self) -> float | None:
@@ -114,7 +116,7 @@ class FlowCounters:
 
     @property
     def transferred_bytes(self) -> int:
-        return max(self._bytes.total - HEADER_BYTES * self._packets.total, 0)
+        return max(self._bytes.total - HEADER_BYTES * self._packets, 0)
 
     @property
     def rate_bps(self) -> float | None:

@@ -210,10 +210,10 @@ class Flowserver(Application):
 
     @set_ev_cls(EventMeasured)
     def measured(self, event: EventMeasured) -> None:
-        flows = [(part, record) for part in self.reads.flows() if (record := self._record(part)) is not None]
         # Flows first, then links, as the policy wants it; requests have their turn in between.
-        for some in in_turns(flows):
-            self._scheduler.flows_measured(some, event.began_at, time.monotonic())
+        for parts in in_turns(self.reads.flows()):
+            flows = [(part, record) for part in parts if (record := self._record(part)) is not None]
+            self._scheduler.flows_measured(flows, event.began_at, time.monotonic())
         for links in in_turns(list(self._state.network.links)):
             self._scheduler.links_measured(links, event.began_at, time.monotonic())
         now = time.monotonic()

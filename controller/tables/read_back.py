@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.errors import SwitchRefused
+from controller.loops import Turns
 from controller.switches import openflow
 from controller.switches.entries import COOKIE_MASK, FlowEntry, Group, Meter, PacketMeter, dpid_hex
 from controller.switches.layout import EXPLICIT_COOKIES, FIRST_GROUP, LAST_GROUP
@@ -51,12 +52,20 @@ def read_back(state: HasConfirmations, datapath: Any, timeout_seconds: float) ->
     flows = ask(openflow.flow_stats_request(datapath))
     groups = ask(parser.OFPGroupDescStatsRequest(datapath, 0))
     try:
-        found = sort_read_back(map(openflow.decode_flow, flows), map(openflow.decode_group, groups),
+        found = sort_read_back(_decoded(flows), map(openflow.decode_group, groups),
                                map(openflow.decode_meter, meters))
     except Exception as error:
         # Ryu parses matches only now, and raises what it likes over one that no switch should send.
         raise SwitchRefused(dpid_hex(datapath.id), "unreadable entry", repr(error)) from error
     return replace(found, max_meters=max_meters)
+
+
+def _decoded(flows: Iterable[Any]) -> Iterator[FlowEntry]:
+    """Thousands of entries take longer than anybody may be held up."""
+    turns = Turns()
+    for stats in flows:
+        turns.others()
+        yield openflow.decode_flow(stats)
 
 
 def sort_read_back(flows: Iterable[FlowEntry], groups: Iterable[Group],

@@ -77,7 +77,8 @@ class Mayflower:
                 least[replica] = min(each, least.get(replica, math.inf))
             return Selection(*paths[best], share, cost, tuple(least.items()))
         ends = list(accumulate(count for _, count in replicas))
-        considered = tuple((replica, float(costs[end - count:end].min()))
+        listed = costs.tolist()
+        considered = tuple((replica, min(listed[end - count:end]))
                            for (replica, count), end in zip(replicas, ends, strict=True) if count)
         replica, count = replicas.pop(0)
         while best >= count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from ryu.ofproto import ofproto_v1_3
 
 from controller.errors import SwitchTimedOut
+from controller.loops import TURN_SECONDS
+from controller.tables import read_back
 from controller.tables.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
 from controller.tables.entries import label_cookie, label_entry
 from controller.tables.installed_tables import InstalledTables
@@ -123,3 +126,18 @@ def test_waits_double_up_to_the_last_for_each_switch_on_its_own() -> None:
     assert backoff.failed("b") == FIRST_SECONDS and "b" in backoff
     backoff.reset("a")
     assert "a" not in backoff and backoff.failed("a") == FIRST_SECONDS
+
+
+def test_others_have_their_turn_while_many_entries_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_back.openflow, "decode_flow", lambda stats: time.sleep(TURN_SECONDS / 4))
+    turns: list[int] = []
+
+    def count() -> None:
+        while True:
+            turns.append(1)
+            eventlet.sleep(0)
+
+    others = eventlet.spawn(count)
+    list(read_back._decoded(range(40)))
+    others.kill()
+    assert len(turns) > 5
