@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cluster.errors import ControllerSilent, NotRunning
+from fs.identity import files
+from fs.identity.known import identity_for
+
+if TYPE_CHECKING:
+    import requests
 
 TIMEOUT_SECONDS = 15.0
+
+
+def session(controller: str) -> requests.Session:
+    """For requests to the controller at a URL: with the identity that this user has for it, if it is https://."""
+    import requests
+
+    made = requests.Session()
+    made.trust_env = False      # neither a proxy nor other authorities
+    address = urlsplit(controller)
+    identity = identity_for(address.netloc) if address.scheme == "https" else None
+    if identity is not None:
+        made.cert = str(identity.directory / files.CERTIFICATE)
+        made.verify = str(identity.directory / files.AUTHORITY)
+    return made
 
 
 def ask(controller: str | None, path: str, **parameters: object) -> Any:
@@ -19,8 +39,11 @@ def ask(controller: str | None, path: str, **parameters: object) -> Any:
                          "or name one with --controller URL")
     given = {name: str(value) for name, value in parameters.items() if value is not None}
     try:
-        answer = requests.get(controller.rstrip("/") + path, params=given, timeout=TIMEOUT_SECONDS)
+        answer = session(controller).get(controller.rstrip("/") + path, params=given, timeout=TIMEOUT_SECONDS)
         document = answer.json()
+    except requests.exceptions.SSLError as error:
+        raise ControllerSilent(f"the controller at {controller} and we do not take each other's certificate: is "
+                               f"SPEEDWELL_IDENTITY that of its installation? ({error})") from None
     except requests.ConnectionError:
         raise ControllerSilent(f"the controller at {controller} cannot be reached") from None
     except requests.Timeout:

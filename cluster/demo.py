@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cluster.commands.up import MOUNT_ROOT
+from cluster.controller_client import session
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.fabric import read_settings, run_on_host
 from cluster.machine import switch_cpu_seconds
@@ -214,7 +214,7 @@ def _wait_until_measured(fabric: Fabric, cluster: dict[str, Any], stage: Stage) 
 
     def congested() -> bool:
         nonlocal begin
-        links = requests.get(f"{cluster['controller']}/v1/links", timeout=2.0).json()["links"]
+        links = session(cluster["controller"]).get(f"{cluster['controller']}/v1/links", timeout=2.0).json()["links"]
         if not any(link["source"] == source and (link["utilisation"] or 0) > 0.8 for link in links):
             begin = time.monotonic()
         return time.monotonic() - begin > CONGESTED_SECONDS
@@ -268,12 +268,13 @@ def _table(results: list[dict[str, Any]]) -> Table:
 
 def _say_what_to_try(console: Console, cluster: dict[str, Any]) -> None:
     first = next(iter(cluster["mounts"]))
-    url = cluster["controller"]
+    url, identity = cluster["controller"], Path(cluster["identity"])
+    curl = f"curl -sS --fail-with-body --cacert {identity}/authority.pem --cert {identity}/identity.pem"
     console.print("\n[bold]The cluster is up.[/bold] Try:", highlight=False)
     for command, meaning in (
         *((f"ls -l {mount}", f"the filesystem as {host} sees it") for host, mount in cluster["mounts"].items()),
-        (f"{url}/", "in a browser: links, reads and all else, live"),
-        (f"curl -sS --fail-with-body {url}/", "all that the controller tells: /v1/network, /v1/links, /v1/reads ..."),
+        (f"{url}/", f"in a browser: links, reads and all else, live; token: {identity.parent}/tokens/reader"),
+        (f"{curl} {url}/", "all that the controller tells: /v1/network, /v1/links, /v1/reads ..."),
         (f"speedwell enter {first}", "a shell on that host"),
         ("speedwell status", "processes, dataservers, capacity"),
         ("speedwell down", "stop it all"),

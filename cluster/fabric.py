@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster import host_agents, identities, mounts
+from cluster.controller_client import session
 from cluster.errors import InvalidSetting
 from cluster.identities import with_identity
 from cluster.local_commands import durability_options
@@ -47,6 +48,9 @@ from topo.emulation.settings import Settings
 from topo.fabric import Fabric, InvalidFabric
 from topo.fabric.machine import NAME, with_machine
 
+if TYPE_CHECKING:
+    import requests
+
 DIRECTORY = Path("/var/tmp/speedwell/fabric")
 MACHINE = "10.255.0.1"
 OPENFLOW_PORT = 6653
@@ -55,7 +59,10 @@ NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
 ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 7020, 7040, 7060   # likewise
 DATASERVER_BYTES = 30 << 20     # proportional set size of an idle one
-CONTROLLER_URL = f"http://{MACHINE}:{REST_PORT}"
+REST = f"{MACHINE}:{REST_PORT}"
+CONTROLLER_URL = f"http://{REST}"
+"""Of a controller without an identity."""
+SECURE_CONTROLLER_URL = f"https://{REST}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
 
 Progress = Callable[[str], None]
@@ -121,7 +128,7 @@ class FabricSettings(BaseModel):
         taken = Counter(name for name, _ in self.identity_names)
         if self.identity and max(taken.values()) > 1:
             raise ValueError(f"fabric: {max(taken, key=taken.__getitem__)} has a certificate of its own: give this "
-                             "host another name")
+                             "host or switch another name")
         return self
 
     @property
@@ -132,7 +139,8 @@ class FabricSettings(BaseModel):
                 *((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
                 *((name, roles.ETCD) for name in etcd_names(self.nameservers)),
                 *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
-                *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS]
+                *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS,
+                *([(host_agents.SCHEDULER, roles.SCHEDULER)] if self.host_agents else [])]
 
 
 class FabricCluster:
@@ -160,24 +168,23 @@ class FabricCluster:
         if self.settings.nameservers > 1:
             require_etcd()
         progress(f"building {fabric.name}: {len(fabric.switches)} switches, {len(fabric.hosts)} hosts")
+        identities.forget(self.addresses)
         if self.settings.identity:
             identities.prepare(self.settings.directory, self.settings.identity_names, MACHINE)
+            identities.remember(self.addresses, self.settings.directory)
         self.emulation.start()
         if self.settings.coflows:
             host_agents.write_key(self._coflow_key, secrets.token_hex(32))
-        identities.forget(self.nameserver)
-        if self.settings.identity:
-            identities.remember(self.nameserver, self.settings.directory)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
         self.processes.start_together([self._controller(), *self._nameservers("--new")])
         progress(f"starting {len(fabric.hosts)} dataservers")
         self.processes.start_together([self._dataserver(host.name) for host in fabric.hosts])
         progress("waiting until the controller knows every link")
-        wait_for_network(CONTROLLER_URL, self.network)
+        wait_for_network(self.controller, self.network, self.session())
         progress("waiting until the controller knows every host")
         self.emulation.announce_hosts()
-        wait_for_hosts(CONTROLLER_URL, self.network)
+        wait_for_hosts(self.controller, self.network, self.session())
         progress("waiting until the nameserver hears every dataserver")
         wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
         if self.metadata_hosts:
@@ -206,7 +213,7 @@ class FabricCluster:
         for mountpoint in self.settings.mounts.values():
             mounts.unmount(mountpoint, lazy=True)       # its process had to be killed
         stop_etcd(self.processes, etcd)
-        identities.forget(self.nameserver)
+        identities.forget(self.addresses)
 
     def wanted(self) -> list[str]:
         """The services that run from the end of `start` to `stop`. A mount that somebody has unmounted stays so."""
@@ -245,7 +252,7 @@ class FabricCluster:
             "kind": "fabric",
             "fabric": self.settings.fabric.name,
             "congestion_control": self.emulation.congestion_control,
-            "controller": CONTROLLER_URL,
+            "controller": self.controller,
             "nameserver": self.nameserver,
             "identity": self.operator,
             "environment": self.environment,
@@ -300,9 +307,23 @@ class FabricCluster:
         return str(identities.of_operator(self.settings.directory)) if self.settings.identity else ""
 
     @property
+    def controller(self) -> str:
+        """The URL of its REST interface."""
+        return SECURE_CONTROLLER_URL if self.settings.identity else CONTROLLER_URL
+
+    def session(self) -> requests.Session:
+        """For requests to the controller."""
+        return session(self.controller)
+
+    @property
     def nameserver(self) -> str:
         """The addresses of the nameservers, with commas between them."""
         return ",".join(self._nameserver_addresses)
+
+    @property
+    def addresses(self) -> str:
+        """Of all that commands connect to with an identity."""
+        return f"{self.nameserver},{REST}"
 
     @property
     def _nameserver_addresses(self) -> list[str]:
@@ -316,7 +337,7 @@ class FabricCluster:
 
     def _nameservers(self, *first: str) -> list[Command]:
         options = [*first, "--replication", str(self.settings.replication),
-                   "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", CONTROLLER_URL,
+                   "--chunk-size", str(self.settings.chunk_size_bytes), "--controller", self.controller,
                    "--deletion-grace", str(self.settings.deletion_grace_seconds),
                    *durability_options(self.settings.model_dump(include={"fsync", "min_replicas"}))]
         commands = nameserver_commands(self.settings.directory, self._nameserver_addresses, options, MACHINE,
@@ -330,7 +351,7 @@ class FabricCluster:
             program("speedwell-dataserver"), "--id", name,
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--other-host", host.management_ip,
-            "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
+            "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", self.controller,
             "--directory", str(self.settings.directory / "data" / name),
         ], prefix=self._inside(name), env=self.environment), name)
 
@@ -344,15 +365,15 @@ class FabricCluster:
         return turns[:self.settings.metadata_stores]
 
     def _metadata_store(self, name: str) -> Command:
-        return Command(f"metadata-{name}", [
-            program("speedwell-metadata-store"), "--controller", CONTROLLER_URL,
+        return with_identity(self.processes, Command(f"metadata-{name}", [
+            program("speedwell-metadata-store"), "--controller", self.controller,
             "--host", self.settings.fabric.host(name).ip,
             "--store", f"leveldb:{self.settings.directory / 'metadata' / name}",
-        ], prefix=self._inside(name))
+        ], prefix=self._inside(name)), name)
 
     def _turns(self) -> Command:
-        return host_agents.scheduler(self.settings.directory, self.network, MACHINE, CONTROLLER_URL,
-                                     str(self.settings.host_agents))
+        return with_identity(self.processes, host_agents.scheduler(
+            self.settings.directory, self.network, MACHINE, self.controller, str(self.settings.host_agents)))
 
     def _agent(self, name: str) -> Command:
         return host_agents.agent(self.settings.directory, name, self.network.host(name).ip, MACHINE,
@@ -361,7 +382,7 @@ class FabricCluster:
     def _mount(self, name: str, mountpoint: Path) -> Command:
         return with_identity(self.processes, Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
-            "--nameserver", self.nameserver, "--controller", CONTROLLER_URL,
+            "--nameserver", self.nameserver, "--controller", self.controller,
             "--local-host", self.settings.fabric.host(name).ip,
         ], prefix=self._inside(name), env=self.environment))
 

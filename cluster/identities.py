@@ -1,6 +1,7 @@
 """The identities of an installation: made by `up`, renewed by its supervisor.
 
-    DIRECTORY/identity/    as fs.identity.authority has it; NAME is the process's, `operator` is for commands
+    DIRECTORY/identity/    as fs.identity.authority has it; NAME is the process's, `operator` is for commands,
+                           tokens/reader for browsers and Prometheus
 """
 
 import logging
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from cluster.processes import Command, Processes
 from fs.errors import SpeedwellError
-from fs.identity import places, register
-from fs.identity.roles import OPERATOR
+from fs.identity import bearer, places, register
+from fs.identity.roles import CONTROLLER, OPERATOR, READER
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +26,12 @@ LOOK_SECONDS = 1.0
 
 def prepare(directory: Path, names: Sequence[tuple[str, str]], host: str) -> None:
     """Issue what (name, role) lacks in the installation in `directory`, renew what is due. `host` is the IP address
-    of members of etcd. Raises IdentityError."""
+    of members of etcd and of the controller. Raises IdentityError."""
     from fs.identity.authority import Authority  # takes 30 ms
 
     Authority.make(directory / FOLDER).ensure(names, host)
+    if any(role == CONTROLLER for _, role in names):
+        bearer.ensure(directory / FOLDER, READER)
 
 
 def of_operator(directory: Path | str) -> Path:

@@ -24,7 +24,7 @@ from typing import Any
 
 from cluster import current, identities, mounts
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
-from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, FabricSettings
+from cluster.fabric import NAMESERVER, REST, FabricCluster, FabricSettings
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
@@ -157,7 +157,7 @@ def _clear_leftovers(progress: Callable[[str], None] = lambda message: None) -> 
         with contextlib.suppress(OSError):
             Path(place).rmdir()
     remove_leftovers()
-    identities.forget(state.get("nameserver", NAMESERVER))
+    identities.forget(f"{state.get('nameserver', NAMESERVER)},{REST}")
     current.forget(state["directory"])
     STATE_FILE.unlink(missing_ok=True)
 
@@ -221,8 +221,8 @@ def _announced(cluster: FabricCluster) -> Iterator[None]:
     _write_state(cluster, {"kind": "fabric", "fabric": cluster.settings.fabric.name, "mounts": mountpoints})
     try:
         cluster.processes.save()
-        current.write(current.Current("fabric", str(cluster.settings.directory), cluster.nameserver, CONTROLLER_URL,
-                                      list(mountpoints.values()), cluster.operator))
+        current.write(current.Current("fabric", str(cluster.settings.directory), cluster.nameserver,
+                                      cluster.controller, list(mountpoints.values()), cluster.operator))
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way

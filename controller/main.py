@@ -39,7 +39,8 @@ At Python's own thresholds that takes a twentieth of the processor."""
 @click.option("--rest-host", metavar="ADDRESS", help="Address of the REST interface.  [default: 127.0.0.1]")
 @click.option("--rest-port", type=int, help="0 means any free port.  [default: 8080]")
 @click.option("--identity", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Talk with switches over TLS alone, with this key and certificate of the role controller.")
+              help="Serve REST over TLS and talk with switches over TLS alone, with this key and certificate of the "
+              "role controller.")
 @click.option("--poll-interval-seconds", type=float, help="Between two polls of switch counters.  [default: 1]")
 @click.option("--replica-policy", cls=PolicyOption, metavar="POLICY", help="{replica}.")
 @click.option("--path-policy", cls=PolicyOption, metavar="POLICY", help="{path}.")

@@ -54,6 +54,7 @@ class Controller:
         cfg.CONF([], project="speedwell", default_config_files=[])
         cfg.CONF.set_override("echo_request_interval", settings.echo_interval_seconds)
         cfg.CONF.set_override("maximum_unreplied_echo_requests", settings.echo_misses)
+        identity = Identity(settings.identity).require_role(CONTROLLER) if settings.identity is not None else None
         listening = _listen(str(settings.openflow_host), settings.openflow_port)
         self.openflow_address = _address(listening.getsockname())
         # Ryu's own listener would bind in the background, where a failure is lost.
@@ -64,9 +65,9 @@ class Controller:
         # Ryu's handler comes last: switches may connect once everything else has started.
         self._manager.load_apps([*app_modules, "ryu.controller.ofp_handler"])
         self._loops = Loops()
-        identity = Identity(settings.identity).require_role(CONTROLLER) if settings.identity else None
         self._services = Services(settings, self._loops, NetworkState(settings, self._loops, identity),
-                                  Measurements(), PacketIns(self._loops), RestApplication())
+                                  Measurements(), PacketIns(self._loops), RestApplication(),
+                                  *([identity] if identity else []))
         try:
             self._manager.instantiate_apps(services=self._services)
         except OSError as error:

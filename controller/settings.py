@@ -94,7 +94,8 @@ class Settings(BaseModel):
     rest_host: IPvAnyAddress = Field(default="127.0.0.1", validate_default=True)
     rest_port: Port = 8080
     identity: Path | None = None
-    """The directory of the controller's key and certificate: with one, switches are met over TLS alone."""
+    """The directory of the controller's key and certificate: with one, REST is served and switches are met over TLS
+    alone."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     hosts_file: Path | None = None
     """What the hosts of the network are called, as in /etc/hosts; without one, hosts are named by their addresses."""

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import requests
-
-from cluster.fabric import CONTROLLER_URL, FabricCluster, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from cluster.fabric import FabricCluster, run_on_host
 from fs.client.metadata import MetadataClient
 from topo.fabric import Fabric, Host, three_tier
 
@@ -130,7 +130,7 @@ def seen_busy(cluster: FabricCluster, busy: Sequence[Host], host_bps: float) -> 
 def asked(hosts: Sequence[Host], writers: Sequence[str], size_bytes: int = FILE_BYTES,
           replicas: int = 3) -> list[dict[str, Any]]:
     """What the controller answers about a file for each writer, in one request."""
-    answer = requests.post(f"{CONTROLLER_URL}/v1/placements", timeout=10, json={
+    answer = session(CONTROLLER).post(f"{CONTROLLER}/v1/placements", timeout=10, json={
         "files": [{"writer": writer, "size_bytes": size_bytes, "replicas": replicas} for writer in writers],
         "candidates": [{"host": host.ip} for host in hosts]})
     answer.raise_for_status()
@@ -140,8 +140,9 @@ def asked(hosts: Sequence[Host], writers: Sequence[str], size_bytes: int = FILE_
 
 def nothing_expected() -> None:
     """Have the controller forget what it expects."""
-    for placement in requests.get(f"{CONTROLLER_URL}/v1/placements", timeout=10).json()["placements"]:
-        requests.delete(f"{CONTROLLER_URL}/v1/placements/{placement['id']}", timeout=10)
+    asking = session(CONTROLLER)
+    for placement in asking.get(f"{CONTROLLER}/v1/placements", timeout=10).json()["placements"]:
+        asking.delete(f"{CONTROLLER}/v1/placements/{placement['id']}", timeout=10)
 
 
 @contextlib.contextmanager

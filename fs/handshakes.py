@@ -25,7 +25,7 @@ MOST = 2048
 """Handshakes under way; one more ends the oldest, which is the one most likely to be nobody's."""
 
 TOLD_SECONDS = 1.0
-_TLS_RECORD = b"\x16"
+TLS_RECORD = b"\x16"
 _DROPPED_BYTES = 4096
 
 
@@ -153,7 +153,7 @@ class Handshakes:
         first = handshake.connection.recv(1, socket.MSG_PEEK)
         if not first:
             self._forget(descriptor).close()
-        elif first != _TLS_RECORD:
+        elif first != TLS_RECORD:
             handshake.connection.send(self._plain_answer)
             self._refuse(descriptor, handshake, "it does not speak TLS")
         else:

@@ -18,7 +18,7 @@ from cluster.identities import FOLDER
 from cluster.tables import echo_table
 from fs import paths, units
 from fs.errors import IdentityError
-from fs.identity import scope
+from fs.identity import bearer, scope
 from fs.identity.roles import ROLES
 from fs.option_types import Duration
 
@@ -61,15 +61,18 @@ def _place_options(function: F) -> F:
 @watch_options
 @_place_options
 def list_identities(as_json: bool, installation: Path | None, directory: Path | None) -> None:
-    """List the certificates: the last one of each name, and older ones that are still valid."""
-    found = _authority(installation, directory).certificates()
+    """List the certificates: the last one of each name, and older ones that are still valid; and the tokens."""
+    authority = _authority(installation, directory)
     now = time.time()
+    found = [{**asdict(each), "state": _state(each, now)} for each in authority.certificates()]
+    found += [{**asdict(each), "serial": f"token {hashed}", "state": "expired" if now >= each.expires_at else "valid"}
+              for hashed, each in bearer.known(authority.directory).items()]
     if as_json:
-        echo_json([{**asdict(each), "state": _state(each, now)} for each in found])
+        echo_json(found)
         return
     echo_table(("name", "role", "state", "ends in", "serial"),
-               [(each.name, each.role, _state(each, now), units.about(max(0.0, each.expires_at - now)),
-                 each.serial[:12].lower()) for each in found], ("ends in",))
+               [(each["name"], each["role"], each["state"], units.about(max(0.0, each["expires_at"] - now)),
+                 each["serial"][:12].lower()) for each in found], ("ends in",))
 
 
 @identity.command()
@@ -94,6 +97,21 @@ def issue(name: str, role: str, uids: scope.Ranges | None, gids: scope.Ranges | 
 
 
 @identity.command()
+@click.argument("name")
+@click.argument("role", type=click.Choice(bearer.ROLES), default=bearer.ROLES[0])
+@click.option("--validity", type=Duration(3650 * 86400), default=f"{bearer.VALIDITY_SECONDS / 86400:g}d",
+              show_default=True, help="It is good for so long.")
+@_place_options
+def token(name: str, role: str, validity: int, installation: Path | None, directory: Path | None) -> None:
+    """Make a token that lets NAME ask the controller over REST, and print the file that has it.
+
+    It is for what has no certificate: a browser, curl, Prometheus. NAME's last token is good no more. A reader (the
+    default) only looks.
+    """
+    echo(str(bearer.issue(_authority(installation, directory).directory, name, role, validity)))
+
+
+@identity.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--validity", type=Duration(3650 * 86400), help="They, and all later ones, are valid for so long.  "
               "[default: as before; at first 30 days]")
@@ -111,11 +129,13 @@ def renew(names: tuple[str, ...], validity: int | None, installation: Path | Non
 @click.argument("name")
 @_place_options
 def revoke(name: str, installation: Path | None, directory: Path | None) -> None:
-    """Have the servers of this machine refuse all certificates of NAME within a second.
+    """Have the servers of this machine refuse all certificates and the token of NAME within a second.
 
-    `issue` gives NAME a new one.
+    `issue` and `token` give NAME new ones.
     """
-    _authority(installation, directory).revoke(name)
+    authority = _authority(installation, directory)
+    if not bearer.revoke(authority.directory, name) or name in authority.newest():
+        authority.revoke(name)
 
 
 def _authority(installation: Path | None, directory: Path | None, *, new: bool = False) -> Authority:

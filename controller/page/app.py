@@ -21,6 +21,9 @@ from controller.loops import Turns
 from controller.page.fabric_map import FabricMap
 from controller.page.viewers import TooManyViewers, Viewer, Viewers
 from controller.rest import PlainText, RestApplication, route
+from controller.rest.access import COOKIE, NotAuthenticated
+from controller.rest.fields import InputModel
+from controller.rest.http import Headers
 from controller.services import Services
 from controller.topology.state import NetworkState
 
@@ -42,10 +45,17 @@ STATIC = (NOT_KEPT, POLICY, ("X-Content-Type-Options", "nosniff"), ("Referrer-Po
 HTML = PlainText("text/html; charset=utf-8", (*STATIC, ("Vary", "Accept")))
 SCRIPT, STYLE = PlainText("text/javascript; charset=utf-8", STATIC), PlainText("text/css; charset=utf-8", STATIC)
 EVENTS = PlainText("text/event-stream", (("Cache-Control", "no-store"),))
+COOKIE_RULES = "Path=/; HttpOnly; Secure; SameSite=Strict"
 HISTORY = PlainText("application/json", (("Cache-Control", "no-store"), ("Content-Encoding", "gzip")))
 GZIP_WINDOW = 31
 
 FileName = Annotated[str, Field(pattern=r"^[a-z-]{1,32}$", description="Without its ending.")]
+
+
+class Login(InputModel):
+    """Who looks at the page."""
+
+    token: str = Field(pattern=r"^[A-Za-z0-9_-]{1,256}$", description="Of `speedwell identity token`.")
 
 
 class UnknownFile(ControllerError):
@@ -97,6 +107,19 @@ class WebPage(Application):
            problems=[UnknownFile])
     def style(self, name: FileName) -> bytes:
         return self._file(f"{name}.css")
+
+    @route("POST", "/v1/session", summary="Let a browser in that has a token", tag="page", request=Login, status=204,
+           problems=[NotAuthenticated])
+    def log_in(self, body: Login) -> Headers:
+        """The token comes back as a cookie that only this controller gets, and no script."""
+        seconds = 0
+        if self._rest.access is not None:
+            seconds = int(self._rest.access.by_token(body.token).expires_at - time.time())
+        return [("Set-Cookie", f"{COOKIE}={body.token}; Max-Age={seconds}; {COOKIE_RULES}")]
+
+    @route("DELETE", "/v1/session", summary="Have a browser forget its token", tag="page", status=204)
+    def log_out(self) -> Headers:
+        return [("Set-Cookie", f"{COOKIE}=; Max-Age=0; {COOKIE_RULES}")]
 
     @route("GET", "/v1/events", summary="What happens, once a second, as server-sent events", tag="page",
            response=EVENTS, problems=[TooManyViewers])

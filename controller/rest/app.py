@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from controller.application import Application
 from controller.rest import RestApplication
-from controller.rest.server import listen, serve
+from controller.rest.access import Access
+from controller.rest.server import door_of, listen, serve
 from controller.services import Services
 from controller.settings import Settings
+from fs.identity.bundle import Identity
 
 
 class RestApi(Application):
@@ -22,6 +24,11 @@ class RestApi(Application):
         settings = self.services.get(Settings)
         listening = listen(str(settings.rest_host), settings.rest_port)
         self.address: tuple[str, int] = listening.getsockname()[:2]
+        door = None
+        if settings.identity is not None:
+            door = door_of(self.services.get(Identity))
+            self._application.access = Access(door.identity)
+            self._application.metrics.register(door.refusals)
         super().start()
-        self.loops.run("REST connections", lambda: serve(listening, self._application, self.loops),
+        self.loops.run("REST connections", lambda: serve(listening, self._application, self.loops, door),
                        patience_seconds=None)

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
 from controller.rest import openapi
+from controller.rest.access import Access
 from controller.rest.http import Answer, Headers, Pieces, Request
 from controller.rest.index import VERSION, Endpoint, Index
 from controller.rest.metrics import HttpMetrics, new_registry
@@ -40,6 +41,8 @@ class RestApplication:
         self._document: dict[str, Any] | None = None
         self.browser_page: str | None = None
         """The path of what is served at `/` to whoever asks for HTML."""
+        self.access: Access | None = None
+        """Who may ask; None: everybody."""
         self.metrics = new_registry()
         self._http_metrics = HttpMetrics(self.metrics)
         self.register(self)
@@ -86,8 +89,12 @@ class RestApplication:
     def __call__(self, request: Request) -> Answer:
         declaration = None
         try:
-            declaration, arguments = self._match(request)
-            answer = self._answer(request, declaration, arguments)
+            try:
+                declaration, in_path = self._find(request)
+            finally:    # who may not ask is not told either what there is
+                if self.access is not None:
+                    self.access.require(request, declaration)
+            answer = self._answer(request, declaration, in_path)
         except Exception as error:
             if not isinstance(error, ProblemClass):
                 LOG.exception("%s %s failed", request.method, request.path)
@@ -99,14 +106,15 @@ class RestApplication:
         """What GET of a path and query answers, for an application that passes it on; None if it is refused."""
         request = Request(f"GET {path} HTTP/1.1".encode(), b"", _Inside())
         try:
-            body = self._answer(request, *self._match(request))[2]
+            body = self._answer(request, *self._find(request))[2]
         except Exception as error:
             if isinstance(error, ProblemClass):
                 return None
             raise
         return body if isinstance(body, bytes) else None
 
-    def _answer(self, request: Request, declaration: Route, arguments: dict[str, Any]) -> Answer:
+    def _answer(self, request: Request, declaration: Route, in_path: dict[str, str]) -> Answer:
+        arguments = _arguments(declaration, in_path, request.parameters())
         if declaration.request is not None:
             try:
                 arguments["body"] = declaration.request.model_validate_json(request.json_body())
@@ -124,12 +132,14 @@ class RestApplication:
             body = result if isinstance(result, bytes) else self._encoders[declaration].dump_json(
                 result, indent=declaration.indent)
         else:
+            headers += result or []
             body = b""
         if declaration.status == HTTPStatus.CREATED:
             headers.append(("Location", f"{declaration.path}/{result.id}"))
         return declaration.status, headers, body
 
-    def _match(self, request: Request) -> tuple[Route, dict[str, Any]]:
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        """The route, and what its path holds in place of parameters. Raises UnknownUrl, MethodNotAllowed."""
         path = request.path
         if path == "/" and self.browser_page is not None and "text/html" in request.headers.get("accept", ""):
             path = self.browser_page
@@ -142,7 +152,7 @@ class RestApplication:
                 allowed = ", ".join(sorted({*methods, *({"HEAD"} if "GET" in methods else ())}))
                 raise MethodNotAllowed(f"{path} takes {allowed}, not {request.method}.",
                                        headers=[("Allow", allowed)])
-            return declaration, _arguments(declaration, found.groupdict(), request.parameters())
+            return declaration, found.groupdict()
         raise UnknownUrl(f"Nothing is served at {path}; / lists what is.")
 
 
@@ -150,6 +160,7 @@ class _Inside:
     """Where requests of the controller to itself come from."""
 
     peer = "127.0.0.1"
+    sender = None
 
     def receive(self) -> bytes:
         return b""

@@ -12,6 +12,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
 from controller.rest.problems import BadRequest, BodyTooLarge, RequestTimedOut, UnsupportedMediaType
+from fs.identity.bundle import Peer
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_BODY_BYTES = 256 * 1024
@@ -38,10 +39,13 @@ Answer = tuple[int, Headers, bytes | Pieces]
 
 class Stream(Protocol):
     """The connection. Both raise OSError; `receive` gives no bytes at the connection's end. `peer` is the address
-    at its other end."""
+    at its other end, `sender` who that is by a certificate."""
 
     @property
     def peer(self) -> str: ...
+
+    @property
+    def sender(self) -> Peer | None: ...
 
     def receive(self) -> bytes: ...
 
@@ -55,7 +59,8 @@ class Request:
     beginning of the next request.
     """
 
-    __slots__ = ("_is_read", "_stream", "headers", "is_last", "method", "path", "peer", "query", "unread")
+    __slots__ = ("_is_read", "_stream", "headers", "is_last", "is_proven", "method", "path", "peer", "query",
+                 "sender", "unread")
 
     def __init__(self, head: bytes, unread: bytes, stream: Stream) -> None:
         """Raises BadRequest."""
@@ -72,7 +77,9 @@ class Request:
         """Whether the connection ends with the answer."""
         self.unread = unread
         self._stream = stream
-        self.peer = stream.peer
+        self.peer, self.sender = stream.peer, stream.sender
+        self.is_proven = False
+        """Whether it is known who sent it."""
         self._is_read = "content-length" not in self.headers and "transfer-encoding" not in self.headers
         if not self._is_read and len(self.headers.keys() & {"content-length", "transfer-encoding"}) == 2:
             raise BadRequest("The body has two lengths: Content-Length and Transfer-Encoding.")

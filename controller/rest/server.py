@@ -11,6 +11,9 @@ import eventlet
 from controller.loops import Loops
 from controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Pieces, Request, response
 from controller.rest.problems import BadRequest, HttpProblem, RequestTimedOut, answer_to
+from controller.secure import Door, NotAdmitted
+from fs.handshakes import DEADLINE_SECONDS
+from fs.identity.bundle import Identity, Peer
 
 LOG = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 75.0
@@ -29,22 +32,46 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(listening: socket.socket, application: Application, loops: Loops) -> None:
-    """Serve `application` for ever."""
+def door_of(identity: Identity) -> Door:
+    """For REST over TLS: browsers and scripts have no certificate."""
+    no_tls = BadRequest("TLS 1.3 is spoken here: ask https://, with the installation's authority.pem.")
+    return Door("rest", identity, anonymous=True, most=MAX_CONNECTIONS // 2,
+                plain_answer=response(answer_to(no_tls), is_head=False, is_last=True))
+
+
+def serve(listening: socket.socket, application: Application, loops: Loops, door: Door | None = None) -> None:
+    """Serve `application` for ever, through the `door` if there is one."""
     pool = eventlet.GreenPool(MAX_CONNECTIONS)
     while True:
         accepted, address = loops.insist("REST connections", listening.accept)
-        pool.spawn_n(_Connection(accepted, address, application).serve)
+        pool.spawn_n(_Connection(accepted, address, application, door).serve)
 
 
 class _Connection:
-    def __init__(self, accepted: Any, address: Any, application: Application) -> None:
+    sender: Peer | None = None
+
+    def __init__(self, accepted: Any, address: Any, application: Application, door: Door | None) -> None:
         accepted.settimeout(REQUEST_TIMEOUT_SECONDS)
         self._socket = accepted
         self.peer: str = address[0]
         self._application = application
+        self._door = door
+        self._is_proven = door is None
 
     def serve(self) -> None:
+        try:
+            if self._door is not None:
+                self._socket, self.sender = self._door.admit(self._socket)
+                self._is_proven = self.sender is not None
+            self._converse()
+        except NotAdmitted as error:
+            LOG.debug("%s was refused: %s", self.peer, error)
+        finally:
+            if self._door is not None:
+                self._door.proven(self._socket)
+            self._socket.close()
+
+    def _converse(self) -> None:
         try:
             unread = b""
             while True:
@@ -53,6 +80,10 @@ class _Connection:
                     return
                 request = Request(head, unread, self)
                 answer = self._application(request)
+                if request.is_proven and not self._is_proven:
+                    assert self._door is not None
+                    self._door.proven(self._socket)
+                    self._is_proven = True
                 request.discard_body()
                 unread = request.unread
                 body, is_head = answer[2], request.method == "HEAD"
@@ -68,8 +99,6 @@ class _Connection:
             pass        # the client is gone, or silent
         except Exception:
             LOG.exception("a connection fails")
-        finally:
-            self._socket.close()
 
     def _send_pieces(self, body: Pieces, is_head: bool) -> None:
         with contextlib.closing(body):
@@ -101,7 +130,7 @@ class _Connection:
         return head, rest
 
     def _first_bytes(self) -> bytes:
-        self._socket.settimeout(KEEP_ALIVE_SECONDS)
+        self._socket.settimeout(KEEP_ALIVE_SECONDS if self._is_proven else DEADLINE_SECONDS)
         try:
             return bytes(self._socket.recv(RECEIVE_BYTES))
         finally:

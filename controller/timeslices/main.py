@@ -21,6 +21,7 @@ from controller.timeslices.turns import TurnKeeper
 from fs import command_line
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.controller import Controller
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
 
@@ -28,6 +29,7 @@ from fs.errors import InvalidArgument
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL",
               help="Whose /v1/network says what links there are.")
+@command_line.identity_option("The scheduler's")
 @click.option("--listen", default="127.0.0.1:6657", metavar="HOST:PORT", help="Where agents report; UDP.")
 @click.option("--key-file", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="The master key, of which those of agents are made.")
@@ -39,16 +41,17 @@ from fs.errors import InvalidArgument
 @policy_path_option
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-def command(controller_url: str, listen: str, key_file: Path, policy: str, slice_ms: float,
+def command(controller_url: str, identity: Path | None, listen: str, key_file: Path, policy: str, slice_ms: float,
             metrics: str | None, log_level: str) -> int:
     """Give hosts' agents their turns on links that are contended, until SIGTERM or SIGINT."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     address = parse_address(listen, "--listen", lowest_port=0)
+    controller = Controller(controller_url, identity)
     prometheus.check(metrics)
     POLICIES.get(Kind.TIMESLICES, policy)
     keeper, key = TurnKeeper(policy, slice_ms / 1e3, Network()), read_key(key_file)
     try:
-        service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller_url))
+        service = TurnService(keeper, key, slice_ms / 1e3, address, NetworkWatch(controller))
     except OSError as error:
         raise InvalidArgument(f"--listen: cannot listen at {listen}: {error.strerror or error}") from None
     told = "ready {}:{}".format(*service.address)

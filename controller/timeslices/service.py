@@ -9,9 +9,9 @@ import select
 import socket
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -21,6 +21,7 @@ from controller.policy.network.graph import Network, Path
 from controller.policy.timeslices.timeslice_policy import Pair
 from controller.timeslices.turns import Sending, TurnKeeper
 from controller.validation import reason
+from fs.controller import Controller
 from host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Registration
 from host_agent.errors import InvalidDatagram
 from host_agent.session import SchedulerEnd
@@ -65,9 +66,10 @@ _Said = TypeVar("_Said", bound=BaseModel)
 class NetworkWatch(threading.Thread):
     """Asks the controller again and again; what it said last holds while it is away."""
 
-    def __init__(self, controller_url: str) -> None:
+    def __init__(self, controller: Controller) -> None:
         super().__init__(name="network", daemon=True)
-        self._url = controller_url.rstrip("/")
+        self._url = controller.url
+        self._connection = controller.connect(ANSWER_SECONDS)
         self._links: frozenset[_Link] = frozenset()
         self._problem = ""
         self._wanted: frozenset[Pair] = frozenset()
@@ -117,9 +119,16 @@ class NetworkWatch(threading.Thread):
             self.paths = paths
 
     def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
-        request = urllib.request.Request(self._url + path, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+        try:
+            self._connection.request("GET" if body is None else "POST", path, body,
+                                     {"Content-Type": "application/json"})
+            answer = self._connection.getresponse()
             said = answer.read()
+        except BaseException:
+            self._connection.close()
+            raise
+        if answer.status != HTTPStatus.OK:
+            raise InvalidNetwork(f"{answer.status} {said.decode(errors='replace')}")
         try:
             return kind.model_validate_json(said)
         except ValidationError as error:

@@ -61,7 +61,7 @@ def speedwell_and_hdfs(scale: Scale, oversubscription: float, progress: Progress
                        libraries: Libraries) -> Iterator[SystemUnderTest]:
     """Both on the scale's fabric for the time of the `with` block."""
     fabric = scale.fabric(oversubscription)
-    settings = read_settings(fabric=fabric, poll_interval_seconds=scale.poll_interval_seconds,
+    settings = read_settings(fabric=fabric, identity=False, poll_interval_seconds=scale.poll_interval_seconds,
                              queue_packets=scale.queue_packets)
     with ExitStack() as cleanup:
         description = supervisor.up(settings, progress)

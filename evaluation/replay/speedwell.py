@@ -11,6 +11,7 @@ from typing import Any
 
 import requests
 
+from cluster.controller_client import session
 from cluster.errors import ClusterError
 from evaluation.papers.reads import Method
 from evaluation.replay.agents import ReaderAgents
@@ -37,6 +38,7 @@ class Speedwell:
         self._cluster = cluster
         self._poll_interval_seconds = poll_interval_seconds
         self._client = Client(cluster["nameserver"])
+        self._session = session(cluster["controller"])
         self._management = {host["ip"]: host["management_ip"] for host in cluster["hosts"].values()}
         self._stored: set[StoredFile] = set()
         self._agents = self._start_agents()
@@ -144,7 +146,7 @@ class Speedwell:
 
     def _get(self, target: str) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = requests.get(self._cluster["controller"] + target, timeout=5.0).json()
+            answer: dict[str, Any] = self._session.get(self._cluster["controller"] + target, timeout=5.0).json()
         except (requests.RequestException, ValueError) as error:
             raise ClusterError(f"the controller at {self._cluster['controller']} does not answer") from error
         return answer

@@ -68,7 +68,7 @@ class Client:
         self._context = ClientContext(
             self._metadata, controller=controller, local_host=local_host, replica_policy=replica_policy,
             path_policy=path_policy, steer_min_bytes=steer_min_bytes,
-            controller_timeout_seconds=controller_timeout_seconds, most_parts=most_parts)
+            controller_timeout_seconds=controller_timeout_seconds, most_parts=most_parts, identity=identity)
         self._cache = (None if cache_directory is None else
                        DiskCache(cache_directory, cache_bytes, self._context.metrics))
         self._local_host = local_host or ""

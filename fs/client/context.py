@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable
+from pathlib import Path
 
 from fs import coflows
 from fs.channel import Channel, ConnectionLost, MalformedFrame
@@ -46,7 +47,8 @@ class ClientContext:
 
     def __init__(self, metadata: MetadataClient, *, controller: str | None, local_host: str | None,
                  replica_policy: str | None, path_policy: str | None, steer_min_bytes: int,
-                 controller_timeout_seconds: float, most_parts: int, paced: bool = False) -> None:
+                 controller_timeout_seconds: float, most_parts: int, paced: bool = False,
+                 identity: Path | str | None = None) -> None:
         """With `paced`, dataservers hold back what they send, as for new replicas."""
         if not 1 <= most_parts <= MOST_PARTS:
             raise InvalidArgument(f"most_parts: {most_parts} is not between 1 and {MOST_PARTS}")
@@ -59,7 +61,7 @@ class ClientContext:
         self.connections = ConnectionPool()
         self.steering = None if controller is None else Steering(
             controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
-            timeout_seconds=controller_timeout_seconds)
+            timeout_seconds=controller_timeout_seconds, identity=identity)
         self.coflows = coflows.configured()
         self.steer_min_bytes = steer_min_bytes
         self.most_parts = most_parts

@@ -15,11 +15,12 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fs.client.metrics import Metrics
-from fs.errors import InvalidArgument, reason
+from fs.controller import Controller
+from fs.errors import reason
 from fs.proto.speedwell_pb2 import Replica
 
 log = logging.getLogger(__name__)
@@ -150,12 +151,13 @@ class Refused(Exception):
 class Steering:
     """One controller as the reads of a client see it. Thread-safe.
 
-    Raises InvalidArgument for a URL that is not http://HOST[:PORT].
+    `identity` is the directory of the client's. Raises InvalidArgument, IdentityError as `Controller` does.
     """
 
     def __init__(self, url: str, metrics: Metrics, *, replica_policy: str | None = None,
-                 path_policy: str | None = None, timeout_seconds: float = 0.2) -> None:
-        self._host, self._port = _address(url)
+                 path_policy: str | None = None, timeout_seconds: float = 0.2,
+                 identity: Path | str | None = None) -> None:
+        self._controller = Controller(url, identity)
         self._url = url
         self._metrics = metrics
         self._policies = {name: value for name, value in (("replica_policy", replica_policy),
@@ -218,7 +220,7 @@ class Steering:
 
     def new_connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
         """A connection to the controller for the caller alone."""
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        return self._controller.connect(timeout_seconds)
 
     def tell_end(self, target: str) -> None:
         """Delete a read or a part of one, in the background."""
@@ -320,17 +322,6 @@ class _Question:
             if self._state == "open":
                 self._state = "abandoned"
             return self._state == "abandoned"
-
-
-def _address(url: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT]") from None
-    if parts.scheme != "http" or not host or parts.path not in ("", "/") or parts.query:
-        raise InvalidArgument(f"controller: {url!r} is not http://HOST[:PORT]")
-    return host, port or 80
 
 
 def _parts(answer: dict[str, Any], replicas: Sequence[Replica], client_ports: Sequence[int], offset_bytes: int,

@@ -65,7 +65,7 @@ class Copies:
         self._context = ClientContext(
             MetadataClient(nameserver, 0, identity=identity), controller=controller, local_host=local_host,
             replica_policy=None, path_policy=None, steer_min_bytes=STEERED_BYTES, controller_timeout_seconds=0.5,
-            most_parts=1, paced=True)
+            most_parts=1, paced=True, identity=identity)
         self._door = door
         self._pace = Pace(bytes_per_second)
         self._orders: deque[Copy] = deque()

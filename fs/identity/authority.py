@@ -25,15 +25,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fs.errors import IdentityError
-from fs.identity import files, register
+from fs.identity import bearer, files, register
 from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from fs.identity.roles import ETCD, SCOPED, SERVERS, checked_name, checked_role, host_of
+from fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, checked_name, checked_role, host_of
 from fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
 VALIDITY_SECONDS = 30 * DAY_SECONDS
 AUTHORITY_SECONDS = 3650 * DAY_SECONDS
 LEAST_VALIDITY_SECONDS = 5.0
+ADDRESSED = (ETCD, CONTROLLER)
+"""Programs that are not ours know these by their IP address."""
 _BEGUN = ("lock", "authority.key", files.AUTHORITY)
 
 
@@ -105,9 +107,9 @@ class Authority:
                        certificates, validity)
             return self.directory / name
 
-    def ensure(self, names: Sequence[tuple[str, str]], etcd_address: str = "") -> None:
-        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so. `etcd_address` is
-        the IP address of all members of etcd. Raises IdentityError."""
+    def ensure(self, names: Sequence[tuple[str, str]], address: str = "") -> None:
+        """Issue what is missing of (name, role), and renew what is due. What was revoked stays so. `address` is the
+        IP address of all members of etcd, and of the controller. Raises IdentityError."""
         for name, role in names:
             checked_name(name)
             checked_role(role)
@@ -116,7 +118,7 @@ class Authority:
             newest = {certificate.name: certificate for certificate in certificates}
             # what has another one was issued and not written: an end in the middle
             self._make([Holder(name, role, newest[name].scope if name in newest else "",
-                               etcd_address if role == ETCD else "") for name, role in names
+                               address if role in ADDRESSED else "") for name, role in names
                         if name not in newest or (newest[name].revoked_at is None
                                                   and newest[name].serial.encode() not in self._head(name))],
                        certificates, validity)
@@ -185,6 +187,7 @@ class Authority:
         for name in newest:
             with suppress(FileNotFoundError):
                 _replace_other(self.directory / name / files.REVOKED, revoked)
+        bearer.spread(self.directory)
         authority, signing = self._signing()
         listed = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(
             _time(now)).next_update(_time(now + AUTHORITY_SECONDS))
@@ -238,7 +241,7 @@ def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.Ellipt
         x509.SubjectAlternativeName([
             x509.DNSName(host_of(holder.role)),
             x509.UniformResourceIdentifier(f"speedwell://{holder.role}/{holder.name}"),
-            *([x509.IPAddress(ip_address(holder.address))] if holder.address else []),
+            *([x509.DNSName(holder.role), x509.IPAddress(ip_address(holder.address))] if holder.address else []),
             *([x509.UniformResourceIdentifier(holder.scope)] if holder.scope else [])]),
         critical=False).add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(

@@ -3,6 +3,7 @@
     DIRECTORY/identity.pem     its key and certificate, for their owner alone
     DIRECTORY/authority.pem    the certificate of the authority that it trusts
     DIRECTORY/revoked.json     the certificates that count for nothing any more: their names by serial number
+    DIRECTORY/tokens.json      of a controller: the tokens that are as good as a certificate (`fs.identity.bearer`)
 """
 
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fs.errors import IdentityError
-from fs.identity import files
+from fs.identity import bearer, files
 from fs.identity.roles import host_of
 from fs.identity.scope import SCHEME, Scope, parsed
 
@@ -70,10 +71,11 @@ class Identity:
         self._refresh()
         return self._generation
 
-    def server_context(self) -> ssl.SSLContext:
-        """For the listening end: TLS 1.3, and only peers with a certificate of the authority."""
+    def server_context(self, *, anonymous: bool = False) -> ssl.SSLContext:
+        """For the listening end: TLS 1.3, and only peers with a certificate of the authority; `anonymous` ones with
+        none, too."""
         self._refresh()
-        return self._server
+        return self._anonymous if anonymous else self._server
 
     def wrap_client(self, connection: Any, role: str) -> ssl.SSLSocket:
         """Shake hands with a server of that role, within the connection's timeout. Raises OSError; ssl.SSLError
@@ -105,6 +107,15 @@ class Identity:
             return f"the certificate of the {peer} has expired"
         return ""
 
+    def peer_by_token(self, token: str) -> Peer | None:
+        """Who has that bearer token; None if it is not good, or no longer."""
+        self._refresh()
+        hashed = bearer.digest(token)
+        found = self._tokens.get(hashed)
+        if found is None or time.time() >= found.expires_at:
+            return None
+        return Peer(found.name, found.role, hashed, found.expires_at)
+
     # ------------------------------------------------------------------ private
 
     _generation = 0
@@ -126,7 +137,8 @@ class Identity:
                 log.error("%s: going on with what was there before", error)
 
     def _now_there(self) -> list[tuple[int, int]]:
-        return [_sign(self.directory / name) for name in (files.CERTIFICATE, files.AUTHORITY, files.REVOKED)]
+        return [_sign(self.directory / name) for name in (files.CERTIFICATE, files.AUTHORITY, files.REVOKED,
+                                                         bearer.TOKENS)]
 
     def _load(self) -> None:
         place = self.directory / files.CERTIFICATE
@@ -137,8 +149,10 @@ class Identity:
                 own = json.loads(stream.readline())
             scope = parsed(own["scope"]) if own.get("scope") else None
             self._own = Peer(own["name"], own["role"], own["serial"], own["expires_at"], scope)
-            self._server, self._client = (self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER,
-                                                                           ssl.PROTOCOL_TLS_CLIENT))
+            self._server, self._anonymous, self._client = (self._context(kind) for kind in (
+                ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+            self._anonymous.verify_mode = ssl.CERT_OPTIONAL
+            self._tokens = bearer.known(self.directory)
             revoked = self.directory / files.REVOKED
             self._revoked = frozenset(files.read_json(revoked)) if revoked.exists() else frozenset()
         except OSError as error:    # ssl.SSLError is one too

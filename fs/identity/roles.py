@@ -5,9 +5,9 @@ import re
 from fs.errors import IdentityError
 
 NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH = "nameserver", "dataserver", "etcd", "controller", "switch"
-MOUNT, OPERATOR, READER = "mount", "operator", "reader"
+MOUNT, OPERATOR, READER, SCHEDULER = "mount", "operator", "reader", "scheduler"
 
-ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER)
+ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER, SCHEDULER)
 SERVERS = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH)
 """Only their certificates are good for the listening end of a connection."""
 

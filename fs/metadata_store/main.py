@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -13,6 +14,7 @@ import click
 from fs import command_line
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.controller import Controller
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
 from fs.metadata_store.addresses import PORT, PREFIX, parse_block
@@ -38,16 +40,18 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 @click.option("--host", metavar="ADDRESS", help="With --controller: this host's own address on the fabric.")
 @click.option("--fsync/--no-fsync", default=True, help="Answer a put when it is on the disk, or when the system has "
               "it (LevelDB; a Redis has its own settings).")
+@command_line.identity_option("With --controller: this server's")
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | None,
-            host: str | None, fsync: bool, metrics: str | None, log_level: str) -> int:
+            host: str | None, fsync: bool, identity: Path | None, metrics: str | None, log_level: str) -> int:
     """Store and serve metadata records until SIGTERM or SIGINT. Has the kernel take the addresses of the blocks that
     it owns for this host's (as root)."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if controller is not None and (blocks or host is None):
         raise InvalidArgument("--controller: give --host too, and no --block" if host is None
                               else "--block: does not go with --controller, which says what to own")
+    joined = Controller(controller, identity) if controller is not None else None
     prometheus.check(metrics)
     bound, port = parse_address(listen, "--listen", lowest_port=0)
     owned = {parse_block(text, "--block") for text in blocks}
@@ -70,7 +74,7 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     routes.set(owned)
     threading.Thread(target=server.serve_forever, name="accept", daemon=True).start()
     port = server.server_address[1]
-    membership = Membership(controller, Peer(host, port), ownership, routes) if controller and host else None
+    membership = Membership(joined, Peer(host, port), ownership, routes) if joined and host else None
     if membership is not None:
         membership.start()
     print(f"ready {host or bound}:{port}", flush=True)

@@ -9,8 +9,8 @@ import secrets
 import threading
 from ipaddress import IPv4Network
 from typing import Any
-from urllib.parse import urlsplit
 
+from fs.controller import Controller
 from fs.errors import InvalidArgument, SpeedwellError, reason
 from fs.metadata_store.ownership import Ownership, common
 from fs.metadata_store.peers import Peer
@@ -26,12 +26,9 @@ class Membership:
     """Announces the server from `start` to `stop`. Without a controller it goes on with what it owns; one that just
     started owns what it owned before once the controller agrees."""
 
-    def __init__(self, controller: str, own: Peer, ownership: Ownership, routes: OwnerRoutes) -> None:
-        """Raises InvalidArgument for a controller that is none, StorageFailed."""
-        url = urlsplit(controller)
-        if url.scheme != "http" or not url.hostname:
-            raise InvalidArgument(f"--controller: {controller!r} is not http://HOST:PORT")
-        self._address = url.hostname, url.port or 80
+    def __init__(self, controller: Controller, own: Peer, ownership: Ownership, routes: OwnerRoutes) -> None:
+        """Raises StorageFailed."""
+        self._connection = controller.connect(ANSWER_SECONDS)
         self._own = own
         self._ownership = ownership
         self._routes = routes
@@ -68,13 +65,14 @@ class Membership:
                 "ready": list(map(str, sorted(self._ready))),
                 "fetching": [{"block": str(block), "host": former.host} for block, former in fetching.items()],
                 "members": [] if self._is_settled else self._ownership.members}
-        connection = http.client.HTTPConnection(*self._address, timeout=ANSWER_SECONDS)
         try:
-            connection.request("POST", "/v1/metadata/servers", json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            orders = json.load(answer)
-        finally:
-            connection.close()
+            self._connection.request("POST", "/v1/metadata/servers", json.dumps(body),
+                                     {"Content-Type": "application/json"})
+            answer = self._connection.getresponse()
+            orders = json.loads(answer.read())
+        except BaseException:
+            self._connection.close()
+            raise
         if answer.status != 200:
             raise InvalidArgument(f"{orders['detail']}")
         return dict(orders)

@@ -18,9 +18,9 @@ from fs.frame_server import FrameServer
 from fs.identity.bundle import Identity
 from fs.nameserver.audit import AUDITED, Audit, Note
 from fs.nameserver.dispatch import Requests
-from fs.nameserver.patience import Patience
 from fs.nameserver.permissions import require_method
 from fs.nameserver.server import ListenFailed
+from fs.patience import Patience
 from fs.proto.speedwell_pb2 import Call, CallReply
 from fs.secure_channel import SecureChannel
 

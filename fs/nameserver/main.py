@@ -66,7 +66,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         listener = cleanup.enter_context(listen(host, port if identity else 0))
         frame_port = listener.getsockname()[1]
 
-        advice = PlacementAdvice(controller) if controller else None
+        advice = PlacementAdvice(controller, identity=identity_directory) if controller else None
         if advice:
             cleanup.callback(advice.close)
 

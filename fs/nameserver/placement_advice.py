@@ -15,10 +15,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from fs.errors import InvalidArgument
+from fs.controller import Controller
 from fs.nameserver.placement import Candidate
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,12 @@ class PlacementAdvice:
     """Callable from any thread. `counts` has how many files the "controller" placed, and how many it did not because
     it was "late", "failed" or "refused" them, or was not asked for a "pause" or because it was "busy"."""
 
-    def __init__(self, controller_url: str, wait_seconds: float = WAIT_SECONDS) -> None:
-        """A create waits for `wait_seconds` at most. Raises InvalidArgument for what is not an http URL."""
+    def __init__(self, controller_url: str, wait_seconds: float = WAIT_SECONDS,
+                 identity: Path | None = None) -> None:
+        """A create waits for `wait_seconds` at most. `identity` is the nameserver's. Raises InvalidArgument,
+        IdentityError as `Controller` does."""
         self._wait_seconds = wait_seconds
-        self._address = _address(controller_url)
+        self._controller = Controller(controller_url, identity)
         self._waiting: deque[Question] = deque()
         self._changed = threading.Condition()
         self._paused_until = 0.0
@@ -147,7 +149,7 @@ class PlacementAdvice:
 
     def _answer(self, questions: Sequence[Question]) -> None:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(*self._address, timeout=self._wait_seconds)
+            self._connection = self._controller.connect(self._wait_seconds)
         # Creates at the same time mostly have the same candidates: said once, they are checked once.
         shared = questions[0].candidates
         body = json.dumps({"candidates": shared, "files": [
@@ -197,13 +199,3 @@ def _is_ipv4(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    try:
-        if parts.scheme == "http" and parts.hostname and not parts.path.strip("/"):
-            return parts.hostname, parts.port or 80
-    except ValueError:
-        pass
-    raise InvalidArgument(f"--controller: {url!r} is not like http://10.255.0.1:8080")

@@ -12,7 +12,7 @@ DISCOVERY_TIMEOUT_SECONDS = 45.0
 _REQUEST_TIMEOUT_SECONDS = 2.0
 
 
-def wait_for_network(controller_url: str, fabric: Fabric) -> None:
+def wait_for_network(controller_url: str, fabric: Fabric, session: requests.Session | None = None) -> None:
     """Wait until the controller holds every switch and switch-to-switch link of `fabric`.
 
     Raises `NotDiscovered`, saying what is missing, after DISCOVERY_TIMEOUT_SECONDS.
@@ -20,11 +20,12 @@ def wait_for_network(controller_url: str, fabric: Fabric) -> None:
     hosts = {host.name for host in fabric.hosts}
     wanted = (len(fabric.switches), 2 * sum(link.a not in hosts and link.b not in hosts for link in fabric.links))
     seen = (0, 0)
+    asking = session or requests.Session()
 
     def complete() -> bool:
         nonlocal seen
         try:
-            network = requests.get(f"{controller_url}/v1/network", timeout=_REQUEST_TIMEOUT_SECONDS).json()
+            network = asking.get(f"{controller_url}/v1/network", timeout=_REQUEST_TIMEOUT_SECONDS).json()
         except (requests.RequestException, ValueError):
             return False
         connected = [switch for switch in network["switches"] if switch["connected"]]
@@ -38,7 +39,7 @@ def wait_for_network(controller_url: str, fabric: Fabric) -> None:
                             f"directed links in {DISCOVERY_TIMEOUT_SECONDS:g} s; see its log")
 
 
-def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
+def wait_for_hosts(controller_url: str, fabric: Fabric, session: requests.Session | None = None) -> None:
     """Wait until the controller knows where every host of `fabric` is, as it chooses among replicas it knows, and the
     switches hold what it planned for them.
 
@@ -46,13 +47,14 @@ def wait_for_hosts(controller_url: str, fabric: Fabric) -> None:
     """
     missing = {host.ip for host in fabric.hosts}
     status = "converging"
+    asking = session or requests.Session()
 
     def complete() -> bool:
         nonlocal status
         with contextlib.suppress(requests.RequestException, ValueError):
-            hosts = requests.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
+            hosts = asking.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
             missing.difference_update(host["ip"] for host in hosts)
-            status = requests.get(f"{controller_url}/v1/health", timeout=_REQUEST_TIMEOUT_SECONDS).json()["status"]
+            status = asking.get(f"{controller_url}/v1/health", timeout=_REQUEST_TIMEOUT_SECONDS).json()["status"]
         return not missing and status != "converging"
 
     if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):

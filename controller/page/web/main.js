@@ -38,6 +38,20 @@ class App {
       area.addEventListener("mouseleave", () => this.#hover(null));
     }
     document.addEventListener("keydown", (event) => this.#key(event));
+    this.model.addEventListener("stranger", () => find("login").showModal());
+    find("login").addEventListener("cancel", (event) => event.preventDefault());
+    find("login").querySelector("form").onsubmit = (event) => this.#logIn(event);
+    this.model.connect();
+  }
+
+  async #logIn(event) {
+    event.preventDefault();
+    const field = event.target.querySelector("input"), body = JSON.stringify({ token: field.value.trim() });
+    const answer = await fetch("/v1/session", { method: "POST", headers: { "Content-Type": "application/json" }, body }).catch(() => null);
+    find("login-problem").textContent = answer?.ok ? "" : answer ? (await answer.json()).detail : "The controller does not answer.";
+    field.value = "";
+    if (!answer?.ok) return;
+    find("login").close();
     this.model.connect();
   }
 
@@ -136,7 +150,7 @@ class App {
   // --- keyboard ---
 
   #key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || find("help").open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const row = event.target.closest?.("tr[tabindex]");
     const isHandled = row ? this.#rowKey(row, event.key) : event.target === find("picture") && this.#pictureKey(event.key);
     if (isHandled || this.#pageKey(event)) event.preventDefault();

@@ -19,11 +19,17 @@ export class Model extends EventTarget {
     });
     source.addEventListener("error", () => {
       this.#connection(false);
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => this.connect(), 2000);
+      if (source.readyState === EventSource.CLOSED) this.#connectAgain();
     });
     source.addEventListener("fabric", (event) => this.#setFabric(JSON.parse(event.data)));
     source.addEventListener("frame", (event) => this.#addFrame(JSON.parse(event.data)));
     source.addEventListener("blocks", (event) => { this.blocks = JSON.parse(event.data).blocks; });
+  }
+
+  async #connectAgain() {
+    const answer = await fetch("/v1/health").catch(() => null);
+    if (answer?.status === 401) this.#tell("stranger");
+    else setTimeout(() => this.connect(), 2000);
   }
 
   get frame() {

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
 from cluster.processes import program
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
@@ -40,19 +41,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 def start(cluster: FabricCluster, host: str, *command: str) -> subprocess.Popen[bytes]:
     return run_on_host(cluster.emulation.host_pid(host), [
-        program("speedwell"), command[0], "--nameserver", NAMESERVER, "--controller", CONTROLLER_URL, "--local-host",
+        program("speedwell"), command[0], "--nameserver", NAMESERVER, "--controller", CONTROLLER, "--local-host",
         FABRIC.host(host).ip, *command[1:]], env={**os.environ, **cluster.environment}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT)
 
 
 def ask(path: str) -> Any:
-    answer = requests.get(CONTROLLER_URL + path, timeout=30)
+    answer = session(CONTROLLER).get(CONTROLLER + path, timeout=30)
     answer.raise_for_status()
     return answer.json()
 
 
 def coflows() -> list[dict[str, Any]]:
-    found = [requests.get(f"{CONTROLLER_URL}/v1/coflows/{each['id']}", timeout=30) for each in
+    found = [session(CONTROLLER).get(f"{CONTROLLER}/v1/coflows/{each['id']}", timeout=30) for each in
              ask("/v1/coflows")["coflows"]]
     return [answer.json() for answer in found if answer.status_code == 200]
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import requests
 
 from cluster import current
+from cluster.controller_client import session
 from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
 from cluster.fabric import read_settings
 from cluster.processes import Processes, start_ticks
@@ -59,7 +59,7 @@ def test_a_file_written_on_one_host_is_read_steered_on_another(cluster, tmp_path
     first, second = cluster["mounts"].values()
     subprocess.run(["cp", original, f"{first}/python"], check=True)
     assert filecmp.cmp(original, f"{second}/python", shallow=False)
-    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=30).text
+    metrics = session(cluster["controller"]).get(f"{cluster['controller']}/metrics", timeout=30).text
     decisions = [line for line in metrics.splitlines() if line.startswith("speedwell_reads_total")]
     assert decisions and sum(float(line.rsplit(" ", 1)[1]) for line in decisions) >= 1
 
@@ -117,7 +117,7 @@ def test_large_files_go_where_the_controller_says_and_by_racks_while_it_stands_s
         return counted().get("controller", 0) > 0
 
     wait_until(placed_by_the_controller, 30, "the controller was never asked in time")
-    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=30).text
+    metrics = session(cluster["controller"]).get(f"{cluster['controller']}/metrics", timeout=30).text
     assert "speedwell_placements_total 0.0" not in metrics
     controller = next(record.pid for record in Processes(settings.directory).running() if record.name == "controller")
     os.kill(controller, signal.SIGSTOP)

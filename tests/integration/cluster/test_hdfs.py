@@ -40,7 +40,7 @@ def hadoop():
 def hdfs(hadoop, tmp_path_factory):
     directory = tmp_path_factory.mktemp("hdfs")
     before = left_on_machine()
-    cluster = supervisor.up(read_settings(fabric=FABRIC, directory=directory / "cluster"))
+    cluster = supervisor.up(read_settings(fabric=FABRIC, directory=directory / "cluster", identity=False))
     try:
         hdfs = Hdfs(cluster, FABRIC, hadoop, directory / "hdfs")
         try:

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import requests
 
 from cluster import mounts
+from cluster.controller_client import session
 from cluster.errors import NotRunning
 from cluster.fabric import read_settings
 from cluster.processes import start_ticks
@@ -43,7 +43,7 @@ def test_files_are_put_read_checked_and_mounted_from_the_machine_itself(cluster,
     here = ("--nameserver", cluster["nameserver"], "--controller", cluster["controller"])
     speedwell.ok("put", "-", "/file", *here, stdin=DATA)
     assert speedwell.ok("cat", "/file", *here, binary=True) == DATA
-    metrics = requests.get(f"{cluster['controller']}/metrics", timeout=30).text
+    metrics = session(cluster["controller"]).get(f"{cluster['controller']}/metrics", timeout=30).text
     decisions = [line for line in metrics.splitlines() if line.startswith("speedwell_reads_total")]
     assert sum(float(line.rsplit(" ", 1)[1]) for line in decisions) >= 1
     assert speedwell.ok("fsck", *here).strip().endswith("clean")
@@ -62,14 +62,16 @@ def test_files_are_put_read_checked_and_mounted_from_the_machine_itself(cluster,
 def test_names_resolve_on_every_node_and_in_what_the_controller_says(cluster, tmp_path):
     speedwell, before = Speedwell(tmp_path / "state"), Path("/etc/hosts").read_bytes()
     address = {host.name: host.ip for host in SMALL.hosts}
+    curl = ("curl", "-sS", "--fail-with-body", "--cacert", f"{cluster['identity']}/authority.pem", "--cert",
+            f"{cluster['identity']}/identity.pem")
     for node in ("p1r0h1", "core0", "machine"):
         assert speedwell.ok("enter", node, "getent", "ahostsv4", "p0r0h0").split()[0] == address["p0r0h0"], node
-        health = speedwell.ok("enter", node, "curl", "-sS", "--fail-with-body", "http://controller:8080/v1/health")
+        health = speedwell.ok("enter", node, *curl, "https://controller:8080/v1/health")
         assert json.loads(health)["switches_connected"] == len(SMALL.switches)
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "p0r0h0")
     assert " 0% packet loss" in speedwell.ok("enter", "p1r0h1", "ping", "-c", "1", "-W", "5", "edge-p0r0")
     assert Path("/etc/hosts").read_bytes() == before
-    known = requests.get(f"{cluster['controller']}/v1/hosts", timeout=30).json()["hosts"]
+    known = session(cluster["controller"]).get(f"{cluster['controller']}/v1/hosts", timeout=30).json()["hosts"]
     assert {host["name"]: host["ip"] for host in known if host["name"] != "machine"} == address
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
 from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
 from tests.waiting import wait_until
@@ -59,7 +60,7 @@ def start_read(cluster: FabricCluster, *more: str) -> "subprocess.Popen[bytes]":
                "the network does not come to rest")
     return run_on_host(cluster.emulation.host_pid(CLIENT), [
         sys.executable, "-m", "evaluation.timed_read", "/f", "--nameserver", NAMESERVER,
-        "--controller", CONTROLLER_URL,
+        "--controller", CONTROLLER,
         "--local-host", FABRIC.host(CLIENT).ip, "--replica-policy", "mayflower", "--path-policy", "mayflower", *more],
         stdout=subprocess.PIPE)
 
@@ -73,7 +74,7 @@ def result_of(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
 
 
 def ask(path: str) -> Any:
-    answer = requests.get(CONTROLLER_URL + path, timeout=30)
+    answer = session(CONTROLLER).get(CONTROLLER + path, timeout=30)
     answer.raise_for_status()
     return answer.json()
 

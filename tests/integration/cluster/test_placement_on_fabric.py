@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
 from evaluation.placement_trial import (
     asked,
     busy_rack,
@@ -48,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 
 def ask(path: str) -> Any:
-    return requests.get(f"{CONTROLLER_URL}{path}", timeout=30).json()
+    return session(CONTROLLER).get(f"{CONTROLLER}{path}", timeout=30).json()
 
 
 def test_fifty_files_at_once_keep_off_a_rack_that_is_busy(cluster: FabricCluster) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from cluster.fabric import CONTROLLER_URL, NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
 from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
 from tests.waiting import wait_until
@@ -54,7 +55,7 @@ def start_read(cluster: FabricCluster, client: str, path: str, copy: Path,
                policy: str = "mayflower-plus") -> "subprocess.Popen[bytes]":
     return run_on_host(cluster.emulation.host_pid(client), [
         sys.executable, "-m", "evaluation.timed_read", path, "--nameserver", NAMESERVER,
-        "--controller", CONTROLLER_URL,
+        "--controller", CONTROLLER,
         "--local-host", FABRIC.host(client).ip, "--replica-policy", policy, "--path-policy", "mayflower",
         "--copy-to", str(copy)], stdout=subprocess.PIPE)
 
@@ -80,7 +81,7 @@ def assert_read(process: "subprocess.Popen[bytes]", copy: Path, content: str) ->
 
 
 def ask(path: str) -> Any:
-    answer = requests.get(CONTROLLER_URL + path, timeout=30)
+    answer = session(CONTROLLER).get(CONTROLLER + path, timeout=30)
     answer.raise_for_status()
     return answer.json()
 
@@ -137,7 +138,7 @@ def test_the_mount_waits_for_its_turn_where_the_policy_is_the_controllers_defaul
 
 
 def waited() -> int:
-    lines = requests.get(CONTROLLER_URL + "/metrics", timeout=30).text.splitlines()
+    lines = session(CONTROLLER).get(CONTROLLER + "/metrics", timeout=30).text.splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith("speedwell_reads_waited_total"))
 
 

@@ -15,9 +15,12 @@ from typing import Any
 
 import requests
 
+from cluster import identities
 from cluster.processes import Command, Processes, program
 from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
+from fs.identity.files import AUTHORITY, CERTIFICATE
+from fs.identity.roles import CONTROLLER, SWITCH
 from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_network
@@ -94,9 +97,10 @@ class Northbound:
         self._controller = Processes(self.directory / "controller")
         self._controller.start_together([Command("controller", [
             program("speedwell-controller"), "--config", str(config), "--openflow-host", MACHINE,
-            "--openflow-port", str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", "8080"])])
-        self.url = f"http://{MACHINE}:8080"
-        wait_for_network(self.url, self.fabric)
+            "--openflow-port", str(OPENFLOW_PORT), "--rest-host", MACHINE, "--rest-port", "8080",
+            "--identity", str(self.directory / identities.FOLDER / CONTROLLER)])])
+        self.url = f"https://{MACHINE}:8080"
+        wait_for_network(self.url, self.fabric, self.session)
 
     def meet_all_hosts(self) -> None:
         """Let the controller find every host: it does not know which ports lead to hosts right after its start."""
@@ -183,8 +187,14 @@ class Northbound:
 @contextmanager
 def northbound(fabric: Fabric, directory: Path, settings: str) -> Iterator[Northbound]:
     """A running fabric with a controller that knows all of it; `settings` is the controller's TOML file."""
-    with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT)) as emulation:
+    identities.prepare(directory, [(CONTROLLER, CONTROLLER), identities.OPERATORS,
+                                   *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], MACHINE)
+    with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
+                   identities=directory / identities.FOLDER) as emulation:
         running = Northbound(fabric, emulation, directory, settings)
+        operator = identities.of_operator(directory)
+        running.session.cert, running.session.verify = str(operator / CERTIFICATE), str(operator / AUTHORITY)
+        running.session.trust_env = False
         try:
             running.start_controller()
             yield running

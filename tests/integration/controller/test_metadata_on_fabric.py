@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster import identities
 from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
 from topo.fabric import three_tier
@@ -88,7 +89,8 @@ class Metadata:
     def serve(self, host: str) -> None:
         self.running.emulation.popen(host, [
             sys.executable, "-m", "fs.metadata_store.main", "--store", f"leveldb:{self.directory / host}",
-            "--no-fsync", "--controller", self.running.url, "--host", self.running.ip(host)],
+            "--no-fsync", "--controller", self.running.url, "--host", self.running.ip(host),
+            "--identity", str(identities.of_operator(self.running.directory))],
             self.directory / f"{host}.log")
 
     def blocks(self) -> list[dict[str, Any]]:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster import identities
+from fs.identity import bearer
+from fs.identity.roles import CONTROLLER
 from tests.chromium import Browser, browser
 from tests.unit.controller.controller_process import controller_process
 from tests.waiting import wait_until
@@ -147,6 +150,32 @@ def test_the_page_goes_on_when_the_controller_was_started_again() -> None:
         with controller_process("--rest-port", str(port)):
             page.until("document.querySelector('#status').innerText === 'empty'")
             assert page.value("speedwell.model.frame.health.uptime_seconds") < 60
+
+
+def test_a_controller_with_an_identity_asks_for_a_token_once(tmp_path: Path) -> None:
+    identities.prepare(tmp_path, [(CONTROLLER, CONTROLLER)], "127.0.0.1")
+    with (controller_process("--identity", str(tmp_path / identities.FOLDER / CONTROLLER)) as controller,
+          browser() as page):
+        page.ask("Security.setIgnoreCertificateErrors", ignore=True)
+        page.open("https://{}:{}/".format(*controller.rest))
+        page.until("document.querySelector('#login').open")
+        assert page.value("speedwell.model.frame") is None
+
+        def log_in(token: str) -> None:
+            page.value(f"document.querySelector('#login input').value = '{token}'")
+            page.value("document.querySelector('#login button').click()")
+
+        log_in("wrong")
+        page.until("document.querySelector('#login-problem').innerText.includes('speedwell identity token')")
+        log_in((tmp_path / identities.FOLDER / "tokens/reader").read_text().strip())
+        page.until("document.querySelector('#status').innerText === 'empty'")
+        assert not page.value("document.querySelector('#login').open")
+        assert page.value("document.cookie") == ""
+        page.open("https://{}:{}/".format(*controller.rest))
+        page.until("document.querySelector('#status').innerText === 'empty'")
+        assert bearer.revoke(tmp_path / identities.FOLDER, "reader")
+        wait_until(lambda: page.value("fetch('/v1/health').then((answer) => answer.status)") == 401, 20,
+                   "the token is still good")
 
 
 def test_ten_viewers_are_told_the_same_and_are_forgotten_when_they_go(url: str) -> None:

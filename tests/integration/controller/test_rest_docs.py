@@ -11,6 +11,7 @@ from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
 
+IDENTITY = "/var/tmp/speedwell/fabric/identity"
 PAGE = Path(__file__).parents[3] / "docs/rest.md"
 
 
@@ -23,6 +24,7 @@ def test_every_example_works(tmp_path: Path) -> None:
     settings = f'poll_interval_seconds = 0.3\nqueues = "mincof"\ncoflow_key_file = "{key_file}"\n'
     with northbound(fabric, tmp_path, settings) as running:
         running.meet_all_hosts()
+        examples = [example.replace(IDENTITY, str(tmp_path / "identity")) for example in examples]
         script = "".join(f"echo '#{number}'\n{example}" for number, example in enumerate(examples))
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True,
                               text=True, timeout=60, check=False)

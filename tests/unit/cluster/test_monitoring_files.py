@@ -9,7 +9,8 @@ import pytest
 MONITORING = Path(__file__).parents[3] / "monitoring"
 
 
-@pytest.mark.parametrize("arguments", [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"),
+@pytest.mark.parametrize("arguments", [("check", "config", "--syntax-only", "prometheus.yml"),
+                                       ("check", "rules", "alerts.yml"),
                                        ("test", "rules", "alerts_test.yml")])
 def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *arguments], cwd=MONITORING, capture_output=True, text=True, check=False)

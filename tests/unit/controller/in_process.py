@@ -170,6 +170,8 @@ class Controller:
 class NothingMore:
     """A connection that has given all it had."""
 
+    sender = None
+
     def __init__(self, peer: str = "10.255.0.1") -> None:
         self.peer = peer
 

@@ -24,6 +24,7 @@ from controller.timeslices.main import command
 from controller.timeslices.metrics import SchedulerMetrics
 from controller.timeslices.service import NetworkWatch, TurnService, network_of
 from controller.timeslices.turns import CALM_SECONDS, TurnKeeper
+from fs.controller import Controller as ControllerAt
 from host_agent.channel import Backlog, BacklogReport, Directive, Slice, Turns, agent_key, encode
 from host_agent.session import AgentEnd
 from tests.waiting import wait_until
@@ -281,7 +282,7 @@ class Answering(BaseHTTPRequestHandler):
 def service() -> Iterator[TurnService]:
     controller = Controller(GOOD)
     service = TurnService(TurnKeeper("xco-plus", SLICE, Network()), MASTER, SLICE, ("127.0.0.1", 0),
-                          NetworkWatch(controller.url))
+                          NetworkWatch(ControllerAt(controller.url)))
     running = threading.Thread(target=service.run)
     running.start()
     yield service
@@ -299,7 +300,7 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
                                                          caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.01)
     with Controller(answer, answer, GOOD) as controller, caplog.at_level(logging.INFO):
-        watch = NetworkWatch(controller.url)
+        watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
         wait_until(lambda: watch.network.hosts == set(HOSTS), 10, lambda: f"it has given up: {caplog.messages}")
         controller.shutdown()
@@ -310,7 +311,7 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
 def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "LOOK_SECONDS", 3600.0)
     with Controller(GOOD) as controller:
-        watch = NetworkWatch(controller.url)
+        watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
         wait_until(lambda: watch.network.hosts == set(HOSTS), 10, "it does not ask for the network")
         for pairs in ({(A, B)}, {(A, B), (C, D)}):

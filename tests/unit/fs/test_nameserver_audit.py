@@ -9,7 +9,7 @@ import pytest
 from fs.errors import StorageFailed
 from fs.nameserver import audit
 from fs.nameserver.audit import Audit, Note
-from fs.nameserver.patience import BURST, LONGEST_SECONDS, MOST_SOURCES, PER_SECOND, Patience
+from fs.patience import BURST, LONGEST_SECONDS, MOST_SOURCES, PER_SECOND, Patience
 from fs.proto import speedwell_pb2 as pb
 
 

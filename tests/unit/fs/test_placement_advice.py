@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fs.controller import Controller
 from fs.errors import InvalidArgument
 from fs.nameserver.placement import Candidate
 from fs.nameserver.placement_advice import (
@@ -191,7 +192,7 @@ def test_a_controller_that_is_away_holds_nobody_up_and_is_asked_when_it_is_back(
     advice = PlacementAdvice("http://127.0.0.1:1", wait_seconds=PATIENCE_SECONDS)
     assert ask(advice) is None
     assert advice.counts["failed"] == 1
-    advice._address = ("127.0.0.1", controller.server.server_port)
+    advice._controller = Controller(controller.url)
     wait_until(lambda: ask(advice) == [4, 5], 5, "it is not asked again")
     advice.close()
 
@@ -205,7 +206,7 @@ def test_no_more_wait_than_one_request_takes(controller: ScriptedController, adv
 
 @pytest.mark.parametrize("url", ["", "10.0.0.1:8080", "https://10.0.0.1", "http://", "http://a:b", "http://a/v1"])
 def test_what_is_no_address_of_a_controller_is_refused(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="--controller"):
+    with pytest.raises(InvalidArgument, match="controller: "):
         PlacementAdvice(url)
 
 

@@ -1,0 +1,141 @@
+"""Who may ask what over REST: one table, by route."""
+
+import time
+
+import eventlet
+
+from controller.rest.http import Request
+from controller.rest.problems import HttpProblem
+from controller.rest.routes import Route
+from fs.identity.bundle import Identity, Peer
+from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER, SCHEDULER
+from fs.patience import Patience
+
+COOKIE = "__Host-speedwell"
+READ = (READER,)
+READS = (MOUNT, DATASERVER)
+NOBODY_ELSE: tuple[str, ...] = ()
+EVERYBODY = None
+"""Also who has proved nothing: what the page consists of, and how it is let in."""
+
+ALLOWED: dict[str, tuple[str, ...] | None] = {
+    "GET /": READ,
+    "GET /metrics": READ,
+    "GET /openapi.json": READ,
+    "GET /page": EVERYBODY,
+    "GET /page/{name}.css": EVERYBODY,
+    "GET /page/{name}.js": EVERYBODY,
+    "POST /v1/session": EVERYBODY,
+    "DELETE /v1/session": EVERYBODY,
+    "GET /v1.0/topology/hosts": READ,
+    "GET /v1.0/topology/hosts/{dpid}": READ,
+    "GET /v1.0/topology/links": READ,
+    "GET /v1.0/topology/links/{dpid}": READ,
+    "GET /v1.0/topology/switches": READ,
+    "GET /v1.0/topology/switches/{dpid}": READ,
+    "GET /v1/coflows": READ,
+    "GET /v1/coflows/{id}": READ,
+    "DELETE /v1/coflows/{id}": NOBODY_ELSE,
+    "GET /v1/entries": READ,
+    "GET /v1/events": READ,
+    "GET /v1/events/history": READ,
+    "GET /v1/flows": READ,
+    "GET /v1/health": READ,
+    "GET /v1/hosts": READ,
+    "GET /v1/links": READ,
+    "GET /v1/metadata/blocks": READ,
+    "GET /v1/metadata/servers": READ,
+    "POST /v1/metadata/servers": (DATASERVER,),
+    "DELETE /v1/metadata/servers/{host}": NOBODY_ELSE,
+    "GET /v1/metadata/tables/{dpid}": READ,
+    "GET /v1/meters": READ,
+    "GET /v1/network": (READER, SCHEDULER),
+    "GET /v1/placements": READ,
+    "POST /v1/placements": (NAMESERVER,),
+    "DELETE /v1/placements/{id}": (NAMESERVER,),
+    "GET /v1/queues": READ,
+    "GET /v1/reads": READ,
+    "POST /v1/reads": READS,
+    "GET /v1/reads/{id}": (READER, *READS),
+    "DELETE /v1/reads/{id}": READS,
+    "DELETE /v1/reads/{id}/parts/{number}": READS,
+    "GET /v1/timeslices/pairs": READ,
+    "POST /v1/timeslices/pairs": (SCHEDULER,),
+    "GET /v1/switches": READ,
+    "GET /v1/switches/{dpid}": READ,
+    "GET /v1/switches/{dpid}/entries": READ,
+}
+"""The roles beside operators, who may everything. Of a route that is not here, nobody else."""
+
+
+class NotAuthenticated(HttpProblem):
+    status = 401
+    slug = "not-authenticated"
+    title = "The controller does not know who asks"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, headers=[("WWW-Authenticate", 'Bearer realm="speedwell"')])
+
+
+class NotAuthorised(HttpProblem):
+    status = 403
+    slug = "not-authorised"
+    title = "Who asks may not ask that"
+
+
+class Access:
+    """Who is refused again and again is answered late."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._patience = Patience()
+
+    def require(self, request: Request, route: Route | None) -> None:
+        """`route` is None where nothing is served. Raises NotAuthenticated, NotAuthorised."""
+        allowed = ALLOWED.get(f"{route.method} {route.path}", NOBODY_ELSE) if route is not None else NOBODY_ELSE
+        if allowed is EVERYBODY:
+            return
+        sender: Peer | None = None
+        try:
+            sender = self._sender(request)
+            if route is not None and sender.role not in (OPERATOR, *allowed):
+                raise NotAuthorised(f"The {sender} may not ask for {route.method} {route.path}: that is for "
+                                    f"{' and '.join(sorted((OPERATOR, *allowed)))}.")
+        except HttpProblem:
+            eventlet.sleep(self._patience.refused(str(sender or request.peer), time.monotonic()))
+            raise
+
+    def by_token(self, token: str) -> Peer:
+        """Raises NotAuthenticated."""
+        peer = self.identity.peer_by_token(token)
+        if peer is None:
+            raise NotAuthenticated("The token is not, or no longer, good here: `speedwell identity token` makes "
+                                   "another one.")
+        return peer
+
+    def _sender(self, request: Request) -> Peer:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            peer = self.by_token(token.strip())
+        elif request.sender is not None:
+            peer = request.sender
+            if refusal := self.identity.refusal(peer):
+                raise NotAuthenticated(f"{refusal[0].upper()}{refusal[1:]}.")
+        elif cookie := _cookie(request):
+            peer = self.by_token(cookie)
+        else:
+            raise NotAuthenticated("Show a certificate of this installation, or send Authorization: Bearer TOKEN, "
+                                   "which `speedwell identity token` makes.")
+        request.is_proven = True
+        return peer
+
+
+def _cookie(request: Request) -> str:
+    """The page's token; empty if another site has the browser ask."""
+    if request.headers.get("origin", own := f"https://{request.headers.get('host', '')}") != own:
+        return ""
+    for pair in request.headers.get("cookie", "").split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
