@@ -22,7 +22,6 @@ from evaluation.placement_trial import (
     counted,
     creates_at_once,
     fabric_of,
-    is_seen_busy,
     nothing_expected,
     seen_busy,
 )
@@ -32,6 +31,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
 
 HOST_BPS = 8e6
+SEEN_BUSY_SHARE = 0.75     # what a busy machine's floods reach, too
 FABRIC = fabric_of(HOST_BPS)
 SPEEDWELL = str(Path(sys.executable).with_name("speedwell"))
 
@@ -55,7 +55,7 @@ def ask(path: str) -> Any:
 def test_fifty_files_at_once_keep_off_a_rack_that_is_busy(cluster: FabricCluster) -> None:
     writers = [FABRIC.hosts[4 + number % 12].ip for number in range(50)]
     with busy_rack(cluster, HOST_BPS) as busy:
-        wait_until(lambda: is_seen_busy(cluster, busy, HOST_BPS), 60,
+        wait_until(lambda: min(seen_busy(cluster, busy, HOST_BPS)) >= SEEN_BUSY_SHARE, 60,
                    lambda: f"of the rack's links only {seen_busy(cluster, busy, HOST_BPS)} is seen to be taken", 0.5)
         found = Counter(destination["host"] for placement in asked(FABRIC.hosts, writers)
                         for destination in placement["destinations"])
