@@ -44,3 +44,8 @@ def in_chroot() -> bool:
     """Whether / is no mount point."""
     mountpoints = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     return "/" not in mountpoints
+
+
+PROPAGATION = ("--propagation", "unchanged") if in_chroot() else ()
+"""What is mounted is not to be seen on the machine; below a root that is no mount point it cannot be changed, and a
+container that has such a root shares nothing."""

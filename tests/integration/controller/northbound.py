@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
@@ -184,14 +184,19 @@ class Northbound:
         return Stream(sender, receiver, logs / "receiver")
 
 
+Running = TypeVar("Running", bound=Northbound)
+
+
 @contextmanager
-def northbound(fabric: Fabric, directory: Path, settings: str) -> Iterator[Northbound]:
-    """A running fabric with a controller that knows all of it; `settings` is the controller's TOML file."""
+def northbound(fabric: Fabric, directory: Path, settings: str, kind: type[Running] = Northbound,
+               **emulated: Any) -> Iterator[Running]:
+    """A running fabric with a controller that knows all of it; `settings` is the controller's TOML file, `emulated`
+    what Emulation takes besides."""
     identities.prepare(directory, [(CONTROLLER, CONTROLLER), identities.OPERATORS,
                                    *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], MACHINE)
     with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-                   identities=directory / identities.FOLDER) as emulation:
-        running = Northbound(fabric, emulation, directory, settings)
+                   identities=directory / identities.FOLDER, **emulated) as emulation:
+        running = kind(fabric, emulation, directory, settings)
         operator = identities.of_operator(directory)
         running.session.cert, running.session.verify = str(operator / CERTIFICATE), str(operator / AUTHORITY)
         running.session.trust_env = False

@@ -23,9 +23,8 @@ from coflow.settings import DEFAULT_PORT, scheduler
 from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
 from controller.tables.meters import own_range
-from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
+from tests.integration.controller.northbound import MACHINE, Northbound, northbound
 from tests.waiting import wait_until
-from topo.emulation import Emulation
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
@@ -138,19 +137,13 @@ def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transfers]:
     directory = tmp_path_factory.mktemp("coflows")
     (directory / "key").write_bytes(b"a key of good length")
     description = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=LINK_BPS, oversubscription=1)
-    with Emulation(description, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-                   queues=True) as emulation:
-        settings = SETTINGS + f'coflow_key_file = "{directory / "key"}"\n'
-        running = Transfers(description, emulation, directory, settings)
+    settings = SETTINGS + f'coflow_key_file = "{directory / "key"}"\n'
+    with northbound(description, directory, settings, Transfers, queues=True) as running:
         running.key_file, running.sending = directory / "key", []
-        try:
-            running.start_controller()
-            running.meet_all_hosts()
-            for host in ("r1h0", "r1h1"):
-                running.receive(host)
-            yield running
-        finally:
-            running.stop_controller()
+        running.meet_all_hosts()
+        for host in ("r1h0", "r1h1"):
+            running.receive(host)
+        yield running
 
 
 def test_a_transfer_is_scheduled_while_it_runs_and_leaves_nothing(fabric: Transfers) -> None:

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster import identities
 from controller.topology import arp, lldp
+from fs.identity.bundle import Identity
+from fs.identity.roles import CONTROLLER
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound, northbound
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf
@@ -204,11 +207,12 @@ def test_two_hosts_that_relay_genuine_probes_get_no_link_while_they_are_known(
 
 
 class Claimant:
-    """A connection that says it is some switch, and has a host's flow entries end if anybody listens."""
+    """A connection that says it is some switch, whose key was stolen, and has a host's flow entries end if anybody
+    listens."""
 
-    def __init__(self, dpid: str) -> None:
+    def __init__(self, dpid: str, stolen: Identity) -> None:
         self.dpid = int(dpid, 16)
-        self.wire = socket.create_connection((MACHINE, OPENFLOW_PORT), timeout=15)
+        self.wire = stolen.wrap_client(socket.create_connection((MACHINE, OPENFLOW_PORT), timeout=15), CONTROLLER)
 
     def speak(self) -> bool:
         """Shake hands and go on; True once the controller has hung up."""
@@ -243,10 +247,11 @@ class Claimant:
 def test_a_second_connection_with_a_known_datapath_id_is_refused_and_the_switch_stays_managed(
         running: Northbound) -> None:
     leaf = running.fabric.switch("leaf0")
+    stolen = Identity(running.directory / identities.FOLDER / leaf.dpid_hex)
     before = running.get(f"/v1/switches/{leaf.dpid_hex}")
     with answered_pings(running, PEER, VICTIM) as said:
         for _ in range(3):
-            assert Claimant(leaf.dpid_hex).speak()
+            assert Claimant(leaf.dpid_hex, stolen).speak()
     assert running.get(f"/v1/switches/{leaf.dpid_hex}") == before
     assert refused(running, "connection", "taken") == 3
     read = running.place(VICTIM, PEER, port=45000)

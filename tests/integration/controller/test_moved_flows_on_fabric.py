@@ -14,9 +14,8 @@ import pytest
 from coflow.report import UDP, Flow
 from coflow.reporter import Reporter
 from coflow.settings import scheduler
-from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
+from tests.integration.controller.northbound import MACHINE, Northbound, northbound
 from tests.waiting import wait_until
-from topo.emulation import Emulation
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
@@ -84,15 +83,10 @@ class Moving(Northbound):
 def fabric(tmp_path: Path) -> Iterator[Moving]:
     (tmp_path / "key").write_bytes(b"a key of good length")
     description = spine_leaf(leaves=2, spines=2, hosts_per_leaf=2, host_bps=20e6, oversubscription=1)
-    with Emulation(description, directory=tmp_path / "switches", controller=(MACHINE, OPENFLOW_PORT)) as emulation:
-        running = Moving(description, emulation, tmp_path, SETTINGS + f'coflow_key_file = "{tmp_path / "key"}"\n')
+    with northbound(description, tmp_path, SETTINGS + f'coflow_key_file = "{tmp_path / "key"}"\n', Moving) as running:
         running.key_file = tmp_path / "key"
-        try:
-            running.start_controller()
-            running.meet_all_hosts()
-            yield running
-        finally:
-            running.stop_controller()
+        running.meet_all_hosts()
+        yield running
 
 
 def way(fabric: Moving, port: int) -> str:

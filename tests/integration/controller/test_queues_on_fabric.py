@@ -9,9 +9,8 @@ import pytest
 
 from controller.policy.network.traffic_classes import BEST_EFFORT, MINCOF_QUEUES, SCHEDULED
 from evaluation.queue_shares import measure, steer, two_leaves
-from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
+from tests.integration.controller.northbound import Northbound, northbound
 from tests.waiting import wait_until
-from topo.emulation import Emulation
 
 pytestmark = pytest.mark.root
 
@@ -24,17 +23,11 @@ SENDERS = {f"r0h{queue.number}": queue for queue in MINCOF_QUEUES}
 def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Northbound]:
     directory = tmp_path_factory.mktemp("queues")
     description = two_leaves(LINK_BPS)
-    with Emulation(description, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-                   queues=True) as emulation:
-        running = Northbound(description, emulation, directory, SETTINGS)
-        try:
-            running.start_controller()
-            running.meet_all_hosts()
-            wait_until(lambda: all_sliced(running), 10, "the controller does not slice all ports")
-            steer(emulation, SENDERS)
-            yield running
-        finally:
-            running.stop_controller()
+    with northbound(description, directory, SETTINGS, queues=True) as running:
+        running.meet_all_hosts()
+        wait_until(lambda: all_sliced(running), 10, "the controller does not slice all ports")
+        steer(running.emulation, SENDERS)
+        yield running
 
 
 def all_sliced(fabric: Northbound) -> bool:

@@ -12,10 +12,9 @@ import pytest
 from coflow.report import Flow
 from coflow.reporter import Reporter
 from coflow.settings import scheduler
-from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, REPLICA_PORT
+from tests.integration.controller.northbound import MACHINE, REPLICA_PORT, northbound
 from tests.integration.controller.test_coflows_on_fabric import Transfers
 from tests.waiting import wait_until
-from topo.emulation import Emulation
 from topo.fabric import spine_leaf
 
 pytestmark = pytest.mark.root
@@ -38,17 +37,11 @@ def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transfers]:
     directory = tmp_path_factory.mktemp("reads-of-coflows")
     (directory / "key").write_bytes(b"a key of good length")
     description = spine_leaf(leaves=2, spines=2, hosts_per_leaf=1, host_bps=LINK_BPS, oversubscription=1)
-    with Emulation(description, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
-                   queues=True) as emulation:
-        running = Transfers(description, emulation, directory,
-                            SETTINGS + f'coflow_key_file = "{directory / "key"}"\n')
+    settings = SETTINGS + f'coflow_key_file = "{directory / "key"}"\n'
+    with northbound(description, directory, settings, Transfers, queues=True) as running:
         running.key_file, running.sending = directory / "key", []
-        try:
-            running.start_controller()
-            running.meet_all_hosts()
-            yield running
-        finally:
-            running.stop_controller()
+        running.meet_all_hosts()
+        yield running
 
 
 def counted_bytes(fabric: Transfers) -> int:

@@ -9,6 +9,7 @@ import pytest
 from cluster.fsck import check
 from fs.client import Client
 from tests.local_cluster import LocalCluster
+from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
 
 FILES = 24
@@ -93,7 +94,7 @@ def test_a_full_disk_is_passed_over(tmp_path: Path) -> None:
     begin = ('mount -t tmpfs -o mode=700,size=2m none "$0" && mount -t tmpfs -o mode=700,size=32m none "$1" && '
              'head -c 1900k /dev/zero > "$0/filler" && shift && exec "$@"')
     with LocalCluster(tmp_path / "c", dataservers=2, replication=2, directories=2, prefixes={
-            "d0": ["unshare", "--mount", "--propagation", "private", "sh", "-c", begin, str(full), str(free)]},
+            "d0": ["unshare", "--mount", *PROPAGATION, "sh", "-c", begin, str(full), str(free)]},
             ) as cluster:
         client = cluster.client()
         write(client, range(FILES), replication=2)

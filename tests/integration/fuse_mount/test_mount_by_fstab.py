@@ -12,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.local_cluster import LocalCluster
-from tests.machine_state import in_chroot
+from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
-PROPAGATION = ("--propagation", "unchanged") if in_chroot() else ()
-"""What is mounted is not to be seen on the machine; below a root that is no mount point it cannot be changed, and a
-container that has such a root shares nothing."""
 HELPER = Path(sys.executable).parent / "mount.speedwell"
 
 
