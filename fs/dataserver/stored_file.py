@@ -18,7 +18,17 @@ from itertools import chain, starmap
 
 from crc32c import crc32c
 
-from fs.checksums import BLOCK_BYTES, EMPTY, SUM_BYTES, block_sum, blocks_of, digest, pack, unpack
+from fs.checksums import (
+    BLOCK_BYTES,
+    EMPTY,
+    SUM_BYTES,
+    block_sum,
+    blocks_of,
+    digest,
+    digest_of_zeros,
+    pack,
+    unpack,
+)
 from fs.dataserver import layout
 from fs.dataserver.append_log import LOG_BYTES
 from fs.dataserver.disk import put
@@ -245,10 +255,13 @@ class StoredFile:
     def digest(self, first: int, end: int, committed: tuple[int, int]) -> int:
         """One number for the sums of the blocks from `first` up to `end`: replicas that hold the same have the same.
         Raises StorageFailed."""
-        total = 0
-        for start in range(first, end, SUMS_AT_ONCE):
-            total = digest(self.sums(start, min(end, start + SUMS_AT_ONCE), committed), total)
-        return total
+        total, done = 0, first
+        for start, stop in self._summed(first, end, blocks_of(committed[0]) - 1):
+            total = digest_of_zeros((start - done) * SUM_BYTES, total)
+            for at in range(start, stop, SUMS_AT_ONCE):
+                total = digest(self.sums(at, min(stop, at + SUMS_AT_ONCE), committed), total)
+            done = stop
+        return digest_of_zeros((end - done) * SUM_BYTES, total)
 
     def verified_block(self, number: int, committed: tuple[int, int]) -> bytes:
         """A block's bytes up to the committed length. Raises StorageFailed if they are not what was written."""
@@ -297,6 +310,25 @@ class StoredFile:
                 continue
             if sums.count(0) < len(sums):
                 yield from (start + index for index, total in enumerate(unpack(sums)) if total)
+
+    def _summed(self, first: int, end: int, last: int) -> Iterator[tuple[int, int]]:
+        """Of many blocks those whose sums the disk does not hold as holes, and the last of the file: the first, and
+        the one after the last of each piece. Raises StorageFailed."""
+        if end - first <= SUMS_AT_ONCE:
+            yield first, end
+            return
+        path, begin = self.sums_place()
+        stop = begin + min(end, last) * SUM_BYTES
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                if os.fstat(file.fileno()).st_size < stop:
+                    raise StorageFailed(f"sums of {self.file_id} are cut off")
+                for data, hole in data_in(file.fileno(), begin + first * SUM_BYTES, stop):
+                    yield (data - begin) // SUM_BYTES, (hole - begin) // SUM_BYTES
+        except OSError as error:
+            raise StorageFailed(f"sums of {self.file_id}: {error.strerror}") from None
+        if end > last:
+            yield last, end
 
     def _stored_sums(self, first: int, end: int) -> bytes:
         wanted = (end - first) * SUM_BYTES

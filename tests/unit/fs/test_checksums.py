@@ -25,6 +25,11 @@ def test_a_sum_can_be_extended(first: bytes, second: bytes) -> None:
     assert extended(block_sum(first), second) == block_sum(first + second)
 
 
+@given(count=st.integers(0, 300_000), before=st.integers(0, 2**32 - 1))
+def test_the_digest_of_zeros_is_that_of_as_many_zero_bytes(count: int, before: int) -> None:
+    assert checksums.digest_of_zeros(count, before) == checksums.digest(bytes(count), before)
+
+
 def test_sums_survive_packing() -> None:
     assert checksums.unpack(checksums.pack([0, 1, 2**32 - 1]) + b"xy") == (0, 1, 2**32 - 1)
 

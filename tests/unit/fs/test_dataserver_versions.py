@@ -1,6 +1,7 @@
 """New versions of a file on a dataserver: their content, what they share, and that old ones stay."""
 
 import os
+import time
 import uuid
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of
+from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, digest
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.contents import holes
 from fs.dataserver.store import FileStore
 from fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
 from fs.errors import NoSuchFile, StorageFailed
+from fs.limits import MAX_FILE_BYTES
 
 CHUNK_BYTES = 3 * BLOCK_BYTES + 100
 
@@ -216,3 +218,28 @@ def test_a_damaged_block_does_not_become_a_good_one_by_a_change_beside_it(tmp_pa
     with pytest.raises(StorageFailed, match="block 0"):
         write(store, base, Change(200_000, 1 << 62, [(10, 20)]), b"1234567890")
     store.close()
+
+
+@pytest.mark.parametrize("blocks", [(), (0,), (20_000, 39_999), (39_998,)])
+def test_the_digest_of_a_sparse_file_is_that_of_all_its_sums(tmp_path: Path, blocks: tuple[int, ...]) -> None:
+    store, base = FileStore(tmp_path, "d0"), new_id()
+    append(store, base, b"some")
+    size = 40_000 * BLOCK_BYTES - 7
+    ranges = [(block * BLOCK_BYTES + 9, block * BLOCK_BYTES + 14) for block in blocks]
+    sparse = write(store, base, Change(size, 0, ranges), b"bytes" * len(blocks))
+    with store.opened(sparse) as file:
+        for first, end in ((0, 40_000), (3, 39_999), (2_000, 40_000)):
+            assert file.digest(first, end, file.committed) == digest(file.sums(first, end, file.committed))
+        os.truncate(f"{file.directory}/sums", SUM_BYTES)
+        with pytest.raises(StorageFailed, match="cut off"):
+            file.digest(0, 40_000, file.committed)
+
+
+def test_the_longest_file_there_can_be_has_its_digest_at_once(tmp_path: Path) -> None:
+    store, base = FileStore(tmp_path, "d0"), new_id()
+    append(store, base, b"some")
+    longest = write(store, base, Change(MAX_FILE_BYTES, 4), b"")
+    with store.opened(longest) as file:
+        began = time.thread_time()
+        file.digest(0, blocks_of(file.length), file.committed)
+        assert time.thread_time() - began < 2
