@@ -131,7 +131,7 @@ class Authorization:
         if request.atime_now or request.mtime_now:
             self._require(owns or self._may(inode, WRITE))
 
-    def change_extended_attribute(self, path: bytes, name: bytes) -> None:
+    def change_extended_attribute(self, path: bytes, name: bytes) -> Inode:
         inode = self._found(path)
         if name.startswith(_USERS_ATTRIBUTES):
             self._require(inode.is_directory or inode.kind == REGULAR)      # xattr(7): all may write to a link
@@ -139,10 +139,11 @@ class Authorization:
             self._require(self._owns(inode) or (self._may(inode, WRITE) and not sticky))
         else:
             self._require(self._scope.root or (name in acls.NAMES and self._owns(inode)))
+        return inode
 
     def set_extended_attribute(self, request: pb.SetExtendedAttributeRequest) -> None:
-        self.change_extended_attribute(request.path, request.extended_attribute.name)
-        if not (self._scope.root or self._scope.has_group(self._found(request.path).gid)):
+        inode = self.change_extended_attribute(request.path, request.extended_attribute.name)
+        if not (self._scope.root or self._scope.has_group(inode.gid)):
             request.clear_setgid = True
 
     def remove_extended_attribute(self, request: pb.RemoveExtendedAttributeRequest) -> None:
