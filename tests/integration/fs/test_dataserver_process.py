@@ -285,6 +285,8 @@ class TestFullDisk:
             cluster.data_directory("d2").rename(tmp_path / "unused")
             cluster.data_directory("d2").symlink_to(small_disk)
             full.start()
+            # It turns everybody away until the nameserver has answered it, and would leave the set for that.
+            wait_until((small_disk / "admission").exists, 30, "d2 has not heard whom it may serve")
             client = cluster.client(local_host=cluster.dataserver("d0").host)
             client.create("/f")
             assert client.append("/f", b"x" * 1_000_000) == 0
