@@ -46,9 +46,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """A traceback in a log of a process that a test started is a failure of that test.
 
     After one that failed the fixtures of its module are made anew: the next does not meet what it left in them."""
-    if item.stash.get(FAILED, False):
-        item.session._setupstate.teardown_exact(_OutsideItsModule(item))    # type: ignore[arg-type]
-    yield
+    try:
+        if item.stash.get(FAILED, False):
+            item.session._setupstate.teardown_exact(_OutsideItsModule(item))    # type: ignore[arg-type]
+    finally:
+        yield   # what is around the module ends in any case: pytest refuses the next test where it is left
     logs = item.config.stash.get(LOGS, None)
     if logs is None:
         return
