@@ -28,8 +28,10 @@ def forgetful(directory: Path, *nameserver_arguments: str) -> Iterator[tuple[Loc
     with LocalCluster(directory / "c", dataservers=3, chunk_size=1 << 16, nameserver_arguments=nameserver_arguments,
                       dataserver_arguments=("--scrub-rate", "0"),
                       prefixes={disk.tree.name: disk.prefix for disk in disks}) as cluster:
-        for disk in disks:
+        for daemon, disk in zip((cluster.nameserver, *cluster.dataservers), disks, strict=True):
+            daemon.pause()      # what it syncs meanwhile would be recorded where the records are made anew
             disk.remember_all()
+            daemon.resume()
         yield cluster, disks
 
 
