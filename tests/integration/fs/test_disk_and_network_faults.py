@@ -3,7 +3,7 @@ check of the whole installation is clean, and nobody had to do anything."""
 
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,11 +22,11 @@ NAMES = {"d0", "d1", "d2", "d3"}
 class Records:
     """A file to which records are appended, and what of them was acknowledged."""
 
-    def __init__(self, client: Client, path: str) -> None:
+    def __init__(self, client: Client, path: str, replicas: Sequence[str] = ()) -> None:
         self._client = client
         self.path = path
         self._acknowledged: list[tuple[int, bytes]] = []
-        client.create(path)
+        client.create(path, replicas=replicas)
 
     def append(self, size: int = 20_000) -> bool:
         record = random.Random(len(self._acknowledged)).randbytes(size)
@@ -44,9 +44,16 @@ class Records:
 
 
 @contextmanager
-def own_disk(cluster: LocalCluster, name: str, options: str) -> Iterator[Path]:
-    """The dataserver's directory on a file system of its own."""
+def own_disk(cluster: LocalCluster, name: str, options: str) -> Iterator[None]:
+    """The dataserver's directory on a file system of its own, of which the nameserver has heard."""
     daemon, directory = cluster.dataserver(name), cluster.data_directory(name)
+    client = cluster.client()
+
+    def disk_bytes() -> int:
+        return next(each.capacity_bytes for each in client.statistics().dataservers
+                    if each.server.dataserver_id == name)
+
+    before = disk_bytes()
     daemon.stop()
     saved = directory.with_name(f"{name}-before")
     directory.rename(saved)
@@ -55,8 +62,9 @@ def own_disk(cluster: LocalCluster, name: str, options: str) -> Iterator[Path]:
     try:
         subprocess.run(["cp", "-a", f"{saved}/.", str(directory)], check=True)
         daemon.start()
+        wait_until(lambda: disk_bytes() != before, 30, f"{name} has not told of its new disk")
         cluster.wait_alive(NAMES)
-        yield directory
+        yield
     finally:
         daemon.kill()
         subprocess.run(["umount", str(directory)], check=True)
@@ -103,15 +111,11 @@ def settled(cluster: LocalCluster, records: Records) -> None:
     assert records.append()
 
 
-def primary_of(client: Client, path: str) -> str:
-    return client.lookup(path, fresh=True).replicas[0].dataserver_id
-
-
 def test_a_full_disk_refuses_appends_and_keeps_what_was_acknowledged(cluster: LocalCluster) -> None:
     client = cluster.client()
-    records = Records(client, "/f")
-    assert records.append()
-    with own_disk(cluster, primary_of(client, "/f"), "size=3m"):
+    with own_disk(cluster, "d0", "size=3m"):
+        records = Records(client, "/f", replicas=("d0", "d1", "d2"))
+        assert records.append()
         with pytest.raises(NoSpace):
             for _ in range(100):
                 client.append("/f", b"x" * 500_000)
