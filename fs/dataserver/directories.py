@@ -47,7 +47,8 @@ class Directories:
                                         "start once with --accept-empty if it has a new one")
                 directory.claim(dataserver_id)
                 if len(roots) > 1:
-                    directory.remember(roots)
+                    with contextlib.suppress(NoSpace):      # full is not failed, and the others know it
+                        directory.remember(roots)
             except ForeignDirectory:
                 raise
             except (StorageFailed, NoSpace) as error:

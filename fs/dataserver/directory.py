@@ -5,6 +5,7 @@ began, if there were any: an empty one among them is a disk that is not mounted.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -24,6 +25,7 @@ from fs.private_directory import keep_private
 log = logging.getLogger(__name__)
 
 RESERVED_BYTES = 1 << 30
+_NOT_OF_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -79,7 +81,7 @@ class Directory:
             return set()
 
     def remember(self, others: Sequence[str]) -> None:
-        """Raises StorageFailed."""
+        """Raises StorageFailed; NoSpace, then it may know none any more."""
         if self.others() == set(others):
             return
         try:
@@ -153,7 +155,7 @@ class Directory:
             os.statvfs(self.root)
             write_file(f"{self.root}/probe", b"1")
         except OSError as error:
-            if not isinstance(disk_error(error, ""), NoSpace):
+            if error.errno not in _NOT_OF_THE_DISK and not isinstance(disk_error(error, ""), NoSpace):
                 self.failure = error.strerror or str(error)
 
     # ------------------------------------------------------------------ private

@@ -34,6 +34,9 @@ KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
 
 _TOMBSTONES = 65536
+MOST_FORSAKEN = 1 << 18
+"""After so many deletions since a disk has failed nothing is read there any more."""
+
 WRITTEN_BACK_SECONDS = 300.0
 """After so long the kernel has everything on the disk by itself (30 s unless configured otherwise)."""
 REPORTED_AGAIN_SECONDS = 60.0
@@ -171,7 +174,8 @@ class FileStore:
             while len(self._deleted) > _TOMBSTONES:
                 self.remembers_since = self._deleted.popitem(last=False)[1]
             self._forget(file_id)
-            self._forsaken.update([file_id] if len(self.directories.sound) < len(self.directories.all) else ())
+            if len(self.directories.sound) < len(self.directories.all) and len(self._forsaken) < MOST_FORSAKEN:
+                self._forsaken.add(file_id)
         for directory in self.directories.all:
             directory.erase(file_id)
 
@@ -292,7 +296,8 @@ class FileStore:
                     directory.erase(file.file_id)
 
     def _load(self, file_id: str) -> StoredFile | None:
-        failed = [] if file_id in self._forsaken else [each for each in self.directories.all if each.failure]
+        is_forsaken = file_id in self._forsaken or len(self._forsaken) >= MOST_FORSAKEN
+        failed = [] if is_forsaken else [each for each in self.directories.all if each.failure]
         for directory in [*self.directories.sound, *failed]:
             try:
                 file = load(file_id, directory.place(file_id))

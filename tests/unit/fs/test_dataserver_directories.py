@@ -1,9 +1,10 @@
 """A dataserver with several directories: where files go, and what a disk takes with it when it fails."""
 
+import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -208,12 +209,40 @@ def test_metrics_name_each_disk(store: FileStore, roots: list[Path]) -> None:
         assert set(told[name]) == {str(roots[0]), str(roots[2])} and min(told[name].values()) > 0
 
 
-def test_a_full_disk_has_not_failed(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fs.dataserver.directory.write_file", full)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+def test_a_disk_has_not_failed_if_it_is_full_or_the_server_is_short_of_something(
+        store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr("fs.dataserver.directory.write_file", raising(number))
     assert not store.look_after_directories()
+
+
+def test_full_disks_are_used_beside_a_new_one(roots: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with FileStoreOf(roots[:2]) as two:
+        append(two, 1, b"one")
+    monkeypatch.setattr("fs.dataserver.directory.write_file", raising(errno.ENOSPC))
+    with FileStoreOf(roots) as three:
+        assert list(three.directories) == roots and content(three, 1) == b"one"
+
+
+def raising(number: int) -> Callable[..., None]:
+    def write_file(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return write_file
+
+
+def test_nothing_is_read_on_a_failed_disk_after_many_deletions(store: FileStore, roots: list[Path],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fs.dataserver.store.MOST_FORSAKEN", 2)
+    homes = filled(store)
+    first, second, third, fourth = [number for number, where in homes.items() if where == "b"][:4]
+    fail(roots[1])
+    assert store.look_after_directories()
+    store.delete(id_of(first))
+    assert content(store, third) == b"%d" % third
+    store.delete(id_of(second))
+    with pytest.raises(NoSuchFile):
+        content(store, fourth)
 
 
 def test_a_directory_that_is_empty_at_the_start_is_a_disk_that_is_not_mounted(
