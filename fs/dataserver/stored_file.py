@@ -258,8 +258,8 @@ class StoredFile:
         total, done = 0, first
         for start, stop in self._summed(first, end, blocks_of(committed[0]) - 1):
             total = digest_of_zeros((start - done) * SUM_BYTES, total)
-            for at in range(start, stop, SUMS_AT_ONCE):
-                total = digest(self.sums(at, min(stop, at + SUMS_AT_ONCE), committed), total)
+            for part in _parts(start, stop):
+                total = digest(self.sums(*part, committed), total)
             done = stop
         return digest_of_zeros((end - done) * SUM_BYTES, total)
 
@@ -301,8 +301,11 @@ class StoredFile:
             yield at // BLOCK_BYTES, run.end    # each of these blocks tells what is wrong with it
 
     def _not_summed_as_zeros(self, first: int, end: int, committed: tuple[int, int]) -> Iterator[int]:
-        for start in range(first, end, SUMS_AT_ONCE):
-            stop = min(end, start + SUMS_AT_ONCE)
+        try:
+            pieces = list(self._summed(first, end, blocks_of(committed[0]) - 1))
+        except StorageFailed:
+            pieces = [(first, end)]
+        for start, stop in chain.from_iterable(starmap(_parts, pieces)):
             try:
                 sums = self.sums(start, stop, committed)
             except StorageFailed:
@@ -423,6 +426,10 @@ def chunk_name(number: int, generation: int) -> str:
 
 def patch_name(generation: int) -> str:
     return f"p{generation}"
+
+
+def _parts(first: int, end: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(end, start + SUMS_AT_ONCE)) for start in range(first, end, SUMS_AT_ONCE))
 
 
 def _content(path: str, limit: int, start: int = 0) -> bytes:

@@ -235,11 +235,12 @@ def test_the_digest_of_a_sparse_file_is_that_of_all_its_sums(tmp_path: Path, blo
             file.digest(0, 40_000, file.committed)
 
 
-def test_the_longest_file_there_can_be_has_its_digest_at_once(tmp_path: Path) -> None:
+def test_the_longest_file_there_can_be_is_compared_and_verified_at_once(tmp_path: Path) -> None:
     store, base = FileStore(tmp_path, "d0"), new_id()
     append(store, base, b"some")
     longest = write(store, base, Change(MAX_FILE_BYTES, 4), b"")
     with store.opened(longest) as file:
         began = time.thread_time()
         file.digest(0, blocks_of(file.length), file.committed)
+        assert list(file.blocks_to_verify(file.committed)) == [0]
         assert time.thread_time() - began < 2
