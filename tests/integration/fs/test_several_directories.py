@@ -67,7 +67,7 @@ def test_a_directory_that_goes_away_takes_only_its_own_replicas(cluster: LocalCl
         ) >= 2 * FILES and not check(client.metadata).problems
 
     wait_until(is_made_good, 90, "the replicas are not made anew", interval_seconds=0.5)
-    assert {entry.server.alive for entry in client.statistics().dataservers} == {True}
+    cluster.wait_alive({"d0", "d1", "d2"})
     write(client, range(FILES, FILES + 6), replication=3)
     read(client, range(FILES + 6))
 
