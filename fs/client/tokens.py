@@ -17,7 +17,7 @@ from fs.tokens import OPERATE, READ, WRITE, Claims
 
 KEPT = 65536
 PAUSE_SECONDS = 5.0
-"""Between two attempts to renew a token that is still good."""
+"""Between two attempts to renew a token that is still good, and two questions for a key where there is none."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,11 @@ class Tokens:
 
     def proof_key(self) -> ProofKeyReply | None:
         """None where tokens are for whoever shows them, or no nameserver says."""
+        if self._clock() < self._new_key_at:
+            return self._proof_key
         if self._proof_key is None:
             self._renew_key()
-        elif self._clock() >= self._new_key_at:
+        else:
             self._new_key_at = self._clock() + PAUSE_SECONDS
             self._in_background(self._renew_key)
         return self._proof_key
@@ -78,7 +80,7 @@ class Tokens:
     def refused(self, attributes: Attributes) -> None:
         """A dataserver refused the token of a content: the next one is to be a new one, and ours."""
         with self._lock:
-            self._proof_key = None
+            self._proof_key, self._new_key_at = None, 0.0
             kept = self._kept.get(attributes.file_id)
             if kept is not None:
                 kept.refused = True
@@ -92,8 +94,9 @@ class Tokens:
     def _renew_key(self) -> None:
         with suppress(SpeedwellError):
             key = self._metadata.proof_key()
-            self._new_key_at = self._clock() + (key.valid_ms / 1000 if key is not None else 0)
-            self._proof_key = key
+            with self._lock:
+                self._proof_key = key
+                self._new_key_at = self._clock() + (PAUSE_SECONDS if key is None else key.valid_ms / 1000)
 
     def _renew(self, attributes: Attributes, right: int) -> None:
         with suppress(SpeedwellError):

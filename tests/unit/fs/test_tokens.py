@@ -409,6 +409,12 @@ class Metadata:
         self.now_ms = NOW_MS
         self.looked_up = 0
         self.is_away = False
+        self.key: ProofKeyReply | None = None
+        self.asked_for_key = 0
+
+    def proof_key(self) -> ProofKeyReply | None:
+        self.asked_for_key += 1
+        return self.key
 
     def lookup_inode(self, inode: int, *, to_append: bool = False) -> Attributes:
         if self.is_away:
@@ -429,6 +435,22 @@ class TestRenewal:
             metadata.now_ms += int(seconds * 1000)
 
         return Tokens(metadata, lambda: now[0]), advance  # type: ignore[arg-type]
+
+    def test_where_there_is_no_key_it_is_not_asked_for_with_each_connection(self) -> None:
+        metadata = Metadata()
+        kept, advance = self.kept(metadata)
+        for _ in range(10):
+            assert kept.proof_key() is None
+        assert metadata.asked_for_key == 1
+        metadata.key = ProofKeyReply(client="mount a", valid_ms=HOUR_MS)
+        kept.refused(metadata.attributes(READ))
+        assert kept.proof_key() == metadata.key and metadata.asked_for_key == 2
+        metadata.key = None
+        kept.refused(metadata.attributes(READ))
+        assert kept.proof_key() is None
+        advance(10)
+        metadata.key = ProofKeyReply(client="mount a", valid_ms=HOUR_MS)
+        assert kept.proof_key() == metadata.key and metadata.asked_for_key == 4
 
     def test_a_handle_of_days_always_shows_a_token_that_has_not_ended(self) -> None:
         metadata = Metadata()
