@@ -108,8 +108,7 @@ class Directories:
         """How full and how busy each directory's disk is, or why it is not used. Raises StorageFailed."""
         found = []
         for directory in self.all:
-            use = DirectoryUse(path=os.fsencode(directory.root).decode(errors="replace"),
-                               failure=directory.failure[:1000])
+            use = DirectoryUse(path=_shown(directory.root), failure=_shown(directory.failure)[:1000])
             if not directory.failure:
                 use.capacity_bytes, use.available_bytes = directory.capacity()
                 use.disk, use.disk_left = directory.disk, directory.left_bytes
@@ -142,6 +141,11 @@ class Directories:
                             log.warning("%s is also in %s: the older one, in %s, is dropped", file_id,
                                         seen[file_id].path, older.path)
                             older.erase(file_id)
+
+
+def _shown(text: str) -> str:
+    """Without what names may have and messages may not."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 def _age(directory: Directory, file_id: str) -> tuple[int, int]:

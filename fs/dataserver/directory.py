@@ -76,8 +76,8 @@ class Directory:
     def others(self) -> set[str]:
         """The directories that its server had when it last began."""
         try:
-            return set((self.path / "directories").read_text().splitlines())
-        except (OSError, ValueError):
+            return set(os.fsdecode((self.path / "directories").read_bytes()).splitlines())
+        except OSError:
             return set()
 
     def remember(self, others: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class Directory:
         if self.others() == set(others):
             return
         try:
-            write_file(f"{self.root}/directories", "".join(f"{other}\n" for other in others).encode())
+            write_file(f"{self.root}/directories", os.fsencode("".join(f"{other}\n" for other in others)))
         except OSError as error:
             raise disk_error(error, f"cannot use the directory {self.path}") from None
 

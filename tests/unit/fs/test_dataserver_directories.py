@@ -224,6 +224,18 @@ def test_full_disks_are_used_beside_a_new_one(roots: list[Path], monkeypatch: py
         assert list(three.directories) == roots and content(three, 1) == b"one"
 
 
+def test_a_directory_whose_name_is_no_text_is_used_and_told_when_it_fails(roots: list[Path]) -> None:
+    odd = roots[1].with_name(os.fsdecode(b"odd\xff"))
+    for _ in range(2):
+        with FileStoreOf([roots[0], odd]) as store:
+            assert [use.path for use in store.directories.uses() if not use.failure][1].endswith("odd\ufffd")
+    (odd / "dataserver").unlink()
+    (odd / "dataserver").mkdir()    # it cannot be claimed
+    with FileStoreOf([roots[0], odd]) as store:
+        [use] = [each for each in store.directories.uses() if each.failure]
+        assert use.path.endswith("odd\ufffd") and "odd\ufffd" in use.failure
+
+
 def raising(number: int) -> Callable[..., None]:
     def write_file(*_: object) -> None:
         raise OSError(number, os.strerror(number))
