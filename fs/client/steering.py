@@ -137,7 +137,7 @@ class FollowedPlacement:
         held = self._connection.sock
         if held is not None:
             with contextlib.suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(held, socket.SHUT_RDWR)  # not SSLSocket's, which lets go of TLS first
 
 
 class NoNews(Exception):
