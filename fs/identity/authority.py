@@ -12,7 +12,6 @@ Keys are ECDSA on P-256, which OpenSSL, gRPC and Open vSwitch take.
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -184,9 +183,8 @@ class Authority:
                 if each.expires_at > now or each.revoked_at is not None or newest[each.name] is each]
         register.write(self.directory, kept, validity_seconds)
         revoked = json.dumps({each.serial: each.name for each in kept if each.revoked_at is not None}).encode()
-        for name in newest:
-            with suppress(FileNotFoundError):
-                _replace_other(self.directory / name / files.REVOKED, revoked)
+        files.replace_others((self.directory / name / files.REVOKED, revoked) for name in newest
+                             if (self.directory / name).is_dir())
         bearer.spread(self.directory)
         authority, signing = self._signing()
         listed = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(
@@ -220,11 +218,12 @@ class Authority:
             # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
             written.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
                            + made.public_bytes(serialization.Encoding.PEM) + _private(key))
-            _replace_other(files.make_directory(self.directory / holder.name) / files.AUTHORITY,
-                           authority.public_bytes(serialization.Encoding.PEM))
+        places = [files.make_directory(self.directory / holder.name) for holder in holders]
+        own = authority.public_bytes(serialization.Encoding.PEM)
+        files.replace_others((place / files.AUTHORITY, own) for place in places)
         self._save(certificates, validity_seconds)
-        for holder, content in zip(holders, written, strict=True):
-            files.replace(self.directory / holder.name / files.CERTIFICATE, content)
+        files.replace_all([(place / files.CERTIFICATE, content)
+                           for place, content in zip(places, written, strict=True)])
 
 
 def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.EllipticCurvePrivateKey,
@@ -246,12 +245,6 @@ def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.Ellipt
         critical=False).add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
         signing, hashes.SHA256())
-
-
-def _replace_other(path: Path, content: bytes) -> None:
-    """Nothing is written, and nothing waits for the disk, if that is there already."""
-    if not path.exists() or path.read_bytes() != content:
-        files.replace(path, content)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begins_at: float,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from fs.identity import files, places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
-from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR
+from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, SWITCH
 from fs.proto.speedwell_pb2 import CallReply
 from fs.secure_channel import SecureChannel
 from tests.waiting import wait_until
@@ -269,21 +271,71 @@ def test_a_damaged_authority_is_said_and_renews_again_when_it_is_whole(authority
 
 def test_a_certificate_that_was_issued_and_not_written_is_made_again(
         authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace = files.replace
+    replace_all = files.replace_all
 
-    def end_before_the_certificate(path: Path, content: bytes) -> None:
-        if path.name == files.CERTIFICATE:
+    def end_before_the_certificates(contents: Sequence[tuple[Path, bytes]], mode: int = 0o600) -> None:
+        if contents and contents[0][0].name == files.CERTIFICATE:
             raise KeyboardInterrupt
-        replace(path, content)
+        replace_all(contents, mode)
 
-    monkeypatch.setattr(files, "replace", end_before_the_certificate)
+    monkeypatch.setattr(files, "replace_all", end_before_the_certificates)
     for make in (lambda: authority.issue("d1", DATASERVER), lambda: authority.renew(["d0"])):
         with pytest.raises(KeyboardInterrupt):
             make()
-    monkeypatch.setattr(files, "replace", replace)
+    monkeypatch.setattr(files, "replace_all", replace_all)
     authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("d1", DATASERVER)])
     for name in ("ns", "d0", "d1"):
         assert Identity(authority.directory / name).own.serial == authority.newest()[name].serial
     issued = len(authority.certificates())
     authority.ensure([("ns", NAMESERVER), ("d0", DATASERVER), ("d1", DATASERVER)])
     assert len(authority.certificates()) == issued
+
+
+def test_a_set_of_certificates_that_ends_in_the_middle_is_completed(
+        authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [("ns", NAMESERVER), *((f"s{number}", SWITCH) for number in range(8))]
+    replace = Path.replace
+
+    def end_after_the_third(self: Path, target: Path) -> Path:
+        if target == authority.directory / "s3" / files.CERTIFICATE:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", end_after_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        authority.ensure(names)
+    monkeypatch.setattr(Path, "replace", replace)
+    written = {name: Identity(authority.directory / name).own.serial for name in ("s0", "s1", "s2")}
+    assert not (authority.directory / "s3" / files.CERTIFICATE).exists()
+    assert not list(authority.directory.glob("*/.*")), "keys of nobody were left"
+    authority.ensure(names)
+    for name, _ in names:
+        serial = Identity(authority.directory / name).own.serial
+        assert serial == authority.newest()[name].serial == written.get(name, serial)
+
+
+def test_the_disk_is_waited_for_before_anything_is_replaced(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [(tmp_path / str(number), b"new") for number in range(100)]
+    for path, _ in contents:
+        path.write_bytes(b"old")
+    done: list[str] = []
+    replace = Path.replace
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: done.append("synced"))
+    monkeypatch.setattr(Path, "replace", replaced)
+    files.replace_all(contents)
+    assert done == ["synced"] * 100 + ["replaced"] * 100
+    assert [path.read_bytes() for path, _ in contents] == [b"new"] * 100
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+def test_a_set_of_files_that_cannot_all_be_written_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"old")
+    with pytest.raises(FileNotFoundError):
+        files.replace_all([(tmp_path / "there", b"new"), (tmp_path / "missing" / "file", b"new")])
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("there", b"old")]
