@@ -25,8 +25,10 @@ def _make_project_importable() -> None:
 _make_project_importable()
 
 try:
-    from topo.emulation.mn import CLI, controllers, switches, topos
+    from topo.emulation.mn import CLI, Network, controllers, switches, topos
 except ModuleNotFoundError as error:
     raise SystemExit(f"{error.name} is missing for {sys.executable}: run scripts/setup first") from None
 
-__all__ = ["CLI", "controllers", "switches", "topos"]
+Mininet = Network   # what `mn` makes
+
+__all__ = ["CLI", "Mininet", "controllers", "switches", "topos"]

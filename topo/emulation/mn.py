@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, cast
 
 from mininet.log import info, warn
+from mininet.net import Mininet
 from mininet.node import Controller
 
 from topo.emulation import capacity, congestion_control, management, namespace, processes, requirements
@@ -182,20 +183,21 @@ class SpeedwellController(Controller):  # type: ignore[misc]
         """The management network is made for this run: nobody listens there yet."""
 
 
-class Prompt(FabricCLI):
-    """The prompt, shown once our controller knows the fabric. Says so where nobody tells the switches anything."""
+class Network(Mininet):  # type: ignore[misc]
+    """Prompts and tests begin once our controller knows the fabric. Says it where nobody tells switches anything."""
 
-    def __init__(self, network: Any, *arguments: Any, **options: Any) -> None:
-        switches = [switch for switch in network.switches if isinstance(switch, FabricSwitch)]
-        if any(isinstance(each, SpeedwellController) for each in network.controllers):
-            if isinstance(network.topo, FabricTopo):
+    def start(self) -> None:
+        """Mininet's, which waits for connections at most."""
+        super().start()
+        switches = [switch for switch in self.switches if isinstance(switch, FabricSwitch)]
+        if any(isinstance(each, SpeedwellController) for each in self.controllers):
+            if isinstance(self.topo, FabricTopo):
                 info("*** Waiting until the controller knows every link and host\n")
-                _wait_until_known(network)
+                _wait_until_known(self)
         elif any(switch.forwards_nothing for switch in switches):
             warn("*** No controller: the switches forward nothing but what `dpctl add-flow` tells them. "
                  "`--controller speedwell` starts ours; in a fabric without loops `fail_mode=standalone` lets "
                  "switches learn addresses\n")
-        super().__init__(network, *arguments, **options)
 
 
 def _wait_until_known(network: Any) -> None:
@@ -211,4 +213,4 @@ def _wait_until_known(network: Any) -> None:
 topos = {**{family: _topo_of(family) for family in PARAMETERS}, "file": _FromFile}
 switches = {"speedwell": OwnSwitch}
 controllers = {"speedwell": SpeedwellController}
-CLI = Prompt
+CLI = FabricCLI

@@ -134,4 +134,5 @@ def test_mn_uses_our_switches_in_its_own_topologies() -> None:
 def test_mn_starts_our_controller_for_a_fabric_with_loops() -> None:
     with nothing_stays_behind():
         done = mn("--topo", "spine-leaf,2,2,1", "--controller", "speedwell", "--test", "pingall")
-    assert "0% dropped (2/2 received)" in done.stdout
+    assert "Waiting until the controller knows" in done.stdout.partition("*** Ping")[0], done.stdout
+    assert "0% dropped (2/2 received)" in done.stdout, done.stdout
