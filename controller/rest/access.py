@@ -101,6 +101,7 @@ class Access:
             if route is not None and sender.role not in (OPERATOR, *allowed):
                 raise NotAuthorised(f"The {sender} may not ask for {route.method} {route.path}: that is for "
                                     f"{' and '.join(sorted((OPERATOR, *allowed)))}.")
+            request.is_still_known = self._knows_sender
         except HttpProblem:
             eventlet.sleep(self._patience.refused(str(sender or request.peer), time.monotonic()))
             raise
@@ -112,6 +113,13 @@ class Access:
             raise NotAuthenticated("The token is not, or no longer, good here: `speedwell identity token` makes "
                                    "another one.")
         return peer
+
+    def _knows_sender(self, request: Request) -> bool:
+        try:
+            self._sender(request)
+        except NotAuthenticated:
+            return False
+        return True
 
     def _sender(self, request: Request) -> Peer:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -59,8 +59,8 @@ class Request:
     beginning of the next request.
     """
 
-    __slots__ = ("_is_read", "_stream", "headers", "is_last", "is_proven", "method", "path", "peer", "query",
-                 "sender", "unread")
+    __slots__ = ("_is_read", "_stream", "headers", "is_last", "is_proven", "is_still_known", "method", "path", "peer",
+                 "query", "sender", "unread")
 
     def __init__(self, head: bytes, unread: bytes, stream: Stream) -> None:
         """Raises BadRequest."""
@@ -80,6 +80,8 @@ class Request:
         self.peer, self.sender = stream.peer, stream.sender
         self.is_proven = False
         """Whether it is known who sent it."""
+        self.is_still_known: Callable[[Request], bool] = lambda request: True
+        """Whether it is known even now, while the answer goes on."""
         self._is_read = "content-length" not in self.headers and "transfer-encoding" not in self.headers
         if not self._is_read and len(self.headers.keys() & {"content-length", "transfer-encoding"}) == 2:
             raise BadRequest("The body has two lengths: Content-Length and Transfer-Encoding.")

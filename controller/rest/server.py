@@ -90,7 +90,7 @@ class _Connection:
                 is_last = request.is_last or not isinstance(body, bytes)
                 self._socket.sendall(response(answer, is_head, is_last))
                 if not isinstance(body, bytes):
-                    self._send_pieces(body, is_head)
+                    self._send_pieces(body, is_head, request)
                 if is_last:
                     return
         except HttpProblem as problem:
@@ -100,9 +100,11 @@ class _Connection:
         except Exception:
             LOG.exception("a connection fails")
 
-    def _send_pieces(self, body: Pieces, is_head: bool) -> None:
+    def _send_pieces(self, body: Pieces, is_head: bool, request: Request) -> None:
         with contextlib.closing(body):
             for piece in () if is_head else body:
+                if not request.is_still_known(request):
+                    return
                 with eventlet.Timeout(REQUEST_TIMEOUT_SECONDS, TimeoutError):
                     self._socket.sendall(piece)
 

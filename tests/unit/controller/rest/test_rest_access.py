@@ -172,6 +172,28 @@ def test_a_token_is_good_until_it_is_revoked_or_replaced(site: Site) -> None:
     assert not place.exists()
 
 
+@pytest.mark.parametrize("by_token", [False, True])
+def test_who_is_revoked_sees_no_more_of_a_stream(site: Site, by_token: bool) -> None:
+    directory = site.authority.directory
+    if by_token:
+        token = bearer.issue(directory, "viewer").read_text().strip()
+        wait_until(lambda: site.by_token(token) == 200, 20 * LOOK_SECONDS, "the token is not known")
+        connection, headers = site.connection(), {"Authorization": f"Bearer {token}"}
+    else:
+        connection, headers = site.connection(site.authority.issue("viewer", READER)), {}
+    with closing(connection):
+        connection.request("GET", "/v1/events", headers=headers)
+        stream = connection.getresponse()
+        assert stream.status == 200 and stream.readline() == b"retry: 1000\n"
+        if by_token:
+            assert bearer.revoke(directory, "viewer")
+        else:
+            site.authority.revoke("viewer")
+        deadline = time.monotonic() + 20
+        while stream.readline():
+            assert time.monotonic() < deadline, "it is told more"
+
+
 def test_a_token_ends(site: Site) -> None:
     tokens = [bearer.issue(site.authority.directory, name, validity_seconds=seconds).read_text().strip()
               for name, seconds in (("over", -1.0), ("good", 1000.0))]
