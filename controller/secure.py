@@ -89,8 +89,9 @@ class Door:
     def _end(self, connection: Any) -> None:
         """So that an answer or an alert arrives: unread bytes would turn the close into a reset."""
         self.proven(connection)
-        with (suppress(OSError, eventlet.Timeout), closing(green_socket(fileno=connection.detach())) as plain,
-              eventlet.Timeout(LINGER_SECONDS)):
+        # ValueError: `wrap_socket` has closed what was reset meanwhile
+        with (suppress(OSError, ValueError, eventlet.Timeout), eventlet.Timeout(LINGER_SECONDS),
+              closing(green_socket(fileno=connection.detach())) as plain):
             plain.shutdown(socket.SHUT_WR)
             while plain.recv(DROPPED_BYTES):
                 pass

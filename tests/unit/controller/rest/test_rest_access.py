@@ -7,6 +7,7 @@ import json
 import resource
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -240,6 +241,19 @@ def test_a_thousand_slow_handshakes_keep_nobody_out(site: Site) -> None:
     finally:
         for each in slow:
             each.close()
+
+
+def test_connections_that_are_reset_are_counted_and_leave_nothing(site: Site) -> None:
+    descriptors = Path(f"/proc/{site.process.pid}/fd")
+    before, refused = len(list(descriptors.iterdir())), site.metric("speedwell_rest_refused_connections_total")
+    for number in range(100):
+        with socket.create_connection((site.host, site.port), timeout=20) as connection:
+            connection.send(b"\x16" if number % 2 else b"GET / HTTP/1.1\r\n\r\n")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_until(lambda: site.metric("speedwell_rest_refused_connections_total") >= refused + 100, 20,
+               "they are not counted")
+    wait_until(lambda: len(list(descriptors.iterdir())) <= before, 20, "they are still open")
+    assert "Traceback" not in site.process.log
 
 
 def test_a_renewed_certificate_is_shown_from_then_on(site: Site) -> None:
