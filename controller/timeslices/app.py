@@ -134,6 +134,7 @@ class Timeslices(Application):
             pinned[pair] = Path((links[0][0], *(end for _, end in links)))
         if pinned == self._pinned:
             return False
+        self._confirmed -= {pair for pair, path in pinned.items() if self._pinned.get(pair) != path}
         self._pinned = pinned
         self._forwarding.plan_systems_tables()
         return True

@@ -114,6 +114,19 @@ def test_a_pair_moves_off_a_link_that_fails(simulated) -> None:
     simulated(scenario)
 
 
+def test_a_path_that_no_switch_has_confirmed_yet_is_not_told(simulated) -> None:
+    def scenario(pins: Pins) -> None:
+        before = pins.ask(pins.pair)[pins.pair]
+        other = next(path for path in pins.world.paths() if path != Path(before))
+        pins.world.install(other)
+        pins.app._forwarding.wait_until_synced = lambda timeout_seconds: False
+        assert pins.ask(pins.pair) == {}
+        del pins.app._forwarding.wait_until_synced
+        assert pins.ask(pins.pair)[pins.pair] == other.nodes
+
+    simulated(scenario)
+
+
 def test_hosts_that_are_not_there_are_left_out(simulated) -> None:
     def scenario(pins: Pins) -> None:
         assert pins.ask(("10.9.9.9", pins.pair[1]), (pins.pair[0], pins.pair[0])) == {}
