@@ -109,7 +109,7 @@ class NetworkWatch(threading.Thread):
 
     def _ask_for_paths(self) -> None:
         self._is_wanted_anew.clear()
-        if not self._wanted:
+        if not self._wanted and not self.paths:
             return
         wanted = {"pairs": [{"source": source, "destination": destination}
                             for source, destination in sorted(self._wanted)[:MAX_PAIRS]]}

@@ -321,6 +321,17 @@ def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) 
         controller.shutdown()
 
 
+def test_the_watch_forgets_paths_that_the_network_keeps_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.1)
+    with Controller(GOOD) as controller:
+        watch = NetworkWatch(ControllerAt(controller.url))
+        watch.start()
+        for pairs in ({(A, B)}, set()):
+            watch.pin(frozenset(pairs))
+            wait_until(lambda wanted=pairs: watch.paths.keys() == wanted, 10, "it goes by old paths")
+        controller.shutdown()
+
+
 class Remote:
     """An agent with its socket."""
 
