@@ -134,7 +134,8 @@ def revoke(name: str, installation: Path | None, directory: Path | None) -> None
     `issue` and `token` give NAME new ones.
     """
     authority = _authority(installation, directory)
-    if not bearer.revoke(authority.directory, name) or name in authority.newest():
+    certificate = authority.newest().get(name)
+    if not bearer.revoke(authority.directory, name) or (certificate is not None and certificate.revoked_at is None):
         authority.revoke(name)
 
 

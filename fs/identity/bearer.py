@@ -8,6 +8,7 @@ import hashlib
 import json
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,9 +60,11 @@ def issue(directory: Path, name: str, role: str = READER, validity_seconds: floa
 
 
 def ensure(directory: Path, name: str) -> None:
-    """A reader's token, if there is none of that name that is good for half of its time."""
-    if not any(each.name == name and each.expires_at > time.time() + VALIDITY_SECONDS / 2
-               for each in known(directory).values()):
+    """A reader's token, if there is none of that name, or none that is good for half of its time."""
+    found = None
+    with suppress(FileNotFoundError):
+        found = known(directory).get(digest((directory / FOLDER / name).read_text().strip()))
+    if found is None or found.expires_at <= time.time() + VALIDITY_SECONDS / 2:
         issue(directory, name)
 
 

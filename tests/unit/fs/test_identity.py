@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fs.channel import ConnectionLost
 from fs.errors import IdentityError
-from fs.identity import files, places, register
+from fs.identity import bearer, files, places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
@@ -339,3 +340,31 @@ def test_a_set_of_files_that_cannot_all_be_written_replaces_none(tmp_path: Path)
     with pytest.raises(FileNotFoundError):
         files.replace_all([(tmp_path / "there", b"new"), (tmp_path / "missing" / "file", b"new")])
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("there", b"old")]
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_token_whose_file_is_not_what_the_authority_knows_is_made_again(
+        authority: Authority, is_removed: bool) -> None:
+    bearer.ensure(authority.directory, "reader")
+    place = authority.directory / bearer.FOLDER / "reader"
+    first = place.read_text()
+    bearer.ensure(authority.directory, "reader")
+    assert place.read_text() == first
+    if is_removed:
+        place.unlink()
+    else:
+        place.write_text("written before an end in the middle")
+    bearer.ensure(authority.directory, "reader")
+    assert list(bearer.known(authority.directory)) == [bearer.digest(place.read_text().strip())]
+
+
+def test_a_token_is_revoked_though_the_certificate_of_that_name_was_before(authority: Authority) -> None:
+    from cluster.commands.identity import identity
+
+    authority.revoke("op")
+    bearer.issue(authority.directory, "op")
+    runner, command = CliRunner(), ["revoke", "op", "--directory", str(authority.directory)]
+    done = runner.invoke(identity, command)
+    assert done.exit_code == 0, done.output
+    assert bearer.known(authority.directory) == {}
+    assert isinstance(runner.invoke(identity, command).exception, IdentityError)
