@@ -51,6 +51,7 @@ def wait_for_hosts(controller_url: str, fabric: Fabric, session: requests.Sessio
 
     def complete() -> bool:
         nonlocal status
+        status = "converging"   # also if nobody answers: what was said before the hosts were known does not count
         with contextlib.suppress(requests.RequestException, ValueError):
             hosts = asking.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
             missing.difference_update(host["ip"] for host in hosts)
