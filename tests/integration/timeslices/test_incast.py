@@ -24,6 +24,7 @@ pytestmark = pytest.mark.root
 RATE_BPS = 20_000_000
 BUFFER_PACKETS = 20
 SECONDS = 5
+TRIES = 3
 MASTER = secrets.token_hex(32)
 SENDERS, RECEIVER, SWITCH = ("10.78.0.1", "10.78.0.2", "10.78.0.3"), "10.78.0.9", "10.78.0.254"
 
@@ -108,7 +109,7 @@ class Star:
 
 @contextmanager
 def coordinated(star: Star, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    (folder / "v1").mkdir()
+    (folder / "v1").mkdir(parents=True)
     links = [{"source": a, "destination": b, "capacity_bps": RATE_BPS} for host in (*SENDERS, RECEIVER)
              for a, b in ((host, "0000000000000001"), ("0000000000000001", host))]
     (folder / "v1" / "network").write_text(json.dumps({"links": links}))
@@ -132,13 +133,17 @@ def coordinated(star: Star, folder: Path, *options: str) -> Iterator[subprocess.
 
 
 def test_senders_in_turn_fill_the_link_and_lose_nearly_nothing(tmp_path: Path) -> None:
-    with Star() as star:
-        _, dropped = star.transfer()
-        with coordinated(star, tmp_path, "--slice-ms", "20"):
-            used_in_turn, dropped_in_turn = star.transfer()
-    assert dropped > 100
-    assert dropped_in_turn < dropped     # a machine that is busy elsewhere holds slices less closely
-    assert used_in_turn > 0.3
+    """A machine that is busy elsewhere holds slices less closely for a while: senders have more than one try."""
+    seen = []
+    for number in range(TRIES):
+        with Star() as star:
+            _, dropped = star.transfer()
+            with coordinated(star, tmp_path / str(number), "--slice-ms", "20"):
+                used_in_turn, dropped_in_turn = star.transfer()
+        seen.append((dropped, dropped_in_turn, used_in_turn))
+        if dropped > 100 and dropped_in_turn < dropped / 2 and used_in_turn > 0.3:
+            return
+    pytest.fail(f"packets dropped without turns and in turn, and the part of the link used: {seen}")
 
 
 def test_a_scheduler_that_is_killed_leaves_everything_flowing(tmp_path: Path) -> None:
