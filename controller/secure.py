@@ -46,9 +46,11 @@ class Door:
         connection = accepted
         try:
             with eventlet.Timeout(self._deadline_seconds, NotAdmitted("it did not end the handshake in time")):
+                self._watch(accepted)
                 self._begins_with_tls(accepted)
                 connection = self.identity.server_context(anonymous=self._anonymous).wrap_socket(
                     accepted, server_side=True, do_handshake_on_connect=False)
+                self.proven(accepted)   # whose place it takes
                 self._watch(connection)
                 connection.do_handshake()
             peer = peer_of(connection) if connection.getpeercert() else None
@@ -78,7 +80,7 @@ class Door:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
             with suppress(OSError):     # not SSLSocket's, which lets go of TLS first
-                kernel_socket.shutdown(oldest, socket.SHUT_RDWR)
+                kernel_socket.shutdown(getattr(oldest, "fd", oldest), socket.SHUT_RDWR)
         self._unproven[connection] = None
 
     def _require_good(self, peer: Peer) -> None:
