@@ -82,11 +82,11 @@ class Timeslices(Application):
     def pin(self, body: PairsRequest) -> PinnedPairs:
         """Everything that a source sends to a destination takes one path, but for flows with a path of their own. A
         pair that nobody asks for stays pinned for 10 s. The answer has all pairs whose switches confirmed it, also
-        those of other requests; not those of hosts that are not there."""
+        those of other requests; not those of hosts that are not there, or beyond 4,096."""
         now = time.monotonic()
-        self._asked_at |= {(each.source, each.destination): now for each in body.pairs
-                           if each.source != each.destination
-                           and {each.source, each.destination} <= self._state.hosts.keys()}
+        for pair in [(each.source, each.destination) for each in body.pairs if each.source != each.destination]:
+            if pair in self._asked_at or (len(self._asked_at) < MAX_PAIRS and self._state.hosts.keys() >= {*pair}):
+                self._asked_at[pair] = now
         self._follow_flows()
         if self._asked_at and not self._is_table_owned:
             self._is_table_owned = True

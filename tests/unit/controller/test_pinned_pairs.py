@@ -127,6 +127,19 @@ def test_a_path_that_no_switch_has_confirmed_yet_is_not_told(simulated) -> None:
     simulated(scenario)
 
 
+def test_no_more_pairs_are_pinned_than_there_may_be(simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "MAX_PAIRS", 1)
+
+    def scenario(pins: Pins) -> None:
+        there, back = pins.pair, pins.pair[::-1]
+        for _ in range(2):
+            assert pins.ask(there, back).keys() == {there}
+        eventlet.sleep(KEEP_SECONDS * 2)
+        assert pins.ask(back).keys() == {back}
+
+    simulated(scenario)
+
+
 def test_hosts_that_are_not_there_are_left_out(simulated) -> None:
     def scenario(pins: Pins) -> None:
         assert pins.ask(("10.9.9.9", pins.pair[1]), (pins.pair[0], pins.pair[0])) == {}
