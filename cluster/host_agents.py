@@ -14,6 +14,7 @@ from pathlib import Path
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster.controller_client import session
 from cluster.errors import NotRunning
 from cluster.processes import Command, program
 from host_agent.channel import agent_key
@@ -75,7 +76,7 @@ def turns(metrics_url: str) -> dict[str, int]:
     """Of each agent that its scheduler hears, by address: for how many destinations it has turns now. Raises
     NotRunning if the scheduler does not answer."""
     try:
-        answer = requests.get(metrics_url, timeout=ANSWER_SECONDS)
+        answer = session(metrics_url).get(metrics_url, timeout=ANSWER_SECONDS)
         answer.raise_for_status()
     except requests.RequestException as error:
         raise NotRunning(f"the scheduler of turns does not answer at {metrics_url}: {error}") from None
