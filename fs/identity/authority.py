@@ -219,6 +219,8 @@ class Authority:
             written.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
                            + made.public_bytes(serialization.Encoding.PEM) + _private(key))
         places = [files.make_directory(self.directory / holder.name) for holder in holders]
+        for left in [path for place in places for path in place.glob(".*.*.[0-9]*")]:
+            left.unlink()   # by who was killed: nobody else writes there meanwhile
         own = authority.public_bytes(serialization.Encoding.PEM)
         files.replace_others((place / files.AUTHORITY, own) for place in places)
         self._save(certificates, validity_seconds)

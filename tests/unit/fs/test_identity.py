@@ -315,6 +315,14 @@ def test_a_set_of_certificates_that_ends_in_the_middle_is_completed(
         assert serial == authority.newest()[name].serial == written.get(name, serial)
 
 
+def test_keys_that_somebody_left_who_was_killed_are_removed(authority: Authority) -> None:
+    left = authority.directory / "d0" / f".{files.CERTIFICATE}.12345"
+    left.write_bytes(b"a key")
+    authority.renew(["d0"])
+    assert not left.exists()
+    assert Identity(authority.directory / "d0").own.name == "d0"
+
+
 def test_the_disk_is_waited_for_before_anything_is_replaced(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [(tmp_path / str(number), b"new") for number in range(100)]
