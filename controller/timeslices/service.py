@@ -191,19 +191,20 @@ class TurnService:
     def run(self) -> None:
         """Returns once it is stopped: then leases run out, and everything flows."""
         self.watch.start()
-        due = 0.0
+        due = passed_at = 0.0
         while not self._is_stopped:
             wait = max(0.0, due - time.monotonic())
             readable, _, _ = select.select([self._channel, self._waking], [], [], wait)
             try:
                 if self._channel in readable:
                     self._hear()
-                if time.monotonic() >= due:
+                if (now := time.monotonic()) >= due:
+                    passed_at = now
                     self._pass_time()
             except (PolicyError, OSError):
                 self.counts["failures"] += 1
                 log.exception("a turn failed")
-            due = self.keeper.due(time.monotonic())
+            due = self.keeper.due(passed_at)    # not from now: agents that report more often would put it off
 
     def _hear(self) -> None:
         for _ in range(BATCH):

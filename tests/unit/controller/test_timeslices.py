@@ -378,6 +378,29 @@ def test_registered_agents_take_turns_and_strangers_are_counted(service: TurnSer
     stranger.channel.close()
 
 
+def test_agents_that_report_more_often_than_slices_end_put_nothing_off() -> None:
+    controller = Controller(GOOD)
+    service = TurnService(TurnKeeper("xco-plus", 0.5, Network()), MASTER, 0.5, ("127.0.0.1", 0),
+                          NetworkWatch(ControllerAt(controller.url)))
+    running = threading.Thread(target=service.run)
+    running.start()
+    remotes = [Remote(A, service), Remote(B, service)]
+
+    def is_known() -> bool:
+        for remote in remotes:
+            remote.turn()
+        return service.keeper.coordinated == {A: {D}, B: {D}}
+
+    try:
+        wait_until(is_known, 30, "the network is never looked at", interval_seconds=0.001)
+    finally:
+        service.stop()
+        running.join(10)
+        controller.shutdown()
+        for remote in remotes:
+            remote.channel.close()
+
+
 def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("short")
     (tmp_path / "long").write_bytes(MASTER)
