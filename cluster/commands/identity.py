@@ -75,9 +75,12 @@ def list_identities(as_json: bool, installation: Path | None, directory: Path | 
                  each["serial"][:12].lower()) for each in found], ("ends in",))
 
 
-@identity.command()
+@identity.command(help=f"""Make a key and a certificate for NAME, and print the directory that has them.
+
+    ROLE is one of {', '.join(ROLES)}. A dataserver's NAME is its --id. --directory may be a new one: then it gets an
+    authority of its own.""")
 @click.argument("name")
-@click.argument("role", type=click.Choice(ROLES))
+@click.argument("role", metavar="ROLE", type=click.Choice(ROLES))
 @click.option("--uids", type=Ranges(), help="The users that a mount or reader may act for, as 1000-1999,2500; "
               "root there is nobody.  [default: all, and root]")
 @click.option("--gids", type=Ranges(), help="The groups of these users.  [default: the same numbers]")
@@ -86,10 +89,6 @@ def list_identities(as_json: bool, installation: Path | None, directory: Path | 
 @_place_options
 def issue(name: str, role: str, uids: scope.Ranges | None, gids: scope.Ranges | None, subtree: str, allow_root: bool,
           installation: Path | None, directory: Path | None) -> None:
-    """Make a key and a certificate for NAME, and print the directory that has them.
-
-    A dataserver's NAME is its --id. --directory may be a new one: then it gets an authority of its own.
-    """
     if uids is None and (gids is not None or allow_root or subtree != "/"):
         raise click.UsageError("--gids, --subtree and --allow-root go with --uids", click.get_current_context())
     within = scope.Scope(uids, gids or uids, paths.normalise(subtree, "--subtree"), allow_root) if uids else None

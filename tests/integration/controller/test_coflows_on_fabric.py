@@ -265,14 +265,21 @@ def test_meters_that_others_add_or_delete_at_a_switch_cost_no_flow_its_own(fabri
         ofctl("add-meter", f"meter={number},kbps,band=type=drop,rate=1000")
     fabric.send("r0h0", "r1h0", ENDLESS_BYTES)
     fabric.placed(2)
-    assert len(fabric.meters()) == 4 and all("meter:" in entry for entry in fabric.entries())
+    wait_until(lambda: len(fabric.meters()) == 4 and all("meter:" in entry for entry in fabric.entries()), 30,
+               lambda: f"{fabric.entries()}, {fabric.meters()}")
     assert not any(f"meter:{LOWEST} " in f"{entry.replace(',', ' ')} " for entry in fabric.entries())
     ofctl("del-meters")
     second = fabric.send("r0h1", "r1h1", ENDLESS_BYTES)
     fabric.placed(4)
     scheduled = [flow for coflow in fabric.coflows() for flow in coflow["members"] if flow["queue"] == "scheduled"]
     assert len(scheduled) >= 2 and all(flow["meter"] for flow in scheduled)
-    assert len(fabric.entries()) == 4 and sum("meter:" in entry for entry in fabric.entries()) == len(fabric.meters())
+
+    def are_all_there_again() -> bool:
+        """With the deleted meters, the switch has dropped the entries that had them."""
+        entries = fabric.entries()
+        return len(entries) == 4 and sum("meter:" in entry for entry in entries) == len(fabric.meters())
+
+    wait_until(are_all_there_again, 30, lambda: f"{fabric.entries()}, {fabric.meters()}")
     assert fabric.get("/v1/meters")["without_meter"] == before
     fabric.goes_on_and_leaves_nothing(second, "r0h1", "r1h1")
 
