@@ -81,10 +81,9 @@ def revoke(directory: Path, name: str) -> bool:
 
 def spread(directory: Path) -> None:
     """Have all controllers of the authority in `directory` know its tokens."""
-    content = json.dumps({hashed: asdict(each) for hashed, each in known(directory).items()}).encode()
-    for name in {each.name for each in register.read(directory)[0] if each.role == CONTROLLER}:
-        if (directory / name).is_dir():
-            files.replace(directory / name / TOKENS, content)
+    content = _as_json(known(directory))
+    controllers = {each.name for each in register.read(directory)[0] if each.role == CONTROLLER}
+    files.replace_others((directory / name / TOKENS, content) for name in controllers if (directory / name).is_dir())
 
 
 def _without(directory: Path, name: str) -> dict[str, Bearer]:
@@ -92,5 +91,9 @@ def _without(directory: Path, name: str) -> dict[str, Bearer]:
 
 
 def _save(directory: Path, tokens: dict[str, Bearer]) -> None:
-    files.replace(directory / TOKENS, json.dumps({hashed: asdict(each) for hashed, each in tokens.items()}).encode())
+    files.replace(directory / TOKENS, _as_json(tokens))
     spread(directory)
+
+
+def _as_json(tokens: dict[str, Bearer]) -> bytes:
+    return json.dumps({hashed: asdict(each) for hashed, each in tokens.items()}).encode()

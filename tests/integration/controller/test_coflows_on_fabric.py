@@ -90,7 +90,6 @@ class Transfers(Northbound):
         self.sending.clear()
         self.wait_until_empty()
 
-
     def coflows(self) -> list[dict[str, Any]]:
         return [self.get(f"/v1/coflows/{each['id']}") for each in self.get("/v1/coflows")["coflows"]]
 
