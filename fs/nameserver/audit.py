@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from prometheus_client import Counter
 
 from fs.errors import StorageFailed
+from fs.identity.scope import NOBODY
 from fs.nameserver.dispatch import CHANGES
 from fs.proto import speedwell_pb2 as pb
 
@@ -40,7 +41,7 @@ _SHOWN = ("path", "source", "destination", "inode", "uid", "gid", "mode", "size"
 
 
 class Note(NamedTuple):
-    """`result` is `ok` or the name of an error; times in seconds since 1970."""
+    """`result` is `ok` or the name of an error; times in seconds since 1970. `squashed`: its root is nobody."""
 
     at: float
     who: str
@@ -48,6 +49,7 @@ class Note(NamedTuple):
     method: str
     request: bytes
     result: str
+    squashed: bool = False
 
 
 class Audit:
@@ -148,6 +150,8 @@ def _named(note: Note) -> dict[str, Any]:
     uid = None if kind is None else kind.DESCRIPTOR.fields_by_name.get("uid")
     if uid is not None and not uid.has_presence and note.method in CHANGES:
         values.setdefault("uid", 0)     # whoever makes something is somebody
+    if note.squashed and note.method != "SetAttributes":    # which says whose it is to be
+        values |= {name: values[name] or NOBODY for name in ("uid", "gid") if name in values}
     return {name: _text(value) if isinstance(value, bytes) else value
             for name, value in values.items() if name in _SHOWN}
 

@@ -64,7 +64,8 @@ class NameserverFrames(FrameServer):
         was_refused = result in _REFUSALS
         if self._audit is not None and (was_refused or request.method in AUDITED):
             self._audit.note(Note(time.time(), str(sender or channel.source), channel.source, request.method,
-                                  request.request, result))
+                                  request.request, result,
+                                  sender is not None and sender.scope is not None and not sender.scope.root))
         if was_refused:
             with self._refusing:
                 wait_seconds = self._patience.refused(str(sender or channel.source), time.monotonic())

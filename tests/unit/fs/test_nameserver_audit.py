@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fs.errors import StorageFailed
+from fs.identity.scope import NOBODY
 from fs.nameserver import audit
 from fs.nameserver.audit import Audit, Note
 from fs.patience import BURST, LONGEST_SECONDS, MOST_SOURCES, PER_SECOND, Patience
@@ -42,6 +43,16 @@ def test_of_attributes_those_that_change_are_told(tmp_path: Path) -> None:
     log.close()
     told = [{key: line[key] for key in ("mode", "uid") if key in line} for line in lines(tmp_path / "log")]
     assert told == [{"mode": 0}, {"uid": 0}]
+
+
+def test_root_of_who_may_not_act_for_root_is_nobody(tmp_path: Path) -> None:
+    log = Audit(tmp_path / "log")
+    for method, request in (("Remove", pb.RemoveRequest(path=b"/a", uid=0)), ("Create", pb.CreateRequest(path=b"/a")),
+                            ("Remove", pb.RemoveRequest(path=b"/a", uid=7)), ("Remove", pb.RemoveRequest(path=b"/a")),
+                            ("SetAttributes", pb.SetAttributesRequest(path=b"/a", uid=0))):
+        log.note(note(method=method, request=request.SerializeToString())._replace(squashed=True))
+    log.close()
+    assert [line.get("uid") for line in lines(tmp_path / "log")] == [NOBODY, NOBODY, 7, None, 0]
 
 
 def test_what_is_lost_is_counted_in_the_log_and_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
