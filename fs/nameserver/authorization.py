@@ -56,9 +56,8 @@ class Authorization:
             inode = self._namespace.inode(number)
         except NoSuchFile:
             return 0
-        if self._owns(inode):
-            return READ_RIGHT | WRITE_RIGHT     # who may change the mode, and who made it read-only and writes on
-        return (READ_RIGHT if self._may(inode, READ) else 0) | (WRITE_RIGHT if self._may(inode, WRITE) else 0)
+        return ((READ_RIGHT if self._owns(inode) or self._may(inode, READ) else 0)
+                | (WRITE_RIGHT if self._may_change(inode) and not self._lends_more(inode) else 0))
 
     def visible(self, name: bytes, number: int) -> bool:
         """Whether an extended attribute is shown."""
@@ -153,12 +152,10 @@ class Authorization:
             self.change_extended_attribute(request.path, request.name)
 
     def write(self, request: Any) -> None:
-        inode = self._found(request.path)
-        self._require(bool(self.rights(inode.number) & WRITE_RIGHT))
+        self._require(self._may_change(self._found(request.path)))
 
     def commit(self, request: pb.CommitRequest) -> None:
-        self._found(paths.of_inode(request.inode))
-        self._require(bool(self.rights(request.inode) & WRITE_RIGHT))
+        self._require(self._may_change(self._found(paths.of_inode(request.inode))))
 
     def lock(self, request: pb.LockRequest) -> None:
         if request.action in (pb.LockRequest.ACQUIRE, pb.LockRequest.TEST):
@@ -188,6 +185,17 @@ class Authorization:
 
     def _owns(self, inode: Inode) -> bool:
         return self._scope.root or self._scope.has_user(inode.uid)
+
+    def _may_change(self, inode: Inode) -> bool:
+        """Its content. An owner could change the mode, and one who made it read-only writes on."""
+        return self._owns(inode) or self._may(inode, WRITE)
+
+    def _lends_more(self, inode: Inode) -> bool:
+        """Whether who runs it gets rights that the sender has not. An honest mount takes them away first."""
+        setgid = inode.mode & SETGID_PROGRAM == SETGID_PROGRAM
+        return not self._scope.root and (
+            bool(inode.mode & stat.S_ISUID and not self._scope.has_user(inode.uid))
+            or (setgid and not self._scope.has_group(inode.gid)) or CAPABILITIES in inode.extended_attributes)
 
     def _claim(self, request: Any, parent: Inode) -> None:
         """Whose it will be."""

@@ -151,7 +151,7 @@ def test_the_audit_log_names_who_did_it_and_who_was_refused(cluster: LocalCluste
         ("Remove", "/home/ben/moved", BEN, "ok"), ("Remove", "/home/anne/secret", None, "NotAuthorised"),
         ("Create", "/home/ben/blamed", BEN, "ok"),
         ("Remove", "/home/ben/blamed", ANNE, "NotAuthorised"), ("Rename", None, ANNE, "NotAuthorised"),
-        ("Remove", "/home/ben/blamed", 0, "ok"), ("SetDraining", None, None, "NotAuthorised")],
+        ("Remove", "/home/ben/blamed", NOBODY, "ok"), ("SetDraining", None, None, "NotAuthorised")],
         15, "the audit log does not have it")
 
 
@@ -269,6 +269,17 @@ def test_a_mount_serves_its_own_users_alone(cluster: LocalCluster, tmp_path: Pat
         done = run_as(BEN, "set -e; umask 222; echo one >tmp/f; cat tmp/f; mv tmp/f home/ben/f; "
                            "chmod 600 home/ben/f; echo two >>home/ben/f; cat home/ben/f public; rm home/ben/f")
         assert (done.stdout, done.stderr) == ("one\none\ntwo\n" + DATA.decode(), "")
+        operator = cluster.client()
+        operator.create("/setuid", 0o4666, ANNE, ANNE)
+        operator.append("/setuid", b"one\n")
+        with Client(cluster.nameserver.address, identity=cluster.identity("ben")) as hostile, \
+                pytest.raises(AppendFailed, match="no right to write"):
+            hostile.append("/setuid", b"as Anne")
+        done = run_as(BEN, "echo two >>setuid && stat -c %a setuid && cat setuid")
+        assert (done.stdout, done.stderr) == ("666\none\ntwo\n", "")
+        operator.remove("/setuid")
+        done = run_as(BEN, "cp /bin/true tmp/own; chmod u+s tmp/own; sync tmp/own; stat -c %a tmp/own; rm tmp/own")
+        assert (done.stdout, done.stderr) == ("4755\n", "")
         for command in ("cat home/anne/secret", "echo >public", "touch tmp/f", "rm tmp/of-anne"):
             assert "Permission denied" in run_as(ANNE, command).stderr, command
         (mount.path / "tmp" / "roots").touch()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.message import Message
 
-from fs import paths
+from fs import paths, tokens
 from fs.errors import InvalidName, NoSuchAttribute, NoSuchFile, NotAuthorised
 from fs.file_status import CAPABILITIES, STATUS
 from fs.identity.bundle import Peer
@@ -98,6 +98,24 @@ def test_who_may_write_to_a_file_takes_its_set_id_bits_and_changes_no_other(benc
     bench.make(b"/read-only", 0o4755)
     with pytest.raises(NotAuthorised):
         bench.ask("SetAttributes", path=b"/read-only", mode=0o755)
+
+
+def test_nobody_writes_to_a_program_that_lends_another_ones_rights(bench: Bench) -> None:
+    bench.make(b"/f", 0o666)
+
+    def writes(user: int) -> bool:
+        return bool(tokens.read(bench.ask("Lookup", user, path=b"/f").attributes.token).rights & tokens.WRITE)
+
+    for mode, anne, ben in ((0o666, True, True), (0o4666, True, False), (0o2676, True, False), (0o2666, True, True)):
+        bench.ask("SetAttributes", None, path=b"/f", mode=mode)
+        assert (writes(ANNE), writes(BEN)) == (anne, ben), oct(mode)
+    bench.ask("SetAttributes", None, path=b"/f", mode=0o2676, gid=BEN)
+    assert (writes(ANNE), writes(BEN)) == (False, True)
+    bench.ask("SetAttributes", BEN, path=b"/f", mode=0o676)
+    bench.ask("SetExtendedAttribute", None, path=b"/f", extended_attribute=pb.ExtendedAttribute(name=CAPABILITIES))
+    assert (writes(ANNE), writes(BEN)) == (False, False)
+    bench.ask("RemoveExtendedAttribute", BEN, path=b"/f", name=CAPABILITIES)
+    assert writes(ANNE) and writes(BEN)
 
 
 def test_another_name_is_for_owners_or_for_plain_files_that_one_may_change(bench: Bench) -> None:
