@@ -21,10 +21,10 @@ from controller.errors import InvalidApplication
 from controller.loops import Loops
 from controller.rest import RestApplication
 from controller.rest.app import RestApi
+from controller.secure import Door
 from controller.services import Services
 from controller.settings import Settings
-from controller.switches.connection import bad_message_counter, serve_switch
-from controller.switches.handshakes import Door
+from controller.switches.connection import bad_message_counter, door_of, serve_switch
 from controller.switches.packet_ins import PacketIns
 from controller.topology.state import NetworkState
 from fs.identity.bundle import Identity
@@ -89,7 +89,7 @@ class Controller:
                               if isinstance(application, ofp_handler.OFPHandler))
         state = self._services.get(NetworkState)
         state.confirmations.listen_to(openflow_handler)
-        door = Door(state.identity, state.refusals.count) if state.identity else None
+        door = door_of(state.identity, state.refusals.count) if state.identity else None
 
         def begin() -> None:
             accept_switches(listening, self._loops, self._services.get(PacketIns), bad_messages, door)

@@ -25,8 +25,19 @@ MOST = 2048
 """Handshakes under way; one more ends the oldest, which is the one most likely to be nobody's."""
 
 TOLD_SECONDS = 1.0
-TLS_RECORD = b"\x16"
 _DROPPED_BYTES = 4096
+
+
+def begins_with_tls(connection: socket.socket, plain_answer: bytes) -> bool:
+    """By the first byte, which stays unread; who begins otherwise is sent the `plain_answer`. Raises OSError;
+    ConnectionAbortedError where the other end says nothing."""
+    first = connection.recv(1, socket.MSG_PEEK)
+    if not first:
+        raise ConnectionAbortedError("it ended before the handshake")
+    if first == b"\x16":
+        return True
+    connection.send(plain_answer)
+    return False
 
 
 class _Handshake:
@@ -139,6 +150,8 @@ class Handshakes:
             self._selector.modify(descriptor, selectors.EVENT_READ)
         except ssl.SSLWantWriteError:
             self._selector.modify(descriptor, selectors.EVENT_WRITE)
+        except ConnectionAbortedError:
+            self._forget(descriptor).close()
         except OSError as error:
             self._refuse(descriptor, handshake, str(error.reason if isinstance(error, ssl.SSLError) else error))
         else:
@@ -150,11 +163,7 @@ class Handshakes:
                 raise
 
     def _begun(self, descriptor: int, handshake: _Handshake) -> bool:
-        first = handshake.connection.recv(1, socket.MSG_PEEK)
-        if not first:
-            self._forget(descriptor).close()
-        elif first != TLS_RECORD:
-            handshake.connection.send(self._plain_answer)
+        if not begins_with_tls(handshake.connection, self._plain_answer):
             self._refuse(descriptor, handshake, "it does not speak TLS")
         else:
             context = self._identity.server_context()

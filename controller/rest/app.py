@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from prometheus_client import Counter
+
 from controller.application import Application
 from controller.rest import RestApplication
 from controller.rest.access import Access
@@ -26,9 +28,11 @@ class RestApi(Application):
         self.address: tuple[str, int] = listening.getsockname()[:2]
         door = None
         if settings.identity is not None:
-            door = door_of(self.services.get(Identity))
+            refusals = Counter("speedwell_rest_refused_connections",
+                               "Connections that ended before their other end had proved who it is.", registry=None)
+            door = door_of(self.services.get(Identity), refusals.inc)
             self._application.access = Access(door.identity)
-            self._application.metrics.register(door.refusals)
+            self._application.metrics.register(refusals)
         super().start()
         self.loops.run("REST connections", lambda: serve(listening, self._application, self.loops, door),
                        patience_seconds=None)

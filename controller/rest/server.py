@@ -32,10 +32,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def door_of(identity: Identity) -> Door:
-    """For REST over TLS: browsers and scripts have no certificate."""
+def door_of(identity: Identity, refused: Callable[[], None]) -> Door:
+    """For REST over TLS: browsers and scripts have no certificate. `refused` is called for each that is refused."""
     no_tls = BadRequest("TLS 1.3 is spoken here: ask https://, with the installation's authority.pem.")
-    return Door("rest", identity, anonymous=True, most=MAX_CONNECTIONS // 2,
+    return Door(identity, lambda *_: refused(), anonymous=True, most=MAX_CONNECTIONS // 2,
                 plain_answer=response(answer_to(no_tls), is_head=False, is_last=True))
 
 
@@ -61,7 +61,7 @@ class _Connection:
     def serve(self) -> None:
         try:
             if self._door is not None:
-                self._socket, self.sender = self._door.admit(self._socket)
+                self._socket, self.sender = self._door.admit(self._socket, self.peer)
                 self._is_proven = self.sender is not None
             self._converse()
         except NotAdmitted as error:

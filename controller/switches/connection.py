@@ -7,6 +7,8 @@ hands and answer: with a known datapath id anybody could otherwise speak in a sw
 from __future__ import annotations
 
 import logging
+import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -20,13 +22,15 @@ from ryu.ofproto import ofproto_parser
 from controller.application import Datapath
 from controller.errors import SwitchTimedOut
 from controller.loops import Loops
+from controller.secure import ENDED, Door, NotAdmitted
 from controller.switches import shapes
 from controller.switches.entries import dpid_hex
-from controller.switches.handshakes import Door
 from controller.switches.packet_ins import PacketIns
 from controller.switches.replies import event_of
 from controller.switches.shapes import BadMessage
-from fs.identity.bundle import Peer
+from fs.handshakes import MOST
+from fs.identity.bundle import Identity, Peer
+from fs.identity.roles import SWITCH
 
 SEND_SECONDS = 10.0
 """How long a message may wait for room in the queue of a connection."""
@@ -38,6 +42,7 @@ LONG_BYTES = 1 << 14
 MAX_PORTS = 4096
 UNTIL_ADMITTED = frozenset({shapes.HELLO, shapes.ERROR, shapes.ECHO_REQUEST, shapes.ECHO_REPLY, shapes.PORT_STATUS})
 """What a connection that has shaken hands may say before it is admitted."""
+HINTS = {"plain": ": is its target ssl: and not tcp:?"}
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +153,7 @@ class SwitchConnection(Datapath):
                 continue
             except OSError:
                 return
-            if not piece or (self._door and self.peer and not self._door.trusts(self.peer, self.address)):
+            if not piece or (self._door and self.peer and not self._door.trusts(self.peer, self.address[0])):
                 return
             received += piece
             begin = 0
@@ -225,15 +230,27 @@ class SwitchConnection(Datapath):
         log.log(level, "switch %s sent what it may not: %s", self.label, error)
 
 
+def door_of(identity: Identity, count: Callable[[str, str, float], bool]) -> Door:
+    """For switches' connections over TLS. `count` counts what is refused, and why, and says whether to log it."""
+
+    def refused(why: str, message: str, address: str) -> None:
+        if why != ENDED and count("connection", why, time.monotonic()):
+            log.warning("the switch at %s is refused: %s%s", address, message, HINTS.get(why, ""))
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return Door(identity, refused, require=SWITCH, most=min(MOST, most // 2))
+
+
 def serve_switch(socket: Any, address: Any, packet_ins: PacketIns, loops: Loops, bad_messages: Counter,
                  door: Door | None = None) -> None:
     """Talk with a switch until its connection ends; with a `door`, only over TLS."""
     peer = None
     if door is not None:
-        admitted = door.let_in(socket, address)
-        if admitted is None:
+        try:
+            socket, peer = door.admit(socket, address[0])
+        except NotAdmitted:
             return
-        socket, peer = admitted
     with closing(SwitchConnection(socket, address, packet_ins, loops, bad_messages, door, peer)) as switch:
         switch.serve()
 

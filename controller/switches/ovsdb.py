@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import eventlet
 from eventlet.green import socket
 
-from controller.switches.handshakes import NotProven, proven
-from fs.identity.bundle import Identity, explain
+from controller.secure import ENDED, NotAdmitted, SecureSocket
+from fs.identity.bundle import Identity
+from fs.identity.roles import SWITCH, host_of
 
 Rows = dict[str, list[dict[str, Any]]]
 """Rows of tables, by the table's name, in the notation of RFC 7047."""
@@ -61,13 +61,16 @@ class Database(NamedTuple):
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """A connection. Blocks the calling green thread only. Raises NotProven, OSError."""
+        """A connection. Blocks the calling green thread only. Raises NotAdmitted, OSError."""
         connection = socket.create_connection((self.address, self.port))
         if self.identity is not None:
-            connection, peer = proven(connection, self.identity, as_server=False)
+            connection = SecureSocket.over(connection, self.identity.client_context(),
+                                           server_hostname=host_of(SWITCH))
         with closing(connection):
-            if self.identity is not None and peer.name != self.dpid:
-                raise NotProven("other-certificate", f"its certificate is for {peer}, not for {self.dpid}")
+            if self.identity is not None:
+                peer = connection.prove(self.identity, SWITCH)
+                if peer.name != self.dpid:
+                    raise NotAdmitted("other-certificate", f"its certificate is for {peer}, not for {self.dpid}")
             yield connection
 
 
@@ -103,7 +106,9 @@ def transact(database: Database, operations: Sequence[dict[str, Any]], timeout_s
     try:
         with eventlet.Timeout(timeout_seconds), database.connected() as connection:
             results = _transact(connection, operations)
-    except NotProven as error:
+    except NotAdmitted as error:
+        if error.why == ENDED:
+            raise _unreachable(database, error) from error
         raise DatabaseNotProven(f"the database at {database} is refused: {error}") from None
     except (OSError, eventlet.Timeout, *BAD_ROW) as error:
         raise _unreachable(database, error) from error
@@ -115,8 +120,7 @@ def transact(database: Database, operations: Sequence[dict[str, Any]], timeout_s
 
 
 def _unreachable(database: Database, error: BaseException) -> DatabaseUnreachable:
-    why = explain(error) if isinstance(error, ssl.SSLError) else None
-    return DatabaseUnreachable(f"no Open vSwitch database at {database}: {(why or repr(error))[:MAX_QUOTED]}")
+    return DatabaseUnreachable(f"no Open vSwitch database at {database}: {repr(error)[:MAX_QUOTED]}")
 
 
 def _transact(connection: Any, operations: Sequence[dict[str, Any]]) -> list[Any]:

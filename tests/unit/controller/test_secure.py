@@ -18,13 +18,14 @@ from fs.identity.roles import CONTROLLER
 def test_of_connections_that_say_nothing_the_oldest_makes_room(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path / "identity")
     authority.ensure([("controller", CONTROLLER)], "127.0.0.1")
-    door = Door("silent", Identity(authority.directory / "controller"), anonymous=True, most=3,
-                deadline_seconds=3600.0)
-    ended = []
+    refusals: list[tuple[str, str, str]] = []
+    door = Door(Identity(authority.directory / "controller"), lambda *refused: refusals.append(refused),
+                anonymous=True, most=3, deadline_seconds=3600.0)
+    ended: list[int] = []
 
     def admit(number: int, accepted: socket.socket) -> None:
         with pytest.raises(NotAdmitted):
-            door.admit(accepted)
+            door.admit(accepted, "127.0.0.1")
         ended.append(number)
 
     with ExitStack() as stack:
@@ -40,4 +41,4 @@ def test_of_connections_that_say_nothing_the_oldest_makes_room(tmp_path: Path) -
     with eventlet.Timeout(20):
         while len(ended) < 5:
             eventlet.sleep(0.01)
-    assert door.refusals._value.get() == 5
+    assert refusals == [("ended", "it ended before the handshake", "127.0.0.1")] * 5

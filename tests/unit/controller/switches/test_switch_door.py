@@ -17,8 +17,8 @@ import eventlet
 import pytest
 from eventlet.green import socket as green
 
-from controller.switches import handshakes
-from controller.switches.handshakes import Door
+from controller.secure import NotAdmitted
+from controller.switches.connection import door_of
 from controller.switches.ovsdb import Database, DatabaseNotProven, DatabaseUnreachable, read_tables
 from fs.identity.authority import Authority
 from fs.identity.bundle import Identity
@@ -41,7 +41,7 @@ class House:
         self.expired = past.issue("00000000000000a3", SWITCH)
         self.counts: Counter[str] = Counter()
         self.identity = Identity(self.of("controller"))
-        self.door = Door(self.identity, self._count)
+        self.door = door_of(self.identity, self._count)
         self.inside: list[Any] = []
         listening = eventlet.listen(("127.0.0.1", 0), backlog=1024)
         self.address = listening.getsockname()
@@ -63,9 +63,8 @@ class House:
             eventlet.spawn(self._let_in, *listening.accept())
 
     def _let_in(self, connection: Any, address: Any) -> None:
-        admitted = self.door.let_in(connection, address)
-        if admitted is not None:
-            self.inside.append(admitted)
+        with suppress(NotAdmitted):
+            self.inside.append(self.door.admit(connection, address[0]))
 
 
 @pytest.fixture
@@ -189,35 +188,34 @@ def test_a_plain_connection_does_nothing_and_gets_no_answer(house: House, caplog
     assert house.counts == {"plain": 1} and not house.inside and "is its target ssl:" in caplog.text
 
 
-def test_a_thousand_who_say_nothing_delay_no_switch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "DEADLINE_SECONDS", 120.0)
+def test_a_thousand_who_say_nothing_delay_no_switch(house: House) -> None:
+    house.door._deadline_seconds = 120.0
     slow = []
     for _ in range(1000):
         slow.append(socket.create_connection(house.address, timeout=10))
         eventlet.sleep(0)
-    until(lambda: len(house.door._under_way) == 1000)
+    until(lambda: len(house.door._unproven) == 1000)
     in_thread(lambda: connect(house, context(house.of(DPID))))
     until(lambda: house.inside)
-    assert len(house.door._under_way) == 1000
+    assert len(house.door._unproven) == 1000
     for each in slow:
         each.close()
-    until(lambda: not house.door._under_way)
+    until(lambda: not house.door._unproven)
     assert not house.counts
 
 
-def test_who_does_not_shake_hands_in_time_is_ended_and_counted(
-        house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "DEADLINE_SECONDS", 0.2)
+def test_who_does_not_shake_hands_in_time_is_ended_and_counted(house: House) -> None:
+    house.door._deadline_seconds = 0.2
     with socket.create_connection(house.address, timeout=10) as slow:
         slow.sendall(b"\x16\x03\x01")      # a handshake begins so
         assert in_thread(lambda: slow.recv(1)) == b""
-    assert house.counts == {"slow": 1} and not house.door._under_way
+    assert house.counts == {"slow": 1} and not house.door._unproven
 
 
 def test_of_too_many_handshakes_the_oldest_ends(house: House) -> None:
     house.door._most = 3
     slow = [socket.create_connection(house.address, timeout=10) for _ in range(4)]
-    until(lambda: len(house.door._under_way) == 3)
+    until(lambda: len(house.door._unproven) == 3)
     assert in_thread(lambda: slow[0].recv(1)) == b""
     in_thread(lambda: connect(house, context(house.of(DPID))))
     until(lambda: house.inside)
@@ -228,9 +226,9 @@ def test_of_too_many_handshakes_the_oldest_ends(house: House) -> None:
 def test_an_open_connection_is_trusted_until_its_certificate_is_revoked(house: House) -> None:
     with in_thread(lambda: connect(house, context(house.of(DPID)))):
         [(_, peer)] = until(lambda: house.inside)
-        assert house.door.trusts(peer, ("127.0.0.1", 1)) and not house.counts
+        assert house.door.trusts(peer, "127.0.0.1") and not house.counts
         house.authority.revoke(DPID)
-        until(lambda: not house.door.trusts(peer, ("127.0.0.1", 1)))
+        until(lambda: not house.door.trusts(peer, "127.0.0.1"))
         assert house.counts["revoked"] >= 1
 
 
