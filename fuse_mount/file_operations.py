@@ -18,7 +18,7 @@ from fs.proto.speedwell_pb2 import DIRECTORY, REGULAR, Attributes
 from fuse_mount.door import FileInfo
 from fuse_mount.lock_operations import LockOperations
 from fuse_mount.open_file import Handle, OpenFile
-from fuse_mount.shared import Status, ToldStale
+from fuse_mount.shared import Status
 
 # linux/fs.h: the kernel tells that way of an open whose handle it keeps as long as a program runs from the file
 FMODE_EXEC = 0x20
@@ -27,9 +27,8 @@ FALLOC_KEEP_SIZE = 1
 FALLOC_PUNCH_HOLE = 2
 FALLOC_ZERO_RANGE = 16
 
+CREATE_ATTEMPTS = 16
 OWNERS = stat.S_IRUSR | stat.S_IWUSR
-RETRY_SECONDS = 1.0
-MAX_TOLD_STALE = 1024
 
 
 class FileOperations(LockOperations):
@@ -37,35 +36,37 @@ class FileOperations(LockOperations):
 
     def create(self, directory: int, name: bytes, mode: int, info: FileInfo) -> Status:
         path = paths.below(directory, name)
-        caller = self._kernel.caller()
-        try:
-            attributes = self._client.create(path, stat.S_IMODE(mode), caller.uid, caller.gid, True,
-                                             umask=caller.umask)
-        except AlreadyExists:
-            if info.flags & os.O_EXCL:
-                raise
-            return self._open_overtaken(path, info)
-        status = self._found(path, attributes)
-        self._nodes.reads(attributes.inode, attributes.file_id)     # of a new file the kernel has no pages
-        self._open_to_write(attributes, info)
-        self._files.handle(info.fh).made_file = True
-        return status
+        uid, gid, process, umask = self._kernel.caller()
+        is_repeated = self._told_stale.pop(process, None) is not None
+        for _ in range(CREATE_ATTEMPTS if is_repeated else 1):
+            try:
+                attributes = self._client.create(path, stat.S_IMODE(mode), uid, gid, True, umask=umask)
+            except AlreadyExists:
+                if info.flags & os.O_EXCL:
+                    raise
+                with suppress(NoSuchFile):
+                    if is_repeated:
+                        return self._open_overtaken(path, uid, info)
+                continue
+            status = self._found(path, attributes)
+            self._nodes.reads(attributes.inode, attributes.file_id)     # of a new file the kernel has no pages
+            self._open_to_write(attributes, info)
+            self._files.handle(info.fh).made_file = True
+            return status
+        self._metadata.forget_all()
+        raise self._stale("the name is not free any more")
 
-    def _open_overtaken(self, path: bytes, info: FileInfo) -> Status:
+    def _open_overtaken(self, path: bytes, uid: int, info: FileInfo) -> Status:
         """Another mount was quicker to make the file. Whether the caller may open it the kernel checks when it has
         looked the name up again, never for what a create answers. It does so once: if the name was gone and is there
         again, owners get their file."""
-        caller = self._kernel.caller()
-        if self._told_stale.pop(caller.process, None) is not None:
-            with suppress(NoSuchFile):
-                found = self._client.lookup(path, fresh=True)
-                if found.type == REGULAR and caller.uid in (0, found.uid) and found.mode & OWNERS == OWNERS:
-                    emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
-                    status = self._found(path, emptied)
-                    self._open_to_write(emptied, info)
-                    return status
-        self._metadata.forget_all()
-        raise self._stale("the name is not free any more") from None
+        found = self._client.lookup(path, fresh=True)
+        if found.type != REGULAR or uid not in (0, found.uid) or found.mode & OWNERS != OWNERS:
+            raise self._stale("the name is not free any more")
+        emptied = self._truncate_to_zero(found.inode) if info.flags & os.O_TRUNC else found
+        status = self._found(path, emptied)
+        self._open_to_write(emptied, info)
+        return status
 
     def open(self, inode: int, info: FileInfo) -> None:
         if info.flags & os.O_TRUNC:
@@ -100,24 +101,16 @@ class FileOperations(LockOperations):
         place, found = node.place, None
         with suppress(NoSuchFile, NotADirectory):
             found = self._client.lookup_inode(inode) if place is None else self._client.lookup(place, fresh=True)
-        told = self._told_stale.pop(self._kernel.caller().process, None) if self._told_stale else None
-        now_seconds, again = time.monotonic(), None if told is None else told.found
-        if told is None or again is None or again.inode != inode or now_seconds >= told.at_seconds + RETRY_SECONDS:
-            again = None
+        again = self._found_again(inode)
+        if self._told_stale:
+            self._told_stale.pop(self._kernel.caller().process, None)
         if found is not None and found.inode == inode and (
-                again is not None or place is None or now_seconds >= node.doubtful_until):
+                again is not None or place is None or time.monotonic() >= node.doubtful_until):
             return found
         if again is not None:
             return again
         node.place = None
         raise self._stale("the name leads elsewhere")
-
-    def _stale(self, why: str) -> OSError:
-        """Of which the kernel looks the name up again."""
-        if len(self._told_stale) >= MAX_TOLD_STALE:
-            self._told_stale.clear()
-        self._told_stale[self._kernel.caller().process] = ToldStale(time.monotonic())
-        return OSError(errno.ESTALE, why)
 
     def _open_to_read(self, attributes: Attributes, info: FileInfo) -> None:
         info.fh = self._files.add(attributes, reader=self._client.open_read(

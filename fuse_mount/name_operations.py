@@ -12,7 +12,7 @@ from fs.errors import NoSuchFile, SpeedwellError
 from fs.file_status import NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
+from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status, ToldStale
 from fuse_mount.sharing import Sharing
 
 FRAGMENT_BYTES = 4096
@@ -23,6 +23,7 @@ TOLD = struct.Struct("<8xQ16xqq4xII28x")  # what nodes keep of a STATUS
 MAX_TIME_NS = 2**63 - 1
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
+MAX_TOLD_STALE = 1024
 FREE_INODES = 1 << 40  # there is no limit; programs such as df and rsync want to see that there are some
 
 
@@ -51,17 +52,35 @@ class NameOperations(Sharing):
     # ------------------------------------------------------------------ inodes that the kernel has
 
     def lookup(self, directory: int, name: bytes) -> Status:
-        path = paths.below(directory, name)
-        told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
+        path, told = paths.below(directory, name), self._told()
         try:
             attributes = self._client.lookup(path, fresh=told is not None)
         except SpeedwellError:
             if told is not None:
-                told.is_missing = True
+                told.found, told.misses = None, told.misses + 1
             raise
-        if told is not None and not told.is_missing:
+        status = self._found(path, attributes)
+        if told is None:
+            return status
+        if told.misses <= 1:    # of a name the kernel asks twice; then the program was told that there is nothing
             told.found = attributes
-        return self._found(path, attributes)
+        return status._replace(seconds=ONE_CALL_SECONDS)    # a later call is to look it up again
+
+    def _told(self) -> ToldStale | None:
+        told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
+        return None if told is None or told.is_over else told
+
+    def _found_again(self, inode: int) -> Attributes | None:
+        """What the program found under that number when it was told to look again."""
+        told = self._told()
+        return None if told is None or told.found is None or told.found.inode != inode else told.found
+
+    def _stale(self, why: str) -> OSError:
+        """Of which the kernel looks the name up again."""
+        if len(self._told_stale) >= MAX_TOLD_STALE:
+            self._told_stale.clear()
+        self._told_stale[self._kernel.caller().process] = ToldStale(time.monotonic())
+        return OSError(errno.ESTALE, why)
 
     def _found(self, path: bytes, attributes: Attributes) -> Status:
         self._nodes.found(attributes.inode, path)
@@ -80,8 +99,9 @@ class NameOperations(Sharing):
         except NoSuchFile:
             file = self._files.by_inode(inode)
             known = self._nodes.get(inode).removed if file is None else file.attributes
+            known = known or self._found_again(inode)   # which is about to be opened
             if known is None:
-                raise
+                raise self._stale("it is removed") from None
             attributes = Attributes()   # an open directory, or another mount has removed an open file
             attributes.CopyFrom(known)
             attributes.link_count = 0

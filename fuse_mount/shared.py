@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from fuse_mount.open_files import OpenFiles
 ONE_CALL_SECONDS = 0.01
 ROOT_SECONDS = 0.1  # those of the root, of which others ask whether the mount is alive
 ROOT_INODE = 1
+RETRY_SECONDS = 5.0
 
 
 def name_seconds(seconds: float) -> float:
@@ -56,11 +58,17 @@ class Listing:
 
 @dataclass
 class ToldStale:
-    """When a program's open was answered ESTALE, and what the kernel was told when it looked the name up again."""
+    """When a program's open was answered ESTALE, what the kernel was told when it looked the name up again, and how
+    often before that there was nothing."""
 
     at_seconds: float
     found: Attributes | None = None
-    is_missing: bool = False
+    misses: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """The kernel looks it up at once."""
+        return time.monotonic() >= self.at_seconds + RETRY_SECONDS
 
 
 class Caller(NamedTuple):

@@ -87,7 +87,8 @@ def test_two_mounts_that_replace_the_same_open_file_never_miss_it(here: Path, th
                                                                   cluster: LocalCluster) -> None:
     (here / "file").write_bytes(b"first")
     files_before = cluster.client().statistics().files
-    with polling((there / "file").stat, (here / "file").stat):
+    files = here / "file", there / "file"
+    with polling(*(file.stat for file in files), *(file.read_bytes for file in files)):
         other = threading.Thread(target=replace_again_and_again, args=(there, "other", RENAMES // 3))
         other.start()
         try:
