@@ -7,7 +7,7 @@ registered servers come with the answers to heartbeats; `ROOT/admission` has the
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -44,8 +44,9 @@ class Door:
     """Thread-safe. An `insecure` one is open to everybody."""
 
     def __init__(self, store: FileStore, *, insecure: bool = False,
-                 clock: Callable[[], float] = boot_seconds, news_seconds: float = NEWS_SECONDS) -> None:
-        """`clock` is one that nobody sets. Raises StorageFailed."""
+                 clock: Callable[[], float] = boot_seconds, news_seconds: float = NEWS_SECONDS,
+                 learn: Callable[[Mapping[str, str]], None] | None = None) -> None:
+        """`clock` is one that nobody sets, `learn` is told of revoked certificates. Raises StorageFailed."""
         self._store = store
         self.insecure = insecure
         self.refused = 0            # requests, since the start
@@ -58,6 +59,8 @@ class Door:
         self._secrets: dict[int, bytes] = {}
         self._checked: dict[tuple[bytes, str, str], Claims] = {}    # genuine ones
         self._servers: frozenset[Address] = frozenset()
+        self._learn = learn
+        self._ended_ms: dict[str, int] = {}     # by client: tokens that were signed until then count for nothing
         self._ahead_ms = 0.0        # of `clock`, the nameserver's clock
         if not insecure:
             self._take(_read(self._path))
@@ -68,6 +71,10 @@ class Door:
     def servers_version(self) -> int:
         return self._admission.servers_version
 
+    @property
+    def revocations_version(self) -> int:
+        return self._admission.revocations_version
+
     def hear(self, admission: Admission) -> None:
         """What a heartbeat was answered. Raises StorageFailed if it cannot be kept."""
         if not admission.keys or self.insecure:
@@ -75,7 +82,10 @@ class Door:
         known = self._admission
         if admission.servers_version == known.servers_version:
             admission.servers.extend(known.servers)
-        is_new = list(admission.keys) != list(known.keys) or admission.servers_version != known.servers_version
+        if admission.revocations_version == known.revocations_version:
+            admission.revocations.extend(known.revocations)
+        is_new = list(admission.keys) != list(known.keys) or admission.servers_version != known.servers_version or (
+            admission.revocations_version != known.revocations_version)
         admission.kept_ms = int(time.time() * 1000)
         self._take(admission)
         with self._heard:
@@ -91,6 +101,12 @@ class Door:
         secrets = {key.number: key.secret for key in admission.keys}
         if secrets != self._secrets:
             self._secrets, self._checked = secrets, {}
+        if admission.revocations_version != self._admission.revocations_version:
+            self._ended_ms = {}
+            for each in admission.revocations:
+                self._ended_ms[each.client] = max(each.noticed_ms, self._ended_ms.get(each.client, 0))
+            if self._learn is not None:
+                self._learn({each.serial: each.client for each in admission.revocations})
         self._admission = admission
 
     # ------------------------------------------------------------------ requests
@@ -145,6 +161,9 @@ class Door:
         claims = self._checked.get((token, file_id, client)) or self._verified(token, file_id, client)
         if claims.ends_ms + TOLERANCE_MS < self._now_ms():
             raise TokenRefused("token: it has ended; look the file up again for a new one")
+        if claims.signed_ms <= self._ended_ms.get(client, -1):
+            raise TokenRefused(f"token: it was given before the certificate of the {client} was revoked; look the "
+                               "file up again with a new one")
         if not claims.rights & (READ | OPERATE if right == READ else right):
             raise TokenRefused(f"token: it gives no right to {_RIGHTS[right]}; look the file up again")
         return claims

@@ -107,7 +107,8 @@ class Heartbeats:
             reports=self._contents.reports, lost=self._contents.lost,
             copying=under_way, failed_copies=failed, copied=made, term=self._term,
             inventory_complete=self._contents.is_complete, highest_inode=self._contents.highest_inode,
-            servers_version=self._door.servers_version, insecure=self._door.insecure)
+            servers_version=self._door.servers_version,
+            revocations_version=self._door.revocations_version, insecure=self._door.insecure)
         self._mirroring.report(request)
         self._identity.introduce(request)
         sent_at = self._lease.now()

@@ -119,7 +119,7 @@ def run(flags: SimpleNamespace) -> int:
 
     store = FileStore(flags.directories, flags.id, flags.reserve, rate_bytes=flags.disk_rate,
                       accept_empty=flags.accept_empty)
-    door = Door(store, insecure=flags.insecure)
+    door = Door(store, insecure=flags.insecure, learn=None if certificate is None else certificate.learn)
     quarantine = Quarantine(store, flags.quarantine)
     listener = listen(host, port)
     port = listener.getsockname()[1]

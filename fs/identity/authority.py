@@ -182,7 +182,8 @@ class Authority:
         kept = [each for each in certificates
                 if each.expires_at > now or each.revoked_at is not None or newest[each.name] is each]
         register.write(self.directory, kept, validity_seconds)
-        revoked = json.dumps({each.serial: each.name for each in kept if each.revoked_at is not None}).encode()
+        revoked = json.dumps({each.serial: f"{each.role} {each.name}" for each in kept
+                              if each.revoked_at is not None}).encode()
         files.replace_others((self.directory / name / files.REVOKED, revoked) for name in newest
                              if (self.directory / name).is_dir())
         bearer.spread(self.directory)

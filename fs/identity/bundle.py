@@ -2,7 +2,7 @@
 
     DIRECTORY/identity.pem     its key and certificate, for their owner alone
     DIRECTORY/authority.pem    the certificate of the authority that it trusts
-    DIRECTORY/revoked.json     the certificates that count for nothing any more: their names by serial number
+    DIRECTORY/revoked.json     the certificates that count for nothing any more: whose they were, by serial number
     DIRECTORY/tokens.json      of a controller: the tokens that are as good as a certificate (`fs.identity.bearer`)
 """
 
@@ -13,6 +13,7 @@ import ssl
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 """So late at most a renewed certificate or a revoked one is noticed."""
+
+MOST_REVOKED = 16384
+"""Revoked certificates that are told on to other machines: the last ones."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,23 @@ class Identity:
             return f"the certificate of the {peer} has expired"
         return ""
 
+    @property
+    def revoked(self) -> Mapping[str, str]:
+        """Whose certificates count for nothing any more, by serial number: another object when there are more."""
+        self._refresh()
+        return self._revoked
+
+    def learn(self, revoked: Mapping[str, str]) -> None:
+        """What another machine knows of revoked certificates, for the next start, too."""
+        with self._lock:
+            if revoked.items() <= self._revoked.items():
+                return
+            self._revoked = {**self._revoked, **revoked}
+            try:
+                files.replace(self.directory / files.REVOKED, json.dumps(self._revoked).encode())
+            except OSError as error:
+                log.error("cannot keep what was revoked in %s: %s", self.directory, error.strerror)
+
     def peer_by_token(self, token: str) -> Peer | None:
         """Who has that bearer token; None if it is not good, or no longer."""
         self._refresh()
@@ -119,6 +140,7 @@ class Identity:
     # ------------------------------------------------------------------ private
 
     _generation = 0
+    _revoked: Mapping[str, str] = {}
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -154,7 +176,8 @@ class Identity:
             self._anonymous.verify_mode = ssl.CERT_OPTIONAL
             self._tokens = bearer.known(self.directory)
             revoked = self.directory / files.REVOKED
-            self._revoked = frozenset(files.read_json(revoked)) if revoked.exists() else frozenset()
+            if revoked.exists():
+                self._revoked = {**self._revoked, **files.read_json(revoked)}
         except OSError as error:    # ssl.SSLError is one too
             raise IdentityError(f"{self.directory} is no identity: {error.strerror or error}") from None
         except (KeyError, TypeError, ValueError):

@@ -72,7 +72,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
 
         def make_service(store: Store, doubt: Callable[[str], None] = log.error) -> NameserverService:
             return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
-                                     doubt=doubt)
+                                     doubt=doubt, revoked=dict if identity is None else lambda: identity.revoked)
 
         requests = MeasuredRequests()
         audit = None

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fs import paths
 from fs.errors import InvalidArgument, NoReplicaAvailable, NoSpace, NotSupported
@@ -51,9 +51,10 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                  clock_ns: Callable[[], int] = time.time_ns,
                  clock_seconds: Callable[[], float] = time.monotonic,
                  advice: PlacementAdvice | None = None,
-                 doubt: Callable[[str], None] = log.error) -> None:
+                 doubt: Callable[[str], None] = log.error,
+                 revoked: Callable[[], Mapping[str, str]] = dict) -> None:
         """`advice` says where large files go. `doubt` is told when a dataserver knows a newer state of the namespace.
-        Raises StorageFailed if the store does not hold a namespace."""
+        `revoked` are certificates, as `Identity.revoked`. Raises StorageFailed if the store holds no namespace."""
         self._store = store
         self._settings = settings
         self._disk = store
@@ -67,8 +68,8 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
         self._namespace = Namespace(self.outcomes, now_ns=clock_ns(), age_ns=lambda now_ns: self._age.now_ns(),
                                     deletion_grace_ns=int(settings.deletion_grace_seconds * 1e9))
         self._registry = Registry(store, now_seconds=clock_seconds(), lease_seconds=settings.lease_seconds)
-        self.grants = Grants(self._namespace, TokenKeys(store, settings.token_seconds, insecure=settings.insecure),
-                             lambda: self.provenance.is_rolled_back, clock_ns)
+        keys = TokenKeys(store, settings.token_seconds, insecure=settings.insecure, revoked=revoked)
+        self.grants = Grants(self._namespace, keys, lambda: self.provenance.is_rolled_back, clock_ns)
         self._mirrors = Mirrors(store, self._registry, settings.mirrors, doubt=doubt,
                                 grace_seconds=settings.recovery_grace_seconds
                                 ) if isinstance(store, JournaledStore) else None
@@ -264,7 +265,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
             keys, now_ms = self.grants.keys, self.grants.now_ms()
             if not self.provenance.is_rolled_back:
                 keys.renew(now_ms)
-            identity.admission.CopyFrom(keys.admission(self._registry, request.servers_version, now_ms))
+            identity.admission.CopyFrom(keys.admission(self._registry, request, now_ms))
             if self.provenance.is_rolled_back:
                 return identity   # without a lease nobody orders appends
             self._expire_sessions()

@@ -5,14 +5,17 @@ it has signed has ended. Times are milliseconds by the nameserver's clock, passe
 """
 
 import secrets
+from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
 from fs import tokens
 from fs.errors import StorageFailed
+from fs.identity.bundle import MOST_REVOKED
+from fs.identity.roles import DATASERVER
 from fs.nameserver.records import TOKEN_KEYS_KEY
 from fs.nameserver.registry import Registry
-from fs.proto.speedwell_pb2 import Admission, ProofKeyReply, Replica, TokenKey
+from fs.proto.speedwell_pb2 import Admission, HeartbeatRequest, ProofKeyReply, Replica, Revocation, TokenKey
 from fs.store import Batch, Store
 
 TOLD_MS = 10_000
@@ -22,8 +25,9 @@ TOLD_MS = 10_000
 class TokenKeys:
     """One thread at a time, but for what is signed. Of an `insecure` nameserver there are none."""
 
-    def __init__(self, store: Store, valid_seconds: float, *, insecure: bool) -> None:
-        """Raises StorageFailed."""
+    def __init__(self, store: Store, valid_seconds: float, *, insecure: bool,
+                 revoked: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`revoked` are certificates, as `Identity.revoked`. Raises StorageFailed."""
         self._store = store
         self._insecure = insecure
         self._valid_ms = int(valid_seconds * 1000)
@@ -31,10 +35,15 @@ class TokenKeys:
         self._rotation_ms = 2 * (self._valid_ms + self._told_ms)
         self._version = secrets.randbits(63)
         self._listed: tuple[int, list[Replica]] = -1, []
+        self._revoked = revoked
+        self._noticed = 0
+        self._looked_at: Mapping[str, str] | None = None
         try:
-            self._keys = list(Admission.FromString(store.get(TOKEN_KEYS_KEY) or b"").keys)   # the oldest first
+            kept = Admission.FromString(store.get(TOKEN_KEYS_KEY) or b"")
         except DecodeError as error:
             raise StorageFailed("the record of the keys for tokens is damaged") from error
+        self._keys = list(kept.keys)    # the oldest first
+        self._revocations = {each.serial: each for each in kept.revocations}
         self._signing = self._keys[0] if self._keys else None
 
     def sign(self, file_id: str, inode: int, rights: int, now_ms: int, client: str = "") -> bytes:
@@ -54,29 +63,51 @@ class TokenKeys:
                              secret=tokens.proof_secret(key.secret, client))
 
     def renew(self, now_ms: int) -> None:
-        """Make a key if the newest is old, and sign with the newest that all know. Raises StorageFailed."""
+        """Make a key if the newest is old, or one who knows it was revoked, and sign with the newest that all know.
+        Raises StorageFailed."""
         if self._insecure:
             return
         newest = self._keys[-1] if self._keys else None
-        if newest is None or not 0 <= now_ms - newest.made_ms < self._rotation_ms:
+        revoked = self._newly_revoked(now_ms)
+        leaked = any(each.client.startswith(f"{DATASERVER} ") for each in revoked)
+        is_due = newest is None or leaked or not 0 <= now_ms - newest.made_ms < self._rotation_ms
+        if is_due:
             number = 1 if newest is None else newest.number % 0xFFFFFFFF + 1
-            self._keys = [*self._keys[-1:], TokenKey(number=number, secret=secrets.token_bytes(tokens.SECRET_BYTES),
-                                                     made_ms=now_ms)]
+            self._keys = [*([] if leaked else self._keys[-1:]), TokenKey(
+                number=number, secret=secrets.token_bytes(tokens.SECRET_BYTES), made_ms=now_ms)]
+        if is_due or revoked:
             batch = Batch()
-            batch.put(TOKEN_KEYS_KEY, Admission(keys=self._keys).SerializeToString())
+            batch.put(TOKEN_KEYS_KEY, Admission(
+                keys=self._keys, revocations=self._revocations.values()).SerializeToString())
             self._store.write(batch)
         known = [key for key in self._keys if now_ms - key.made_ms >= self._told_ms]
         self._signing = (known or self._keys)[-1 if known else 0]
 
-    def admission(self, registry: Registry, known_version: int, now_ms: int) -> Admission:
-        """What a dataserver is told that has that version of the list of servers."""
+    def _newly_revoked(self, now_ms: int) -> list[Revocation]:
+        revoked = self._revoked()
+        if revoked is self._looked_at:
+            return []
+        self._looked_at = revoked
+        fresh = [Revocation(serial=serial, client=client, noticed_ms=now_ms)
+                 for serial, client in revoked.items() if serial not in self._revocations]
+        self._noticed += len(fresh)
+        self._revocations.update((each.serial, each) for each in fresh)
+        while len(self._revocations) > MOST_REVOKED:
+            del self._revocations[next(iter(self._revocations))]
+        return fresh
+
+    def admission(self, registry: Registry, request: HeartbeatRequest, now_ms: int) -> Admission:
+        """What a dataserver is told; not again what it has."""
         if self._signing is None:
             return Admission()
         if self._listed[0] != registry.changes:
             self._listed = registry.changes, [
                 Replica(dataserver_id=server.dataserver_id, host=server.host, port=server.port,
                         other_hosts=registry.other_hosts(server.number)) for server in registry.known()]
-        version = (self._version + registry.changes) % 2**64
+        servers = (self._version + registry.changes) % 2**64
+        revocations = (self._version + self._noticed) % 2**64
         others = [key for key in self._keys if key.number != self._signing.number]
-        return Admission(keys=[self._signing, *others], now_ms=now_ms, servers_version=version,
-                         servers=() if version == known_version else self._listed[1])
+        return Admission(
+            keys=[self._signing, *others], now_ms=now_ms, servers_version=servers, revocations_version=revocations,
+            servers=() if servers == request.servers_version else self._listed[1],
+            revocations=() if revocations == request.revocations_version else self._revocations.values())

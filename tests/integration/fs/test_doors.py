@@ -127,6 +127,22 @@ def test_who_is_revoked_is_refused_on_open_connections_too(cluster: LocalCluster
     wait_until(lambda: not fails(client), 20 * LOOK_SECONDS, "the new certificate is not served")
 
 
+def test_who_is_revoked_reads_nothing_more_of_what_it_had_looked_up(cluster: LocalCluster) -> None:
+    place = cluster.authority.issue("leaving", OPERATOR)
+    with Client(cluster.nameserver.address, identity=place) as client, client.open_read("/f") as reader:
+        def answer() -> bytes | str:
+            try:
+                return reader.read(0, 7)
+            except SpeedwellError as error:
+                return str(error)
+
+        assert answer() == b"content"
+        cluster.authority.revoke("leaving")
+        wait_until(lambda: "was revoked" in str(answer()), 30, "a dataserver serves who was revoked")
+        cluster.authority.issue("leaving", OPERATOR)
+        wait_until(lambda: answer() == b"content", 30, "the new certificate is not served")
+
+
 def fails(client: MetadataClient) -> bool:
     try:
         client.lookup("/f")

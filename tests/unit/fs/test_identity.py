@@ -191,6 +191,18 @@ def test_a_clock_that_was_ahead_makes_nobody_forget_what_was_revoked(authority: 
     assert revoked.serial in json.loads((authority.directory / "ns" / "revoked.json").read_text())
 
 
+def test_what_another_machine_knows_of_revoked_certificates_counts_from_then_on(authority: Authority) -> None:
+    server, peer = Identity(authority.directory / "ns"), Identity(authority.directory / "op").own
+    before = server.revoked
+    server.learn({peer.serial: str(peer)})
+    assert server.revoked == {peer.serial: "operator op"} and server.revoked is not before
+    assert "was revoked" in server.refusal(peer)
+    known = server.revoked
+    server.learn({peer.serial: str(peer)})
+    assert server.revoked is known
+    assert "was revoked" in Identity(authority.directory / "ns").refusal(peer)
+
+
 def test_a_renewed_certificate_and_a_revoked_one_are_noticed_while_in_use(authority: Authority) -> None:
     server, client = Identity(authority.directory / "ns"), Identity(authority.directory / "op")
     mine, theirs = shake(server, client)

@@ -21,6 +21,7 @@ from fs.dataserver.office import Authority
 from fs.dataserver.server import DataServer
 from fs.dataserver.store import FileStore
 from fs.errors import NameserverUnavailable, NotReady, TokenRefused
+from fs.nameserver import token_keys
 from fs.nameserver.registry import Registry
 from fs.nameserver.token_keys import TOLD_MS, TokenKeys
 from fs.proto.speedwell_pb2 import (
@@ -34,6 +35,7 @@ from fs.proto.speedwell_pb2 import (
     Copy,
     DataReply,
     DataRequest,
+    HeartbeatRequest,
     HistoryOperation,
     HolesOperation,
     InventoryOperation,
@@ -44,6 +46,7 @@ from fs.proto.speedwell_pb2 import (
     QuarantineOperation,
     ReadOperation,
     Replica,
+    Revocation,
     SyncOperation,
     TokenKey,
     VerifyOperation,
@@ -303,6 +306,28 @@ class TestBinding:
         with pytest.raises(TokenRefused, match="proof: it is not that"):
             site.door.proven(proof("mount a", nonce=b""), b"", "d0")
 
+    def test_of_who_was_revoked_only_tokens_from_after_that_count(self, site: Site) -> None:
+        learnt: dict[str, str] = {}
+
+        def shown(client: str, now_ms: int) -> None:
+            given = tokens.sign(KEY.number, KEY.secret, FILE, READ, now_ms, HOUR_MS, INODE, client)
+            site.door.check(DataRequest(token=given, read=ReadOperation(file_id=FILE)), client)
+
+        site.door = Door(site.store, clock=lambda: site.seconds, news_seconds=0.02, learn=learnt.update)
+        shown("mount a", NOW_MS)
+        news = Admission(keys=[KEY], now_ms=NOW_MS, servers_version=3, revocations_version=1, revocations=[
+            Revocation(serial="A", client="mount a", noticed_ms=NOW_MS),
+            Revocation(serial="B", client="mount a", noticed_ms=NOW_MS - 5)])
+        site.door.hear(news)
+        assert learnt == {"A": "mount a", "B": "mount a"}
+        site.door.hear(Admission(keys=[KEY], now_ms=NOW_MS, servers_version=3, revocations_version=1))
+        for door in (site.door, site.new_door()):
+            site.door = door
+            with pytest.raises(TokenRefused, match="before the certificate of the mount a was revoked"):
+                shown("mount a", NOW_MS)
+            shown("mount a", NOW_MS + 1)
+            shown("mount b", NOW_MS)
+
     def test_a_server_that_has_heard_nothing_is_not_ready(self, tmp_path: Path) -> None:
         door = Door(FileStore(tmp_path / "data", "d0"), news_seconds=0.02)
         with pytest.raises(NotReady):
@@ -323,7 +348,7 @@ class TestBinding:
         held: dict[int, int] = {}       # until when each may be used
         for now_ms in range(0, 8 * HOUR_MS, 5000):
             keys.renew(now_ms)
-            told = {key.number for key in keys.admission(registry, 0, now_ms).keys}
+            told = {key.number for key in keys.admission(registry, HeartbeatRequest(), now_ms).keys}
             assert {number for number, until in held.items() if until >= now_ms} <= told
             given = keys.proof_key("mount a")
             held[given.key] = now_ms + given.valid_ms
@@ -340,7 +365,7 @@ class TestKeys:
         return registry
 
     def numbers(self, keys: TokenKeys, now_ms: int) -> list[int]:
-        return [key.number for key in keys.admission(self.registry(), 0, now_ms).keys]
+        return [key.number for key in keys.admission(self.registry(), HeartbeatRequest(), now_ms).keys]
 
     def test_two_are_alive_and_a_new_one_signs_once_it_is_known(self) -> None:
         keys = TokenKeys(MemoryStore(), 3600, insecure=False)
@@ -372,24 +397,65 @@ class TestKeys:
     def test_servers_are_listed_once_for_each_change(self) -> None:
         registry, keys = self.registry(), TokenKeys(MemoryStore(), 3600, insecure=False)
         keys.renew(NOW_MS)
-        first = keys.admission(registry, 0, NOW_MS)
+
+        def listed(known: Admission) -> list[Replica]:
+            request = HeartbeatRequest(servers_version=known.servers_version)
+            return list(keys.admission(registry, request, NOW_MS).servers)
+
+        first = keys.admission(registry, HeartbeatRequest(), NOW_MS)
         assert [server.dataserver_id for server in first.servers] == ["d1"]
-        assert not keys.admission(registry, first.servers_version, NOW_MS).servers
+        assert not listed(first)
         registry.heartbeat("d2", "10.0.0.2", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0)
-        assert len(keys.admission(registry, first.servers_version, NOW_MS).servers) == 2
+        assert len(listed(first)) == 2
         registry.heartbeat("d2", "10.0.0.2", 7001, "r", "p", capacity_bytes=1, available_bytes=1, now_seconds=0,
                            other_hosts=("10.255.0.2",))
-        second = keys.admission(registry, first.servers_version, NOW_MS)
+        second = keys.admission(registry, HeartbeatRequest(), NOW_MS)
         assert [list(server.other_hosts) for server in second.servers] == [[], ["10.255.0.2"]]
-        assert not keys.admission(registry, second.servers_version, NOW_MS).servers
+        assert not listed(second)
         registry.remove(1)      # files name it until their replicas are made anew
-        assert len(keys.admission(registry, first.servers_version, NOW_MS).servers) == 2
+        assert len(listed(first)) == 2
+
+    def test_revoked_certificates_are_told_once_and_kept(self) -> None:
+        revoked = [{"A": "mount a"}]
+        store, registry = MemoryStore(), self.registry()
+        keys = TokenKeys(store, 3600, insecure=False, revoked=lambda: revoked[-1])
+        keys.renew(NOW_MS)
+        first = keys.admission(registry, HeartbeatRequest(), NOW_MS)
+        assert list(first.revocations) == [Revocation(serial="A", client="mount a", noticed_ms=NOW_MS)]
+        request = HeartbeatRequest(revocations_version=first.revocations_version)
+        assert not keys.admission(registry, request, NOW_MS).revocations
+        revoked.append({"A": "mount a", "B": "mount a"})
+        keys.renew(NOW_MS + 5)
+        assert [each.noticed_ms for each in keys.admission(registry, request, NOW_MS).revocations] == [
+            NOW_MS, NOW_MS + 5]
+        after = TokenKeys(store, 3600, insecure=False, revoked=lambda: revoked[-1])
+        after.renew(NOW_MS + 9)
+        told = after.admission(registry, HeartbeatRequest(), NOW_MS)
+        assert ([each.noticed_ms for each in told.revocations], [key.number for key in told.keys]) == (
+            [NOW_MS, NOW_MS + 5], [1])
+
+    def test_a_dataserver_that_is_revoked_knows_none_of_the_keys_from_then_on(self) -> None:
+        revoked: list[dict[str, str]] = [{}]
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False, revoked=lambda: revoked[-1])
+        keys.renew(NOW_MS)
+        revoked.append({"A": "dataserver d1"})
+        keys.renew(NOW_MS + 1)
+        keys.renew(NOW_MS + 2)
+        assert self.numbers(keys, NOW_MS) == [2]
+
+    def test_only_the_last_of_too_many_revocations_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(token_keys, "MOST_REVOKED", 3)
+        keys = TokenKeys(MemoryStore(), 3600, insecure=False,
+                         revoked=lambda: {str(number): "mount a" for number in range(5)})
+        keys.renew(NOW_MS)
+        told = keys.admission(self.registry(), HeartbeatRequest(), NOW_MS).revocations
+        assert [each.serial for each in told] == ["2", "3", "4"]
 
     def test_an_insecure_nameserver_gives_none(self) -> None:
         keys = TokenKeys(MemoryStore(), 3600, insecure=True)
         keys.renew(NOW_MS)
         assert keys.sign(FILE, 1, READ, NOW_MS) == b""
-        assert keys.admission(self.registry(), 0, NOW_MS) == Admission()
+        assert keys.admission(self.registry(), HeartbeatRequest(), NOW_MS) == Admission()
 
     @pytest.mark.parametrize("jump_ms", [-5 * HOUR_MS, 5 * HOUR_MS])
     def test_a_jump_of_the_clock_leaves_a_key_that_signs(self, jump_ms: int) -> None:
