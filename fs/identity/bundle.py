@@ -20,7 +20,7 @@ from typing import Any
 
 from fs.errors import IdentityError
 from fs.identity import bearer, files
-from fs.identity.roles import host_of
+from fs.identity.roles import NAMESERVER, host_of
 from fs.identity.scope import SCHEME, Scope, parsed
 
 log = logging.getLogger(__name__)
@@ -192,6 +192,8 @@ class Identity:
         context.load_verify_locations(self.directory / files.AUTHORITY)
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0     # nothing arrives that was not asked for: an idle connection is silent
+            if self._own.role == NAMESERVER:
+                context.set_alpn_protocols(["h2"])      # else gRPC does not talk to us
         return context
 
 

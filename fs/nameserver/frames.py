@@ -19,7 +19,7 @@ from fs.identity.bundle import Identity
 from fs.nameserver.audit import AUDITED, Audit, Note
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.permissions import require_method
-from fs.nameserver.server import ListenFailed
+from fs.nameserver.server import PROTOCOL, ListenFailed, ProvenGrpc
 from fs.patience import Patience
 from fs.proto.speedwell_pb2 import Call, CallReply
 from fs.secure_channel import SecureChannel
@@ -28,11 +28,11 @@ LOCAL = "local"
 """Who asks over the local socket, for tokens; the names of others have a role before them."""
 
 _BACKLOG = 1024
-_REFUSALS = (NotAuthenticated.__name__, NotAuthorised.__name__)
+_REFUSALS = (NotAuthenticated, NotAuthorised)
 
 
 class NameserverFrames(FrameServer):
-    """Answers `Call` frames with what `requests` says."""
+    """Answers `Call` frames with what `requests` says, and gRPC over TLS."""
 
     def __init__(self, requests: Requests, listener: socket.socket, identity: Identity | None = None,
                  audit: Audit | None = None) -> None:
@@ -44,38 +44,52 @@ class NameserverFrames(FrameServer):
         self._audit = audit
         self._patience = Patience()
         self._refusing = threading.Lock()
+        self._grpc = ProvenGrpc(self._answer, requests.names)
         self.port = int(listener.getsockname()[1])
 
     def start(self) -> None:
         """Serve in threads of its own until `stop`."""
         threading.Thread(target=self.serve, name="frames", daemon=True).start()
 
+    def stop(self, grace_seconds: float = 1.0) -> None:
+        self._grpc.stop(grace_seconds)
+        super().stop(grace_seconds)
+
     def receive_request(self, channel: Channel) -> Call | None:
+        if isinstance(channel, SecureChannel) and channel.socket.selected_alpn_protocol() == PROTOCOL:
+            self._grpc.converse(channel, partial(self._set_busy, channel, False))
+            return None
         return channel.receive_alone(Call)
 
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, Call)
-        sender = channel.sender if isinstance(channel, SecureChannel) else None
-        result = "ok"
-        try:
-            reply = CallReply(reply=self._requests.answer(request.method, request.request, sender))
-        except SpeedwellError as error:
-            reply, result = self.refusal(error), type(error).__name__
-        was_refused = result in _REFUSALS
-        if self._audit is not None and (was_refused or request.method in AUDITED):
-            self._audit.note(Note(time.time(), str(sender or channel.source), channel.source, request.method,
-                                  request.request, result,
-                                  sender is not None and sender.scope is not None and not sender.scope.root))
-        if was_refused:
-            with self._refusing:
-                wait_seconds = self._patience.refused(str(sender or channel.source), time.monotonic())
+        answer, wait_seconds = self._answer(request.method, request.request, channel)
+        if wait_seconds:
             time.sleep(wait_seconds)
         try:
-            channel.send(reply)
+            channel.send(CallReply(reply=answer) if isinstance(answer, bytes) else self.refusal(answer))
         except MalformedFrame as error:  # too large: the connection itself is fine
             channel.send(self.refusal(error))
-        if result == NotAuthenticated.__name__:
+        if isinstance(answer, NotAuthenticated):
             raise ConnectionLost(f"{channel.peer} was refused: its certificate counts for nothing any more")
+
+    def _answer(self, name: str, data: bytes, channel: Channel) -> tuple[bytes | SpeedwellError, float]:
+        """And for how many seconds to hold it back."""
+        sender = channel.sender if isinstance(channel, SecureChannel) else None
+        answer: bytes | SpeedwellError
+        try:
+            answer = self._requests.answer(name, data, sender)
+        except SpeedwellError as error:
+            answer = error
+        was_refused = isinstance(answer, _REFUSALS)
+        if self._audit is not None and (was_refused or name in AUDITED):
+            self._audit.note(Note(time.time(), str(sender or channel.source), channel.source, name, data,
+                                  "ok" if isinstance(answer, bytes) else type(answer).__name__,
+                                  sender is not None and sender.scope is not None and not sender.scope.root))
+        if not was_refused:
+            return answer, 0.0
+        with self._refusing:
+            return answer, self._patience.refused(str(sender or channel.source), time.monotonic())
 
     def refusal(self, error: SpeedwellError) -> CallReply:
         return CallReply(error=type(error).__name__, message=error.message)

@@ -29,7 +29,7 @@ from fs.nameserver.keeper import Keeper
 from fs.nameserver.leadership import Leadership
 from fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
 from fs.nameserver.placement_advice import PlacementAdvice
-from fs.nameserver.server import check_address, serve
+from fs.nameserver.server import serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
 from fs.option_types import Size
@@ -51,8 +51,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
-    `metrics_address` where Prometheus is answered. With an identity requests come as frames over TLS alone, else also
-    over gRPC, from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd.
+    `metrics_address` where Prometheus is answered. With an identity requests come over TLS alone, as frames or
+    gRPC; else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd.
     Raises SpeedwellError, IdentityError if the nameserver cannot start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
@@ -60,7 +60,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     threading.stack_size(STACK_BYTES)
     host, port = parse_address(address, "--listen", lowest_port=0)
     identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
-    check_address(host, port)  # before anything is made on the disk
+    listen(host, port).close()  # before anything is made on the disk, and for the reason, which gRPC does not tell
     sync = settings.fsync == defaults.ALWAYS
     with ExitStack() as cleanup:
         listener = cleanup.enter_context(listen(host, port if identity else 0))
@@ -101,7 +101,7 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         frames.start()
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
-            server, bound_port = serve(requests, host, port)
+            server, bound_port = serve(requests.answer, requests.names, host, port)
         else:
             server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host

@@ -1,69 +1,152 @@
 """The nameserver's gRPC side: connections, errors to status codes."""
 
+import secrets
+import select
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
 
 from fs import rpc
-from fs.errors import SpeedwellError
-from fs.nameserver.dispatch import Requests
+from fs.channel import Channel, ConnectionLost
+from fs.errors import NotAuthenticated, SpeedwellError
+from fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""
+
+PROTOCOL = "h2"
+"""As TLS names it (RFC 7301); who does not ask for it sends frames."""
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second nameserver on the same port must fail, not share it
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
 ]
+_CARRIED_BYTES = 65536
+
+Answer = Callable[[str, bytes, str], bytes]
+"""To a request's name and message, from whom gRPC names so. Raises SpeedwellError."""
 
 
 class ListenFailed(SpeedwellError):
     """The address cannot be listened on; the message says why."""
 
 
-def serve(requests: Requests, host: str, port: int) -> tuple[Any, int]:
-    """Start a gRPC server (port 0: any free one); returns it and its port. Raises ListenFailed."""
-    server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"), options=_OPTIONS)
-    server.add_generic_rpc_handlers((_handlers(requests),))
+def serve(answer: Callable[[str, bytes], bytes], names: Iterable[str], host: str, port: int) -> tuple[Any, int]:
+    """Start a gRPC server for everybody (port 0: any free one); returns it and its port. Raises ListenFailed."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound_port = server.add_insecure_port(address)
+        return _start(lambda name, data, _: answer(name, data), names, address)
     except RuntimeError as error:           # gRPC names itself and no cause
         raise ListenFailed(f"--listen: cannot listen on {address}: another process has it by now") from error
+
+
+class _Conversation:
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.wait_seconds = 0.0     # before the next bytes of the answer
+
+
+class ProvenGrpc:
+    """gRPC for clients with a certificate. TLS ends where it does for frames, and is the same; a local socket of our
+    own carries the rest to gRPC, which knows whose it is by the name of that socket. Thread-safe."""
+
+    def __init__(self, answer: Callable[[str, bytes, Channel], tuple[bytes | SpeedwellError, float]],
+                 names: Iterable[str]) -> None:
+        """`answer` says, too, for how many seconds to hold the answer back."""
+        self._answer = answer
+        self._names = names
+        self._conversations: dict[str, _Conversation] = {}
+        self._lock = threading.Lock()
+        self._place: TemporaryDirectory[str] | None = None      # which nobody else may enter
+        self._server: Any = None
+        self._stopped = False
+
+    def converse(self, channel: Channel, moved: Callable[[], None]) -> None:
+        """Until one end has had enough; `moved` is called with each part. Raises ConnectionLost."""
+        own = f"speedwell-{secrets.token_hex(16)}"
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as inner:
+            inner.bind(f"\0{own}")
+            conversation = self._conversations[f"unix-abstract:{own}"] = _Conversation(channel)
+            try:
+                inner.connect(self._path())
+                _carry(conversation, inner, moved)
+            finally:
+                del self._conversations[f"unix-abstract:{own}"]
+
+    def stop(self, grace_seconds: float) -> None:
+        """Take no more requests, and give those under way so long."""
+        with self._lock:
+            self._stopped = True
+            if self._server is not None:
+                self._server.stop(grace_seconds).wait()
+            if self._place is not None:
+                self._place.cleanup()
+
+    def _path(self) -> str:
+        """Where gRPC listens, which begins with the first who wants it."""
+        with self._lock:
+            if self._stopped:
+                raise ConnectionLost("the nameserver is stopping")
+            if self._place is None:
+                self._place = TemporaryDirectory(prefix="speedwell-", dir="/tmp")   # short enough for a socket
+                self._server, _ = _start(self._answered, self._names, f"unix:{self._place.name}/grpc")
+            return f"{self._place.name}/grpc"
+
+    def _answered(self, name: str, data: bytes, peer: str) -> bytes:
+        conversation = self._conversations.get(peer)
+        if conversation is None:
+            raise NotAuthenticated(NO_CERTIFICATE)
+        answer, conversation.wait_seconds = self._answer(name, data, conversation.channel)
+        if isinstance(answer, SpeedwellError):
+            raise answer
+        return answer
+
+
+def _carry(conversation: _Conversation, inner: socket.socket, moved: Callable[[], None]) -> None:
+    outer = conversation.channel
+    buffer = memoryview(bytearray(_CARRIED_BYTES))    # more than a record of TLS: none is left in OpenSSL
+    poll = select.poll()
+    poll.register(inner, select.POLLIN)
+    poll.register(outer.socket, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor != inner.fileno():
+                inner.sendall(buffer[:outer.receive_some(buffer)])
+            elif count := inner.recv_into(buffer):
+                time.sleep(conversation.wait_seconds)
+                outer.send_bytes([buffer[:count]])
+            else:
+                return
+        moved()
+
+
+def _start(answer: Answer, names: Iterable[str], address: str) -> tuple[Any, int]:
+    server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"), options=_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, {
+        name: grpc.unary_unary_rpc_method_handler(
+            _handler(answer, name),
+            request_deserializer=None,  # here it would turn a malformed message into an INTERNAL error
+            response_serializer=None)
+        for name in names}),))
+    bound_port = server.add_insecure_port(address)
     server.start()
     return server, bound_port
 
 
-def check_address(host: str, port: int) -> None:
-    """Raises ListenFailed with the reason, which gRPC does not tell, if the address cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
-    except OSError as error:
-        raise ListenFailed(f"--listen: cannot listen on {host}:{port}: {error.strerror}") from error
-
-
-def _handlers(requests: Requests) -> Any:
-    return grpc.method_handlers_generic_handler(rpc.SERVICE, {
-        name: grpc.unary_unary_rpc_method_handler(
-            _handler(requests, name),
-            request_deserializer=None,  # here it would turn a malformed message into an INTERNAL error
-            response_serializer=None)
-        for name in requests.names})
-
-
-def _handler(requests: Requests, name: str) -> Callable[[bytes, Any], bytes]:
+def _handler(answer: Answer, name: str) -> Callable[[bytes, Any], bytes]:
     def handle(data: bytes, context: Any) -> bytes:
         try:
-            return requests.answer(name, data)
+            return answer(name, data, context.peer())
         except SpeedwellError as error:
             code, details, metadata = rpc.status_of(error)
         context.set_trailing_metadata(metadata)
