@@ -44,6 +44,12 @@ class Table(NamedTuple):
             click.echo(textwrap.fill(paragraph, CAPTION_COLUMNS))
         click.echo()
 
+    def markdown(self) -> str:
+        """The same for a page of documentation."""
+        rule = ["---:" if name in self.numbers else "---" for name in self.columns]
+        lines = (f"| {' | '.join(cell or NONE for cell in row)} |" for row in (self.columns, rule, *self.rows))
+        return "\n".join((f"**{self.title}**\n", *lines, "", self.caption, ""))
+
 
 def visible(text: str | bytes) -> str:
     """A text in one line that no terminal obeys: control characters and bytes that are not UTF-8 are escaped."""

@@ -183,9 +183,7 @@ def _run(name: str, found: Experiment, choices: Choices, wanted: Emulation, simu
     results_file = output.open(found.manifest(name, "simulate", choices, tasks))
     with progress_bar(name, len(tasks), output.directory) as (finished, _):
         results = run_all(tasks, found.run, results_file, finished, scheduler)
-    finish(found, results, output.directory)
-    for shown in found.beside(name, results):
-        click.echo(shown) if isinstance(shown, str) else shown.show()
+    finish(found, results, output.directory, found.beside(name, results))
 
 
 def _all(choices: Choices, wanted: Emulation, simulate: bool, output: Path, against: Path | None, resume: bool,

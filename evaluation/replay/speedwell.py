@@ -77,6 +77,10 @@ class Speedwell:
         return self._agents.read(host, path, size_bytes, kind="write", replica_policy="nearest", path_policy="ecmp",
                                  parts=1)
 
+    def remove(self, path: str) -> None:
+        """Delete a file. Raises SpeedwellError."""
+        self._client.remove(path)
+
     def flood(self, host: str, address: str, seconds: float, rate_bps: float) -> Future[ReadReport]:
         """Let a host send datagrams to an address where nobody listens; returns at once."""
         return self._agents.read(host, address, 0, kind="flood", seconds=seconds, rate_bps=rate_bps,

@@ -6,7 +6,7 @@ import functools
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from cluster.tables import Table
     from evaluation.results.report import Layout
     from evaluation.results.results_file import ResultsFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 Finished = Callable[[int], None]
 Say = Callable[[str], None]
-MADE_OF_RESULTS = ("table.csv", "plot.png", "agreement.json")
+MADE_OF_RESULTS = ("table.csv", "tables.md", "plot.png", "agreement.json")
 
 
 @contextmanager
@@ -107,16 +108,20 @@ def _manifest(parameters: dict[str, object]) -> str:
     return json.dumps(parameters | {"versions": versions}, indent=2) + "\n"
 
 
-def finish(layout: Layout, results: list[dict[str, Any]], output: Path) -> None:
-    """Write the table and the plot, and print the tables."""
+def finish(layout: Layout, results: list[dict[str, Any]], output: Path,
+           beside: Iterable[Table | str] = ()) -> None:
+    """Write the table and the plot, and the tables and what stands `beside` them as Markdown; print them."""
     from evaluation.results import report
     from evaluation.results.plot import plot
 
     rows = report.rows_of(results, layout)
     report.write_csv(rows, output / "table.csv", layout)
     plot(layout, rows, output / "plot.png")
-    for table in report.tables_of(layout, rows):
-        table.show()
+    shown = [*report.tables_of(layout, rows), *beside]
+    (output / "tables.md").write_text("\n".join(
+        each + "\n" if isinstance(each, str) else each.markdown() for each in shown))
+    for each in shown:
+        click.echo(each) if isinstance(each, str) else each.show()
     for reason in dict.fromkeys(result["overloaded"] for result in results if "overloaded" in result):
         click.echo(f"speedwell: a run was stopped: {reason}", err=True)
-    click.echo(f"{output}: results.jsonl, table.csv, plot.png, manifest.json")
+    click.echo(f"{output}: results.jsonl, table.csv, tables.md, plot.png, manifest.json")
