@@ -44,11 +44,11 @@ from topo.fabric import Fabric, spine_leaf
 HOST_MBPS = 40.0
 """A write of 8 to 16 MiB then takes about as long as the paper's 256 MB at 1 Gbit/s."""
 RACKS, HOSTS_PER_RACK, OVERSUBSCRIPTION = 4, 4, 2.0
-WRITES, QUICK_WRITES = 30, 8
+WRITES, QUICK_WRITES = 26, 8
 RUNS, QUICK_RUNS = 3, 1
 READ_BYTES, STORED_FILES = 4 << 20, 24
 FLOOD_SECONDS, FLOOD_SHARE = 15.0, 0.75
-WRITE_SHARE, READ_SHARE = 0.2, 0.1
+WRITE_SHARE, READ_SHARE = 0.15, 0.1
 """Of what all hosts' links carry."""
 DRAIN_SECONDS = 300.0
 MOST_BUSY = 0.7

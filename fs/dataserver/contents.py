@@ -4,13 +4,10 @@ import logging
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from fs.checksums import BLOCK_BYTES, blocks_of
-from fs.dataserver import layout
-from fs.dataserver.layout import HOLE
+from fs.checksums import blocks_of
 from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
-from fs.dataserver.stored_file import StoredFile
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import FileReport, VerifyOperation
 
@@ -191,16 +188,3 @@ def inventory(store: FileStore, after: str, limit: int, damaged: Mapping[str, st
             if len(found) == limit:
                 return found
     return found
-
-
-def holes(file: StoredFile, offset: int) -> Iterator[tuple[int, int]]:
-    """Where bytes from `offset` on are zeros that take no space: begin and end of each. Raises StorageFailed."""
-    committed = file.committed
-    begin = offset
-    for run in layout.find(file.all_runs(committed[0]), offset // BLOCK_BYTES, blocks_of(committed[0])):
-        for first, end in file.blocks_in_use(run, committed) if run.position != HOLE else ():
-            if first * BLOCK_BYTES > begin:
-                yield begin, first * BLOCK_BYTES
-            begin = max(begin, end * BLOCK_BYTES)
-    if begin < committed[0]:
-        yield begin, committed[0]

@@ -16,6 +16,7 @@ from fs.checksums import BLOCK_BYTES, SUM_BYTES, block_sum, blocks_of, pack, unp
 from fs.connections import ConnectionPool
 from fs.dataserver.disk import write_at
 from fs.dataserver.door import Door
+from fs.dataserver.holes import blocks_to_verify
 from fs.dataserver.store import FileStore, check_file_id
 from fs.dataserver.stored_file import StoredFile, head
 from fs.errors import NoSuchFile, SpeedwellError, StorageFailed
@@ -86,7 +87,7 @@ class Scrubber:
         try:
             with self._store.opened(file_id) as file:
                 committed = file.committed
-                for block in file.blocks_to_verify(committed):
+                for block in blocks_to_verify(file, committed):
                     if self._stopping:
                         break
                     try:
@@ -115,7 +116,7 @@ class Scrubber:
             with self._store.opened(file_id) as file:
                 committed = file.committed
                 file.ordering.log(committed[0])
-                for block in file.blocks_to_verify(committed):
+                for block in blocks_to_verify(file, committed):
                     file.verified_block(block, committed)
         except NoSuchFile:
             return ""

@@ -12,8 +12,9 @@ from fs.channel import Channel, ConnectionLost
 from fs.checksums import BLOCK_BYTES, MAX_SUMS, blocks_of
 from fs.connections import ConnectionPool
 from fs.dataserver.append import Appends
-from fs.dataserver.contents import MAX_INVENTORY, holes, inventory, verify
+from fs.dataserver.contents import MAX_INVENTORY, inventory, verify
 from fs.dataserver.door import Door
+from fs.dataserver.holes import holes
 from fs.dataserver.identity import Identity
 from fs.dataserver.office import Authority
 from fs.dataserver.pace import SLICE_BYTES, Pace

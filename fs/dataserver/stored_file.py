@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, starmap
 
 from crc32c import crc32c
 
@@ -256,9 +255,9 @@ class StoredFile:
         """One number for the sums of the blocks from `first` up to `end`: replicas that hold the same have the same.
         Raises StorageFailed."""
         total, done = 0, first
-        for start, stop in self._summed(first, end, blocks_of(committed[0]) - 1):
+        for start, stop in self.summed(first, end, blocks_of(committed[0]) - 1):
             total = digest_of_zeros((start - done) * SUM_BYTES, total)
-            for part in _parts(start, stop):
+            for part in parts(start, stop):
                 total = digest(self.sums(*part, committed), total)
             done = stop
         return digest_of_zeros((end - done) * SUM_BYTES, total)
@@ -271,50 +270,7 @@ class StoredFile:
             raise StorageFailed(f"block {number} of {self.file_id} is damaged")
         return data
 
-    def blocks_to_verify(self, committed: tuple[int, int]) -> Iterator[int]:
-        """The blocks up to the committed length that can be damaged: not those in holes whose sums are those of
-        zeros. So a sparse file of a terabyte is verified in moments."""
-        for run in self.all_runs(committed[0]):
-            if run.position == HOLE:
-                yield from self._not_summed_as_zeros(run.first, run.end, committed)
-            else:
-                yield from chain.from_iterable(starmap(range, self.blocks_in_use(run, committed)))
-
-    def blocks_in_use(self, run: Run, committed: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """The blocks of a run but those that the disk holds as holes and whose sums are those of zeros."""
-        done = run.first
-        for first, end in self._in_use(run, committed[0]):
-            yield from ((block, block + 1) for block in self._not_summed_as_zeros(done, first, committed))
-            yield max(done, first), end
-            done = max(done, end)
-        yield from ((block, block + 1) for block in self._not_summed_as_zeros(done, run.end, committed))
-
-    def _in_use(self, run: Run, length: int) -> Iterator[tuple[int, int]]:
-        """The blocks of a run that the disk does not hold as holes: the first, and the one after the last."""
-        at = run.first * BLOCK_BYTES
-        try:
-            for descriptor, start, count in self.segments(at, min(run.end * BLOCK_BYTES, length) - at):
-                for data, hole in data_in(descriptor, start, start + count):
-                    yield (at + data - start) // BLOCK_BYTES, blocks_of(at + hole - start)
-                at += count
-        except (OSError, StorageFailed):
-            yield at // BLOCK_BYTES, run.end    # each of these blocks tells what is wrong with it
-
-    def _not_summed_as_zeros(self, first: int, end: int, committed: tuple[int, int]) -> Iterator[int]:
-        try:
-            pieces = list(self._summed(first, end, blocks_of(committed[0]) - 1))
-        except StorageFailed:
-            pieces = [(first, end)]
-        for start, stop in chain.from_iterable(starmap(_parts, pieces)):
-            try:
-                sums = self.sums(start, stop, committed)
-            except StorageFailed:
-                yield from range(start, stop)
-                continue
-            if sums.count(0) < len(sums):
-                yield from (start + index for index, total in enumerate(unpack(sums)) if total)
-
-    def _summed(self, first: int, end: int, last: int) -> Iterator[tuple[int, int]]:
+    def summed(self, first: int, end: int, last: int) -> Iterator[tuple[int, int]]:
         """Of many blocks those whose sums the disk does not hold as holes, and the last of the file: the first, and
         the one after the last of each piece. Raises StorageFailed."""
         if end - first <= SUMS_AT_ONCE:
@@ -428,7 +384,8 @@ def patch_name(generation: int) -> str:
     return f"p{generation}"
 
 
-def _parts(first: int, end: int) -> Iterator[tuple[int, int]]:
+def parts(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """So many blocks that their sums fit into memory at once, one part after the other."""
     return ((start, min(end, start + SUMS_AT_ONCE)) for start in range(first, end, SUMS_AT_ONCE))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fs.checksums import BLOCK_BYTES
 from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.contents import holes
+from fs.dataserver.holes import blocks_to_verify, holes
 from fs.dataserver.store import FileStore
 from fs.dataserver.stored_file import StoredFile
 from fs.errors import InvalidArgument, NoSuchFile, StorageFailed
@@ -111,7 +111,7 @@ def test_zeros_of_a_copy_are_holes_in_which_a_crash_leaves_nothing(store: FileSt
         for start in range(0, len(data), 2 * BLOCK_BYTES):
             writer.write(memoryview(data)[start:start + 2 * BLOCK_BYTES])
         writer.commit()
-        assert list(file.blocks_to_verify(file.committed)) == [0, 1, 40]
+        assert list(blocks_to_verify(file, file.committed)) == [0, 1, 40]
         assert list(holes(file, 0)) == [(2 * BLOCK_BYTES, 40 * BLOCK_BYTES)]
         assert list(holes(file, 5 * BLOCK_BYTES)) == [(5 * BLOCK_BYTES, 40 * BLOCK_BYTES)]
     assert content(store) == data

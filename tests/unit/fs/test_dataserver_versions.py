@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fs.checksums import BLOCK_BYTES, SUM_BYTES, blocks_of, digest
 from fs.dataserver.append_writer import AppendWriter
-from fs.dataserver.contents import holes
+from fs.dataserver.holes import blocks_to_verify, holes
 from fs.dataserver.store import FileStore
 from fs.dataserver.version_writer import MAX_SOURCES, Change, VersionWriter
 from fs.errors import NoSuchFile, StorageFailed
@@ -153,12 +153,12 @@ def test_a_hole_costs_no_space_and_reads_as_zeros(tmp_path: Path) -> None:
         assert file.read((1 << 40) - 10, 10) == bytes(10)
         assert file.verified_block(0, file.committed) == b"begin" + bytes(BLOCK_BYTES - 5)
         assert file.verified_block((1 << 24) - 1, file.committed) == bytes(BLOCK_BYTES)
-        assert list(file.blocks_to_verify(file.committed)) == [0]
+        assert list(blocks_to_verify(file, file.committed)) == [0]
         assert list(holes(file, 7)) == [(BLOCK_BYTES, 1 << 40)]
         with (place / "sums").open("r+b") as sums:
             sums.seek(1_000_000 * SUM_BYTES)
             sums.write(b"bits")
-        assert list(file.blocks_to_verify(file.committed)) == [0, 1_000_000]
+        assert list(blocks_to_verify(file, file.committed)) == [0, 1_000_000]
     store.close()
 
 
@@ -242,5 +242,5 @@ def test_the_longest_file_there_can_be_is_compared_and_verified_at_once(tmp_path
     with store.opened(longest) as file:
         began = time.thread_time()
         file.digest(0, blocks_of(file.length), file.committed)
-        assert list(file.blocks_to_verify(file.committed)) == [0]
+        assert list(blocks_to_verify(file, file.committed)) == [0]
         assert time.thread_time() - began < 2
