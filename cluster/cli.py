@@ -34,6 +34,7 @@ COMMANDS = {
     "trash": ("cluster.commands.trash", "trash", "Keep what is removed for a while, to bring it back."),
     "identity": ("cluster.commands.identity", "identity",
                  "Certificates: who may talk to an installation, and as what."),
+    "join": ("cluster.commands.join", "join", "Get this machine's certificates for an installation."),
     "mount": ("cluster.commands.mounting", "mount", "Mount the filesystem on a directory."),
     "umount": ("cluster.commands.mounting", "umount", "Unmount the filesystem."),
     "top": ("cluster.commands.top", "top", "Show what the mounts of this machine do."),

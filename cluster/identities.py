@@ -4,24 +4,17 @@
                            tokens/reader for browsers and Prometheus
 """
 
-import logging
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.processes import Command, Processes
-from fs.errors import SpeedwellError
-from fs.identity import bearer, places, register
+from fs.identity import bearer, places
 from fs.identity.roles import CONTROLLER, OPERATOR, READER
-
-log = logging.getLogger(__name__)
 
 FOLDER = "identity"
 OPERATORS = ("operator", OPERATOR)
-LOOK_SECONDS = 1.0
 
 
 def prepare(directory: Path, names: Sequence[tuple[str, str]], host: str) -> None:
@@ -58,19 +51,3 @@ def forget(nameserver: str) -> None:
     """Undo `remember`."""
     with suppress(OSError):
         places.forget(nameserver)
-
-
-def keep_renewed(directory: Path, stopped: threading.Event) -> None:
-    """Renew what is due of the installation in `directory`, until `stopped`."""
-    told = ""
-    while not stopped.wait(LOOK_SECONDS):
-        try:
-            if register.is_due(directory / FOLDER, time.time()):
-                from fs.identity.authority import Authority  # takes memory: only when it is needed
-
-                log.info("renewed the certificates of %s", ", ".join(Authority(directory / FOLDER).renew_due()))
-            told = ""
-        except (SpeedwellError, OSError) as error:
-            if str(error) != told:
-                log.error("certificates are not renewed: %s", error)
-            told = str(error)

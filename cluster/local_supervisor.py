@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import NotRunning
-from cluster.identities import keep_renewed
+from cluster.identities import FOLDER
 from cluster.local_commands import SUPERVISOR, command_again, has_certificates, wanted
 from cluster.processes import Processes
 from cluster.supervision import Supervision
+from fs.identity.keeper import keep_renewed
 
 
 def main() -> None:
@@ -32,7 +33,8 @@ def main() -> None:
 
             metrics.serve(processes.settings["metrics"][SUPERVISOR], [SupervisorMetrics(supervision)])
         if has_certificates(processes.settings):
-            threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
+            threading.Thread(target=keep_renewed, args=(directory / FOLDER, threading.Event()),
+                             daemon=True).start()
         print("ready watching", flush=True)
         supervision.run()
 

@@ -29,6 +29,7 @@ from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision
 from fs.errors import IdentityError
+from fs.identity.keeper import keep_renewed
 from topo.emulation import EmulationError, capacity, remove_leftovers
 
 STOP_TIMEOUT_SECONDS = 90.0
@@ -197,8 +198,8 @@ def _supervise(cluster: FabricCluster) -> None:
             _detach()
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
             if cluster.settings.identity:
-                threading.Thread(target=identities.keep_renewed, args=(cluster.settings.directory, threading.Event()),
-                                 daemon=True).start()
+                threading.Thread(target=keep_renewed, daemon=True,
+                                 args=(cluster.settings.directory / identities.FOLDER, threading.Event())).start()
             Supervision(cluster.processes, cluster.wanted, cluster.command_again).run()
     except KeyboardInterrupt:
         pass

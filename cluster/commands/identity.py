@@ -17,9 +17,10 @@ from cluster.commands.watching import watch_options
 from cluster.identities import FOLDER
 from cluster.tables import echo_table
 from fs import paths, units
+from fs.addresses import is_ip
 from fs.errors import IdentityError
 from fs.identity import bearer, scope
-from fs.identity.roles import ROLES
+from fs.identity.roles import JOINING, ROLES
 from fs.option_types import Duration
 
 if TYPE_CHECKING:
@@ -56,6 +57,26 @@ def _place_options(function: F) -> F:
     return installation_option(directory(function))
 
 
+def _scope_options(function: F) -> F:
+    for option in (
+        click.option("--uids", type=Ranges(), help="The users that a mount or reader may act for, as 1000-1999,2500; "
+                     "root there is nobody.  [default: all, and root]"),
+        click.option("--gids", type=Ranges(), help="The groups of these users.  [default: the same numbers]"),
+        click.option("--subtree", metavar="PATH", default="/", help="The directory that they may act in.  "
+                     "[default: all]"),
+        click.option("--allow-root", is_flag=True, help="They may act for root, too."),
+    ):
+        function = option(function)
+    return function
+
+
+def _scope(uids: scope.Ranges | None, gids: scope.Ranges | None, subtree: str,
+           allow_root: bool) -> scope.Scope | None:
+    if uids is None and (gids is not None or allow_root or subtree != "/"):
+        raise click.UsageError("--gids, --subtree and --allow-root go with --uids", click.get_current_context())
+    return scope.Scope(uids, gids or uids, paths.normalise(subtree, "--subtree"), allow_root) if uids else None
+
+
 @identity.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; times in seconds since 1970.")
 @watch_options
@@ -81,18 +102,33 @@ def list_identities(as_json: bool, installation: Path | None, directory: Path | 
     authority of its own.""")
 @click.argument("name")
 @click.argument("role", metavar="ROLE", type=click.Choice(ROLES))
-@click.option("--uids", type=Ranges(), help="The users that a mount or reader may act for, as 1000-1999,2500; "
-              "root there is nobody.  [default: all, and root]")
-@click.option("--gids", type=Ranges(), help="The groups of these users.  [default: the same numbers]")
-@click.option("--subtree", metavar="PATH", default="/", help="The directory that they may act in.  [default: all]")
-@click.option("--allow-root", is_flag=True, help="They may act for root, too.")
+@_scope_options
 @_place_options
-def issue(name: str, role: str, uids: scope.Ranges | None, gids: scope.Ranges | None, subtree: str, allow_root: bool,
-          installation: Path | None, directory: Path | None) -> None:
-    if uids is None and (gids is not None or allow_root or subtree != "/"):
-        raise click.UsageError("--gids, --subtree and --allow-root go with --uids", click.get_current_context())
-    within = scope.Scope(uids, gids or uids, paths.normalise(subtree, "--subtree"), allow_root) if uids else None
-    echo(str(_authority(installation, directory, new=True).issue(name, role, within)))
+def issue(name: str, role: str, installation: Path | None, directory: Path | None, **within: Any) -> None:
+    echo(str(_authority(installation, directory, new=True).issue(name, role, _scope(**within))))
+
+
+@identity.command(help=f"""Print a token with which MACHINE gets certificates for ROLEs, once: `speedwell join`.
+
+    ROLE is one of {', '.join(JOINING)}. A dataserver's certificate has the name MACHINE, others ROLE-MACHINE.
+    A token that was not used is taken back by `speedwell identity revoke MACHINE`.""")
+@click.argument("machine")
+@click.argument("roles", metavar="ROLE...", type=click.Choice(JOINING), nargs=-1, required=True)
+@click.option("--authority", "listens", metavar="HOST:PORT", required=True,
+              help="Where `speedwell-certificates --listen` of this machine is reached.")
+@click.option("--address", metavar="IP", default="", help="Of MACHINE, for a controller.")
+@click.option("--validity", type=Duration(30 * 86400), default="1h", show_default=True,
+              help="The token is good for so long.")
+@_scope_options
+@_place_options
+def invite(machine: str, roles: tuple[str, ...], listens: str, address: str, validity: int,
+           installation: Path | None, directory: Path | None, **within: Any) -> None:
+    from fs.identity import invitations  # takes 30 ms
+
+    if address and not is_ip(address):
+        raise click.UsageError(f"--address: {address!r} is not an IP address", click.get_current_context())
+    echo(str(invitations.invite(_authority(installation, directory).directory, listens, machine, roles,
+                                scope=_scope(**within), address=address, validity_seconds=validity)))
 
 
 @identity.command()
@@ -130,11 +166,14 @@ def renew(names: tuple[str, ...], validity: int | None, installation: Path | Non
 def revoke(name: str, installation: Path | None, directory: Path | None) -> None:
     """Have the servers of this machine refuse all certificates and the token of NAME within a second.
 
-    `issue` and `token` give NAME new ones.
+    A join token for NAME that was not used is taken back, too. `issue`, `token` and `invite` give NAME new ones.
     """
+    from fs.identity import invitations  # takes 30 ms
+
     authority = _authority(installation, directory)
     certificate = authority.newest().get(name)
-    if not bearer.revoke(authority.directory, name) or (certificate is not None and certificate.revoked_at is None):
+    is_done = bearer.revoke(authority.directory, name) | invitations.withdraw(authority.directory, name)
+    if not is_done or (certificate is not None and certificate.revoked_at is None):
         authority.revoke(name)
 
 

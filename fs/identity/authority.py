@@ -11,7 +11,7 @@ Keys are ECDSA on P-256, which OpenSSL, gRPC and Open vSwitch take.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -71,13 +71,13 @@ class Authority:
                 subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
                                      x509.NameAttribute(NameOID.COMMON_NAME, "Speedwell certificate authority")])
                 now = clock()   # which may be wrong: the authority is good before, too
-                certificate = _builder(subject, subject, key, now - AUTHORITY_SECONDS,
+                certificate = _builder(subject, subject, key.public_key(), now - AUTHORITY_SECONDS,
                                        now + AUTHORITY_SECONDS).add_extension(
                     x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
                     _usage(sign_certificates=True), critical=True).add_extension(
                     x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(
                     key, hashes.SHA256())
-                files.replace(directory / "authority.key", _private(key))
+                files.replace(directory / "authority.key", private_pem(key))
                 files.replace(directory / files.AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
         return cls(directory, clock)
 
@@ -138,8 +138,10 @@ class Authority:
                 if newest[name].revoked_at is not None:
                     raise IdentityError(f"the certificate of {name} was revoked: `speedwell identity issue` gives a "
                                         "new one")
+                if newest[name].elsewhere:
+                    raise IdentityError(f"{name} is on a machine that has joined, and renewed there")
             chosen = [each for each in newest.values()
-                      if each.revoked_at is None and (not names or each.name in names)]
+                      if each.revoked_at is None and not each.elsewhere and (not names or each.name in names)]
             self._make([Holder(each.name, each.role, each.scope, each.address) for each in chosen], certificates,
                        validity_seconds or validity)
             return [each.name for each in chosen]
@@ -148,8 +150,16 @@ class Authority:
         """Renew what is in the last third of its time or past its end; returns whose."""
         now = self._clock()
         due = [name for name, certificate in self.newest().items()
-               if certificate.revoked_at is None and certificate.is_due(now)]
+               if certificate.revoked_at is None and not certificate.elsewhere and certificate.is_due(now)]
         return self.renew(due) if due else []
+
+    def enrol(self, keys: Mapping[Holder, ec.EllipticCurvePublicKey]) -> dict[str, bytes]:
+        """Certificates for keys that others hold; by name, what their `files.CERTIFICATE` has in front of the key."""
+        with files.locked(self.directory):
+            certificates, validity = self._issued()
+            signed = self._sign(list(keys.items()), certificates, validity, elsewhere=True)
+            self._save(certificates, validity)
+            return {holder.name: each for holder, each in zip(keys, signed, strict=True)}
 
     def revoke(self, name: str) -> None:
         """No server takes any certificate of that name from now on. Raises IdentityError."""
@@ -208,29 +218,37 @@ class Authority:
 
     def _make(self, holders: Sequence[Holder], certificates: list[Certificate], validity_seconds: float) -> None:
         """Extends `certificates`."""
-        now = self._clock()
-        authority, signing = self._signing()
-        written = []
-        for holder in holders:
-            key = ec.generate_private_key(ec.SECP256R1())
-            made = _certificate(holder, authority, signing, key, now, validity_seconds)
-            certificates.append(Certificate(serial=f"{made.serial_number:X}", issued_at=now,
-                                            expires_at=now + validity_seconds, **holder._asdict()))
-            # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
-            written.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
-                           + made.public_bytes(serialization.Encoding.PEM) + _private(key))
+        keys = [ec.generate_private_key(ec.SECP256R1()) for _ in holders]
+        signed = self._sign([(holder, key.public_key()) for holder, key in zip(holders, keys, strict=True)],
+                            certificates, validity_seconds)
+        written = [each + private_pem(key) for each, key in zip(signed, keys, strict=True)]
         places = [files.make_directory(self.directory / holder.name) for holder in holders]
         for left in [path for place in places for path in place.glob(".*.*.[0-9]*")]:
             left.unlink()   # by who was killed: nobody else writes there meanwhile
-        own = authority.public_bytes(serialization.Encoding.PEM)
+        own = (self.directory / files.AUTHORITY).read_bytes()
         files.replace_others((place / files.AUTHORITY, own) for place in places)
         self._save(certificates, validity_seconds)
         files.replace_all([(place / files.CERTIFICATE, content)
                            for place, content in zip(places, written, strict=True)])
 
+    def _sign(self, keys: Sequence[tuple[Holder, ec.EllipticCurvePublicKey]], certificates: list[Certificate],
+              validity_seconds: float, *, elsewhere: bool = False) -> list[bytes]:
+        """Extends `certificates`."""
+        now = self._clock()
+        authority, signing = self._signing()
+        signed = []
+        for holder, key in keys:
+            made = _certificate(holder, authority, signing, key, now, validity_seconds)
+            certificates.append(Certificate(serial=f"{made.serial_number:X}", issued_at=now, elsewhere=elsewhere,
+                                            expires_at=now + validity_seconds, **holder._asdict()))
+            # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
+            signed.append(json.dumps(asdict(certificates[-1])).encode() + b"\n"
+                          + made.public_bytes(serialization.Encoding.PEM))
+        return signed
+
 
 def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.EllipticCurvePrivateKey,
-                 key: ec.EllipticCurvePrivateKey, now: float, validity_seconds: float) -> x509.Certificate:
+                 key: ec.EllipticCurvePublicKey, now: float, validity_seconds: float) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
                          x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, holder.role),
                          x509.NameAttribute(NameOID.COMMON_NAME, holder.name)])
@@ -250,10 +268,10 @@ def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.Ellipt
         signing, hashes.SHA256())
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begins_at: float,
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins_at: float,
              ends_at: float) -> x509.CertificateBuilder:
     return x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(
-        key.public_key()).serial_number(x509.random_serial_number()).not_valid_before(
+        key).serial_number(x509.random_serial_number()).not_valid_before(
         _time(begins_at)).not_valid_after(_time(ends_at))
 
 
@@ -267,6 +285,6 @@ def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
                          crl_sign=sign_certificates, encipher_only=False, decipher_only=False)
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
                              serialization.NoEncryption())

@@ -29,6 +29,7 @@ class Certificate:
     revoked_at: float | None = None
     scope: str = ""     # of fs.identity.scope; empty: for everybody, everywhere
     address: str = ""   # the IP address that its holder is known by, too
+    elsewhere: bool = False     # its key never was here: its holder has joined, and asks for a new one in time
 
     def is_due(self, now: float) -> bool:
         """Whether it should be renewed; also one that is not good yet: the clock was wrong when it was issued."""
@@ -59,4 +60,4 @@ def write(directory: Path, certificates: Sequence[Certificate], validity_seconds
 def is_due(directory: Path, now: float) -> bool:
     """Whether a certificate should be renewed. Raises IdentityError."""
     newest = {each.name: each for each in read(directory)[0]}
-    return any(each.revoked_at is None and each.is_due(now) for each in newest.values())
+    return any(each.revoked_at is None and not each.elsewhere and each.is_due(now) for each in newest.values())

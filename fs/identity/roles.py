@@ -5,10 +5,10 @@ import re
 from fs.errors import IdentityError
 
 NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH = "nameserver", "dataserver", "etcd", "controller", "switch"
-MOUNT, OPERATOR, READER, SCHEDULER = "mount", "operator", "reader", "scheduler"
+MOUNT, OPERATOR, READER, SCHEDULER, AUTHORITY = "mount", "operator", "reader", "scheduler", "authority"
 
-ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER, SCHEDULER)
-SERVERS = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH)
+ROLES = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, MOUNT, OPERATOR, READER, SCHEDULER, AUTHORITY)
+SERVERS = (NAMESERVER, DATASERVER, ETCD, CONTROLLER, SWITCH, AUTHORITY)
 """Only their certificates are good for the listening end of a connection."""
 
 WRITERS = (MOUNT, OPERATOR, DATASERVER)
@@ -16,6 +16,9 @@ WRITERS = (MOUNT, OPERATOR, DATASERVER)
 
 SCOPED = (MOUNT, READER)
 """They may be for some users, and for a directory."""
+
+JOINING = (NAMESERVER, DATASERVER, CONTROLLER, MOUNT, OPERATOR, READER, SCHEDULER)
+"""What a machine may get by a join token."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 

@@ -1,0 +1,210 @@
+"""Where an authority answers other machines: over TLS 1.3, in JSON.
+
+    GET /v1/authority    its certificate, for everybody: a join token has its hash
+    POST /v1/join        {"token", "requests": {ROLE: PEM}}: the certificates that the token is for
+    POST /v1/renew       {"request": PEM}, of who has a certificate: one for a new key
+    GET /v1/revoked      of who has a certificate: which ones are revoked; of a controller the bearer tokens, too
+
+What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most, and
+each has SECONDS for its requests: a machine needs two in a month.
+"""
+
+import json
+import logging
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fs.addresses import parse_address
+from fs.errors import IdentityError, InvalidArgument, reason
+from fs.handshakes import LINGER_SECONDS
+from fs.identity import bearer, files, invitations
+from fs.identity.authority import Authority, Holder
+from fs.identity.bundle import Identity, Peer, peer_of
+from fs.identity.roles import AUTHORITY, CONTROLLER
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 64
+SECONDS = 10.0
+MOST_BYTES = 64 << 10
+
+
+class Refused(Exception):
+    """A request that is not granted."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Enrollment(ThreadingHTTPServer):
+    """Of the authority in `directory`, whose identity for other machines is `identity`."""
+
+    daemon_threads = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, directory: Path, listen: str) -> None:
+        """Raises IdentityError, InvalidArgument."""
+        host, port = parse_address(listen, "--listen", lowest_port=0)
+        self.directory = directory
+        self.identity = Identity(directory / AUTHORITY).require_role(AUTHORITY)
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with request.dup() as same:
+            guard = threading.Timer(SECONDS, _end, (same,))
+            guard.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                guard.cancel()
+                self._free.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self.identity.server_context(anonymous=True).wrap_socket(
+                request, server_side=True, do_handshake_on_connect=False) as secured:
+            try:
+                secured.do_handshake()
+                super().finish_request(secured, client_address)
+            finally:
+                _linger(secured)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("%s was not served", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
+
+    # ------------------------------------------------------------------ what is asked for
+
+    def certificate(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+        return {"authority": (self.directory / files.AUTHORITY).read_text()}
+
+    def join(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+        token, requests = question.get("token"), question.get("requests")
+        if not isinstance(token, str) or not isinstance(requests, dict) or not all(
+                isinstance(request, str) for request in requests.values()):
+            raise Refused(HTTPStatus.BAD_REQUEST, "token, requests: a text, and texts by role")
+        invitation, certificates = invitations.redeem(
+            self.directory, token, {role: request.encode() for role, request in requests.items()})
+        log.info("%s has joined as %s", invitation.machine, ", ".join(certificates))
+        return {"certificates": {name: each.decode() for name, each in certificates.items()},
+                "settings": invitation.settings, **self._news(CONTROLLER in invitation.roles)}
+
+    def renew(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+        known = self._require(peer)
+        authority = Authority(self.directory)
+        newest = authority.newest().get(known.name)
+        if newest is None or not newest.elsewhere or newest.role != known.role:
+            raise Refused(HTTPStatus.FORBIDDEN, f"the {known} has not joined from another machine")
+        if not newest.is_due(time.time()):
+            raise Refused(HTTPStatus.CONFLICT, f"the certificate of the {known} is not due for renewal")
+        key = invitations.requested_key(str(question.get("request")).encode())
+        made = authority.enrol({Holder(newest.name, newest.role, newest.scope, newest.address): key})
+        log.info("renewed the certificate of %s", newest.name)
+        return {"certificate": made[newest.name].decode()}
+
+    def revoked(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+        return self._news(self._require(peer).role == CONTROLLER)
+
+    def _require(self, peer: Peer | None) -> Peer:
+        refusal = "only who has a certificate may ask this" if peer is None else self.identity.refusal(peer)
+        if peer is None or refusal:
+            raise Refused(HTTPStatus.FORBIDDEN, refusal)
+        return peer
+
+    def _news(self, for_controller: bool) -> dict[str, Any]:
+        revoked = files.read_json(self.directory / AUTHORITY / files.REVOKED)
+        tokens = (self.directory / bearer.TOKENS)
+        return {"revoked": revoked,
+                **({"tokens": files.read_json(tokens) if tokens.exists() else {}} if for_controller else {})}
+
+
+class _Route(NamedTuple):
+    method: str
+    path: str
+
+
+_ROUTES = {_Route("GET", "/v1/authority"): Enrollment.certificate, _Route("POST", "/v1/join"): Enrollment.join,
+           _Route("POST", "/v1/renew"): Enrollment.renew, _Route("GET", "/v1/revoked"): Enrollment.revoked}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Enrollment
+    connection: ssl.SSLSocket
+    server_version, sys_version = "Speedwell", ""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  (its name in the library)
+        log.debug(format, *arguments)
+
+    def _answer(self) -> None:
+        try:
+            route = _ROUTES.get(_Route(self.command, self.path))
+            if route is None:
+                raise Refused(HTTPStatus.NOT_FOUND, f"there is no {self.command} {self.path[:60]}")
+            peer = peer_of(self.connection) if self.connection.getpeercert() else None
+            self._send(HTTPStatus.OK, route(self.server, peer, self._question()))
+        except Refused as refusal:
+            self._refuse(refusal.status, str(refusal))
+        except IdentityError as error:
+            self._refuse(HTTPStatus.FORBIDDEN, str(error))
+
+    def _question(self) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit() and int(length) <= MOST_BYTES):
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has {MOST_BYTES} bytes at most")
+        try:
+            question = json.loads(self.rfile.read(int(length)) or b"{}")
+        except (ValueError, RecursionError):
+            question = None
+        if not isinstance(question, dict):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the request is no JSON object")
+        return question
+
+    def _refuse(self, status: HTTPStatus, detail: str) -> None:
+        log.warning("%s: %s %s was refused: %s", self.client_address[0], self.command, self.path[:60], detail)
+        self._send(status, {"type": "about:blank", "title": status.phrase, "status": status.value,
+                            "detail": detail}, "application/problem+json")
+
+    def _send(self, status: HTTPStatus, answer: dict[str, Any], kind: str = "application/json") -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _linger(connection: ssl.SSLSocket) -> None:
+    """So that an answer or an alert arrives: unread bytes would turn the close into a reset."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_WR)
+        connection.settimeout(LINGER_SECONDS)
+        while socket.socket.recv(connection, MOST_BYTES):
+            pass

@@ -1,0 +1,173 @@
+"""A machine that has joined: how it gets its certificates, and new ones in time.
+
+    DIRECTORY/joined.json    where the authority listens
+    DIRECTORY/NAME/          the identity of a part of this machine (`fs.identity.bundle`)
+
+Keys are made here and stay here; certificate requests (PKCS #10) go to the authority (`fs.identity.enrollment`).
+"""
+
+import json
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fs.addresses import parse_address
+from fs.errors import IdentityError, reason
+from fs.identity import bearer, files, register
+from fs.identity.authority import private_pem
+from fs.identity.bundle import Identity, explain
+from fs.identity.invitations import Token, fingerprint, name_of
+from fs.identity.roles import AUTHORITY, CONTROLLER, host_of
+
+JOINED = "joined.json"
+SECONDS = 10.0
+_KEYS = "joining.pem"
+
+
+def join(directory: Path, token: Token) -> dict[str, str]:
+    """Get the certificates that a token is for into `directory`, a new or empty one; returns what the authority says
+    of the installation. Where nobody answered it may be repeated with the same token. Raises IdentityError; of a
+    refusal nothing is left."""
+    made = not directory.exists()
+    if not made and any(path.name != _KEYS for path in directory.iterdir()):
+        raise IdentityError(f"{directory} is not empty: name a new directory")
+    trusted = _ask(token.authority, "GET", "/v1/authority", {}, _untrusting())
+    authority = str(trusted.get("authority")).encode()
+    if fingerprint(authority) != token.fingerprint:
+        raise IdentityError(f"who listens at {token.authority} is not the authority that the token is of")
+    context = _context()
+    context.load_verify_locations(cadata=authority.decode())
+    keys = _keys(files.make_directory(directory) / _KEYS, token.roles)
+    try:
+        answer = _ask(token.authority, "POST", "/v1/join", {
+            "token": token.secret, "requests": {role: _request(key) for role, key in keys.items()}}, context)
+        for role, key in keys.items():
+            name = name_of(token.machine, role)
+            place = files.make_directory(directory / name)
+            files.replace(place / files.AUTHORITY, authority)
+            _take_news(place, answer, role)
+            files.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
+        files.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
+        (directory / _KEYS).unlink()
+        return dict(answer["settings"])
+    except _Lost:
+        raise
+    except IdentityError:
+        (directory / _KEYS).unlink()
+        if made:
+            directory.rmdir()
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise _Lost(f"{token.authority} answers as no authority does") from None
+
+
+def hear(directory: Path) -> None:
+    """Learn what was revoked, for each of the identities in `directory`. Raises IdentityError."""
+    def ask(place: Path, authority: str) -> None:
+        identity = Identity(place)
+        _take_news(place, _ask(authority, "GET", "/v1/revoked", {}, identity.client_context()), identity.own.role)
+
+    _for_each(directory, ask)
+
+
+def renew_due(directory: Path, now: float) -> list[str]:
+    """Renew what is due of the identities in `directory`; returns whose. Raises IdentityError."""
+    def renew(place: Path, authority: str) -> None:
+        if not _certificate(place).is_due(now):
+            return
+        key = ec.generate_private_key(ec.SECP256R1())
+        answer = _ask(authority, "POST", "/v1/renew", {"request": _request(key)}, Identity(place).client_context())
+        files.replace(place / files.CERTIFICATE, str(answer.get("certificate")).encode() + private_pem(key))
+        renewed.append(place.name)
+
+    renewed: list[str] = []
+    _for_each(directory, renew)
+    return renewed
+
+
+def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
+    """One that is refused keeps the others from nothing."""
+    authority = str(files.read_json(directory / JOINED).get("authority"))
+    refused: dict[str, None] = {}
+    for place in sorted(path.parent for path in directory.glob(f"*/{files.CERTIFICATE}")):
+        try:
+            act(place, authority)
+        except IdentityError as error:
+            refused[str(error)] = None
+    if refused:
+        raise IdentityError("; ".join(refused))
+
+
+class _Lost(IdentityError):
+    """Whether the authority did it is not known."""
+
+
+def _certificate(place: Path) -> register.Certificate:
+    with (place / files.CERTIFICATE).open("rb") as stream:
+        return register.Certificate(**json.loads(stream.readline()))
+
+
+def _take_news(place: Path, news: Mapping[str, Any], role: str) -> None:
+    wanted = {files.REVOKED: "revoked", **({bearer.TOKENS: "tokens"} if role == CONTROLLER else {})}
+    files.replace_others((place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items())
+
+
+def _keys(path: Path, roles: tuple[str, ...]) -> dict[str, ec.EllipticCurvePrivateKey]:
+    """Those of a try that was interrupted, or new ones."""
+    end = b"-----END PRIVATE KEY-----\n"
+    left = path.read_bytes().split(end)[:-1] if path.exists() else []
+    if len(left) != len(roles):
+        left = [private_pem(ec.generate_private_key(ec.SECP256R1())).removesuffix(end) for _ in roles]
+        files.replace(path, b"".join(each + end for each in left))
+    keys = {role: serialization.load_pem_private_key(each + end, None)
+            for role, each in zip(roles, left, strict=True)}
+    return {role: key for role, key in keys.items() if isinstance(key, ec.EllipticCurvePrivateKey)}
+
+
+def _request(key: ec.EllipticCurvePrivateKey) -> str:
+    return x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(
+        key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _untrusting() -> ssl.SSLContext:
+    """To fetch what is compared with a hash that is known."""
+    context = _context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _ask(authority: str, method: str, path: str, question: Mapping[str, Any],
+         context: ssl.SSLContext) -> dict[str, Any]:
+    """Raises IdentityError with what the authority says; `_Lost` if it says nothing."""
+    host, port = parse_address(authority, "authority")
+    connection = HTTPConnection(host, port)
+    try:
+        with (socket.create_connection((host, port), SECONDS) as plain,
+              context.wrap_socket(plain, server_hostname=host_of(AUTHORITY)) as secured):
+            connection.sock = secured
+            connection.request(method, path, json.dumps(question), {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            answer = json.loads(reply.read(1 << 20))
+    except ssl.SSLError as error:
+        raise _Lost(f"the authority at {authority}: {explain(error) or reason(error)}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise _Lost(f"the authority at {authority} does not answer: {reason(error)}") from None
+    if not isinstance(answer, dict):
+        raise _Lost(f"{authority} answers as no authority does")
+    if reply.status != 200:
+        raise IdentityError(f"the authority at {authority}: {answer.get('detail')}")
+    return answer

@@ -1,0 +1,54 @@
+"""The command `speedwell-certificates`."""
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from fs import command_line
+from fs.ending import run_to_the_end
+from fs.errors import InvalidArgument
+from fs.identity.keeper import keep_renewed
+
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+
+@click.command("speedwell-certificates", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--directory", required=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="The identities of this machine, from `speedwell init` or `speedwell join`.")
+@click.option("--listen", metavar="HOST:PORT", help="Where the authority is: give certificates to machines that "
+              "join, and new ones to those that have.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+              show_default=True)
+def command(directory: Path, listen: str | None, log_level: str) -> None:
+    """Keep the certificates of a machine renewed."""
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    said = "ready"
+    if listen is not None:
+        from fs.identity.enrollment import Enrollment  # takes memory
+
+        server = Enrollment(directory, listen)
+        said = f"ready {listen.rpartition(':')[0]}:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
+    click.echo(said)
+    signal.sigwait(STOP_SIGNALS)
+
+
+def status_of(arguments: list[str] | None = None) -> int:
+    """Run it; returns the exit status: 0 stopped, 1 could not start, 2 bad flags."""
+    return command_line.run(command, "speedwell-certificates", arguments, wrong_usage=(InvalidArgument,))
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry of the executable: ends the process with the exit status."""
+    run_to_the_end(lambda: status_of(arguments))
+
+
+if __name__ == "__main__":
+    main()

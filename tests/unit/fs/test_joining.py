@@ -1,0 +1,379 @@
+"""Machines that join an authority with a token: who gets what, once, and what is refused with nothing changed."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.cli import speedwell
+from fs.errors import IdentityError
+from fs.identity import enrollment, files, invitations, joining, keeper
+from fs.identity.authority import Authority
+from fs.identity.bundle import Identity
+from fs.identity.enrollment import Enrollment
+from fs.identity.invitations import Token, invite, parsed
+from fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES
+from fs.identity.scope import Scope
+from tests.waiting import wait_until
+
+DAY = 86400.0
+
+
+class Site:
+    """An authority that other machines reach."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority.make(directory)
+        self.authority.ensure([(AUTHORITY, AUTHORITY)])
+        self.server = Enrollment(directory, "127.0.0.1:0")
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.server_port}"
+
+    def invite(self, machine: str, *roles: str, **settings: Any) -> Token:
+        return invite(self.directory, self.address, machine, roles, **settings)
+
+    def content(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "authority")
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
+
+
+def test_a_machine_joins_with_keys_that_never_leave_it(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER, MOUNT, scope=Scope(((1000, 1999),), ((100, 100),)),
+                        settings={"nameserver": "10.0.0.1:7400"})
+    assert joining.join(tmp_path / "b", parsed(str(token))) == {"nameserver": "10.0.0.1:7400"}
+    server, mount = Identity(tmp_path / "b/b"), Identity(tmp_path / "b/mount-b")
+    assert (server.own.name, server.own.role, server.own.scope) == ("b", DATASERVER, None)
+    assert (mount.own.name, mount.own.role, mount.own.scope) == (
+        "mount-b", MOUNT, Scope(((1000, 1999),), ((100, 100),)))
+    kept = b"".join(site.content().values())
+    for name in ("b", "mount-b"):
+        own = (tmp_path / "b" / name / files.CERTIFICATE).read_bytes()
+        assert own.partition(b"-----BEGIN PRIVATE")[2] not in kept
+    for path in (tmp_path / "b").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+        assert not path.is_file() or (site.directory / "authority.key").read_bytes() not in path.read_bytes()
+    assert not (tmp_path / "b" / "joining.pem").exists()
+
+
+def refuse(site: Site, directory: Path, token: Token) -> str:
+    """Why a token does not let a machine join; nothing has changed by it, on either side."""
+    before = site.content()
+    with pytest.raises(IdentityError) as refused:
+        joining.join(directory, token)
+    assert site.content() == before
+    assert not directory.exists()
+    return str(refused.value)
+
+
+def test_a_token_is_good_once(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    joining.join(tmp_path / "b", token)
+    assert "was used already" in refuse(site, tmp_path / "thief", token)
+    with pytest.raises(IdentityError, match="is not empty"):
+        joining.join(tmp_path / "b", token)
+
+
+def test_a_token_has_an_end(site: Site, tmp_path: Path) -> None:
+    assert "has ended" in refuse(site, tmp_path / "b", site.invite("b", DATASERVER, validity_seconds=0.0))
+
+
+def test_a_token_that_was_taken_back_is_refused(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    assert invitations.withdraw(site.directory, "b")
+    assert not invitations.withdraw(site.directory, "b")
+    assert "is not known here" in refuse(site, tmp_path / "b", token)
+
+
+@pytest.mark.parametrize("roles", [(OPERATOR,), (MOUNT, OPERATOR), (DATASERVER, MOUNT, READER), (DATASERVER,)])
+def test_a_token_gives_no_other_role(site: Site, tmp_path: Path, roles: tuple[str, ...]) -> None:
+    token = site.invite("b", DATASERVER, MOUNT)
+    assert "is for dataserver, mount, not for" in refuse(site, tmp_path / "b", token._replace(roles=roles))
+    joining.join(tmp_path / "b", token)
+
+
+def test_a_token_gives_no_other_name(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    with pytest.raises(IdentityError):
+        joining.join(tmp_path / "b", token._replace(machine="a"))
+    assert "a" not in site.authority.newest()
+
+
+def test_an_altered_secret_is_refused(site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    assert "is not known here" in refuse(site, tmp_path / "b", token._replace(secret=token.secret[:-1]))
+
+
+def test_who_is_not_the_authority_of_the_token_is_not_told_its_secret(
+        site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impostor = Site(tmp_path / "impostor")
+    asked: list[Any] = []
+    monkeypatch.setattr(invitations, "redeem", lambda *arguments: asked.append(arguments))
+    try:
+        token = site.invite("b", DATASERVER)._replace(authority=impostor.address)
+        assert "is not the authority that the token is of" in refuse(site, tmp_path / "b", token)
+        # also with the certificate of the right authority, but not its key
+        (impostor.directory / files.AUTHORITY).write_bytes((site.directory / files.AUTHORITY).read_bytes())
+        assert "its certificate is not good" in str(failure(lambda: joining.join(tmp_path / "b2", token)))
+    finally:
+        impostor.server.shutdown()
+        impostor.server.server_close()
+    assert asked == []
+
+
+def failure(act: Callable[[], object]) -> IdentityError:
+    with pytest.raises(IdentityError) as failed:
+        act()
+    return failed.value
+
+
+def test_a_machine_whose_answer_was_lost_joins_with_the_same_token(
+        site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = site.invite("b", DATASERVER, MOUNT)
+    with monkeypatch.context() as patched:
+        def lose(self: Any, status: Any, answer: Any, kind: str = "") -> None:
+            if "certificates" in answer:
+                raise ConnectionResetError
+            send(self, status, answer)
+        send = enrollment._Handler._send
+        patched.setattr(enrollment._Handler, "_send", lose)
+        assert "does not answer" in str(failure(lambda: joining.join(tmp_path / "b", token)))
+    assert "was used already" in refuse(site, tmp_path / "thief", token)
+    joining.join(tmp_path / "b", token)
+    assert Identity(tmp_path / "b/b").own.serial == site.authority.newest()["b"].serial
+
+
+def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
+    early = site.invite("d0", DATASERVER)
+    site.authority.issue("d0", DATASERVER)
+    assert "has a certificate as dataserver already" in str(failure(lambda: site.invite("d0", DATASERVER)))
+    assert "has a certificate as dataserver already" in refuse(site, tmp_path / "b", early)
+    site.authority.revoke("d0")
+    joining.join(tmp_path / "b", early)
+
+
+def test_what_nobody_may_join_as_is_refused_with_a_message(site: Site) -> None:
+    for roles in ((AUTHORITY,), ("etcd",), (), (MOUNT, MOUNT), ("king",)):
+        assert str(failure(lambda roles=roles: site.invite("b", *roles))).startswith("roles: ")
+    assert "--uids" in str(failure(lambda: site.invite("b", DATASERVER, scope=Scope(((1, 1),), ((1, 1),)))))
+    assert "--address" in str(failure(lambda: site.invite("b", CONTROLLER)))
+    assert not (site.directory / invitations.INVITATIONS).exists()
+
+
+@given(st.text() | st.binary().map(lambda raw: "speedwell-join-" + raw.hex())
+       | st.recursive(st.none() | st.integers() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=6)
+                      | st.dictionaries(st.text(max_size=3), inner, max_size=3)).map(
+           lambda value: "speedwell-join-" + base64.urlsafe_b64encode(json.dumps(value).encode()).decode()))
+def test_what_is_no_token_is_told_so(text: str) -> None:
+    with pytest.raises(IdentityError, match="this is no join token"):
+        parsed(text)
+
+
+def due(site: Site, name: str, place: Path) -> None:
+    """As if two thirds of its time were over: the authority and the machine think so."""
+    path = site.directory / "issued.json"
+    document = json.loads(path.read_text())
+    for each in document["certificates"]:
+        if each["name"] == name:
+            each["issued_at"] -= 100 * DAY
+    path.write_text(json.dumps(document))
+    head, _, rest = (place / files.CERTIFICATE).read_bytes().partition(b"\n")
+    changed = json.loads(head)
+    changed["issued_at"] -= 100 * DAY
+    (place / files.CERTIFICATE).write_bytes(json.dumps(changed).encode() + b"\n" + rest)
+
+
+def test_a_machine_renews_its_certificates_itself(site: Site, tmp_path: Path) -> None:
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER, MOUNT))
+    identity = Identity(tmp_path / "b/b")
+    before = identity.own.serial
+    assert joining.renew_due(tmp_path / "b", time.time()) == []
+    assert site.authority.renew_due() == []
+    due(site, "b", tmp_path / "b/b")
+    assert site.authority.renew_due() == []     # its key is elsewhere
+    stopped = threading.Event()
+    thread = threading.Thread(target=keeper.keep_renewed, args=(tmp_path / "b", stopped))
+    thread.start()
+    try:
+        wait_until(lambda: identity.own.serial != before, 30, "the certificate is not renewed")
+    finally:
+        stopped.set()
+        thread.join()
+    assert identity.own.serial == site.authority.newest()["b"].serial
+    assert identity.own.expires_at > time.time() + 29 * DAY
+
+
+def test_what_is_renewed_and_revoked_by_name_ends_on_its_machine_too(site: Site, tmp_path: Path) -> None:
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER, MOUNT))
+    joining.join(tmp_path / "c", site.invite("c", DATASERVER))
+    serial = site.authority.newest()["b"].serial
+    site.authority.revoke("b")
+    joining.hear(tmp_path / "c")
+    assert serial in files.read_json(tmp_path / "c/c" / files.REVOKED)
+    due(site, "b", tmp_path / "b/b")
+    for ask in (joining.hear, lambda directory: joining.renew_due(directory, time.time())):
+        assert "the certificate of the dataserver b was revoked" in str(failure(lambda ask=ask: ask(tmp_path / "b")))
+    assert serial in files.read_json(tmp_path / "b/mount-b" / files.REVOKED)     # it is asked for, too
+
+
+def test_nobody_renews_another_s_certificate_or_before_its_time(site: Site, tmp_path: Path) -> None:
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER))
+    key = ec.generate_private_key(ec.SECP256R1())
+
+    def ask(identity: Path) -> str:
+        before = site.content()
+        error = failure(lambda: joining._ask(site.address, "POST", "/v1/renew", {"request": joining._request(key)},
+                                             Identity(identity).client_context()))
+        assert site.content() == before
+        return str(error)
+
+    assert "is not due" in ask(tmp_path / "b/b")
+    assert "has not joined" in ask(site.authority.issue("local", DATASERVER))
+    foreign = Authority.make(tmp_path / "foreign")
+    place = foreign.issue("b", DATASERVER)
+    (place / files.AUTHORITY).write_bytes((site.directory / files.AUTHORITY).read_bytes())
+    assert "of another installation" in ask(place)
+    past = Authority(site.directory, lambda: time.time() - 40 * DAY)
+    assert "has expired" in ask(past.issue("late", DATASERVER))
+
+
+def ask(site: Site, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
+    """As somebody without a certificate."""
+    connection = http.client.HTTPConnection("127.0.0.1", 1)
+    context = ssl.create_default_context(cafile=str(site.directory / files.AUTHORITY))
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", site.server.server_port), 10),
+                             server_hostname="authority.speedwell") as connection.sock:
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        if reply.status != 200:
+            assert reply.headers["Content-Type"] == "application/problem+json"
+        return reply.status, json.loads(reply.read())
+
+
+def request(key: Any) -> str:
+    return x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(
+        key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_malformed_requests_are_refused_and_change_nothing(site: Site) -> None:
+    token = site.invite("b", DATASERVER)
+    before = site.content()
+    forged = x509.load_pem_x509_csr(request(ec.generate_private_key(ec.SECP256R1())).encode()).public_bytes(
+        serialization.Encoding.DER)
+    altered = (
+        "-----BEGIN CERTIFICATE REQUEST-----\n" + base64.encodebytes(
+            forged[:-4] + bytes(4)).decode() + "-----END CERTIFICATE REQUEST-----\n")
+    for wrong in ("", "x", request(rsa.generate_private_key(65537, 2048)),
+                  request(ec.generate_private_key(ec.SECP384R1())), altered):
+        assert ask(site, "POST", "/v1/join", json.dumps(
+            {"token": token.secret, "requests": {DATASERVER: wrong}}).encode())[0] == 403
+    for status, method, path, body in (
+            (400, "POST", "/v1/join", b"[]"), (400, "POST", "/v1/join", b"{"), (400, "POST", "/v1/join", b"{}"),
+            (400, "POST", "/v1/join", b"[" * 60000), (400, "POST", "/v1/join", b'{"token": 1, "requests": {}}'),
+            (403, "POST", "/v1/join", b'{"token": "", "requests": {}}'), (403, "GET", "/v1/revoked", b""),
+            (403, "POST", "/v1/renew", b"{}"), (404, "GET", "/", b""), (404, "GET", "/v1/join", b""),
+            (413, "POST", "/v1/join", b"0" * (enrollment.MOST_BYTES + 1))):
+        assert ask(site, method, path, body)[0] == status, (method, path)
+    assert ask(site, "POST", "/v1/join", b"{}", **{"Content-Length": "-1"})[0] == 413
+    assert site.content() == before
+
+
+def test_silent_strangers_keep_nobody_from_joining(site: Site, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enrollment, "SECONDS", 0.5)
+    token = site.invite("b", DATASERVER)
+    silent = [socket.create_connection(("127.0.0.1", site.server.server_port)) for _ in range(enrollment.CONNECTIONS)]
+
+    def joins() -> bool:
+        try:
+            joining.join(tmp_path / "b", token)
+        except IdentityError:
+            return False
+        return True
+
+    wait_until(joins, 60, "silent connections keep the authority busy")
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_a_controller_learns_the_bearer_tokens(site: Site, tmp_path: Path, role: str) -> None:
+    identity = Identity(site.directory / role if role == AUTHORITY else site.authority.issue(role, role))
+    answer = joining._ask(site.address, "GET", "/v1/revoked", {}, identity.client_context())
+    assert ("tokens" in answer) == (role == CONTROLLER)
+
+
+def test_the_commands_do_the_same(tmp_path: Path) -> None:
+    def run(*arguments: object, code: int = 0) -> str:
+        done = CliRunner().invoke(speedwell, [str(each) for each in arguments])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    directory = tmp_path / "authority"
+    run("identity", "issue", AUTHORITY, AUTHORITY, "--directory", directory)
+    with subprocess.Popen([sys.executable, "-m", "fs.identity.main", "--directory", directory, "--listen",
+                           "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready, address = process.stdout.readline().split()
+            assert ready == "ready"
+            token = run("identity", "invite", "b", DATASERVER, MOUNT, "--uids", "1000", "--authority", address,
+                        "--directory", directory).strip()
+            place = tmp_path / "b/identity"
+            assert run("join", token, tmp_path / "b").split() == [str(place / "b"), str(place / "mount-b")]
+            with pytest.raises(IdentityError, match="has joined an installation already"):
+                speedwell.main(["join", token, str(tmp_path / "b")], standalone_mode=False)
+            withdrawn = run("identity", "invite", "c", DATASERVER, "--authority", address, "--directory", directory)
+            run("identity", "revoke", "c", "--directory", directory)
+            with pytest.raises(IdentityError, match="is not known here"):
+                speedwell.main(["join", withdrawn.strip(), str(tmp_path / "c")], standalone_mode=False)
+            run("identity", "invite", "c", DATASERVER, "--authority", "nowhere", "--directory", directory, code=1)
+            run("identity", "invite", "c", "king", "--authority", address, "--directory", directory, code=2)
+        finally:
+            process.terminate()
+    assert process.wait(30) == 0
+
+
+def test_an_invitation_of_an_unknown_shape_is_told(site: Site) -> None:
+    site.invite("b", DATASERVER)
+    path = site.directory / invitations.INVITATIONS
+    path.write_text(json.dumps({key: {**value, "more": 1} for key, value in json.loads(path.read_text()).items()}))
+    assert "is damaged" in str(failure(lambda: site.invite("c", DATASERVER)))
+
+
+def test_used_invitations_are_forgotten_in_time(site: Site) -> None:
+    site.invite("b", DATASERVER)
+    known = invitations._known(site.directory)
+    invitations._save(site.directory, {hashed: replace(each, expires_at=time.time() - invitations.TOLD_SECONDS - 1)
+                                       for hashed, each in known.items()})
+    site.invite("c", DATASERVER)
+    assert [each.machine for each in invitations._known(site.directory).values()] == ["c"]
