@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.fuse_mount.mounting import Mounted
+from tests.local_cluster import LocalCluster
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.root
 
 
@@ -145,3 +149,21 @@ def test_a_file_that_was_found_under_its_new_name_is_not_opened_by_its_old_one(h
     assert (there / "third").read_text() == "second"
     (here / "new").rename(here / "old")
     assert (there / "old").read_text() == "first"
+
+
+def test_a_moved_directory_is_found_under_its_old_path_no_longer_than_the_cache_time(
+        here: Path, there: Path, cluster: LocalCluster, tmp_path: Path) -> None:
+    uncached = Mounted(tmp_path / "uncached", cluster.nameserver.address, "--cache-seconds", "0")
+    try:
+        directories = there, uncached.path / here.name
+        (here / "old").mkdir()
+        (here / "old" / "file").write_text("first")
+        assert [(directory / "old" / "file").read_text() for directory in directories] == ["first"] * 2
+        (here / "old").rename(here / "new")
+        (here / "old").mkdir()
+        (here / "old" / "file").write_text("second")
+        assert (uncached.path / here.name / "old" / "file").read_text() == "second"
+        assert [(directory / "new" / "file").read_text() for directory in directories] == ["first"] * 2
+        wait_until(lambda: (there / "old" / "file").read_text() == "second", 10, "it is never found anew")
+    finally:
+        uncached.clean_up()

@@ -15,6 +15,9 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.integration.fuse_mount.mounting import Mounted
+from tests.local_cluster import LocalCluster
+
 pytestmark = pytest.mark.root
 
 FSX = shutil.which("fsx", path=f"{os.environ['PATH']}:{Path.home()}/.cargo/bin")
@@ -38,12 +41,13 @@ UNMAPPED = MAPPED.replace("{more}", "mapread = 0\nmapwrite = 0")
 
 
 def fsx(directory: Path, place: Path, configuration: str, seed: int, operations: int, *,
-        no_msync: bool = True) -> None:
+        no_msync: bool = True, name: str = "") -> None:
     """Raises AssertionError with what fsx says."""
     config = place / "fsx.toml"
     config.write_text(configuration.format(no_msync=str(no_msync).lower(), more=""))
     done = subprocess.run([FSX, "-f", config, "-S", str(seed), "-N", str(operations), "-P", place,
-                           directory / f"fsx{seed}"], capture_output=True, text=True, timeout=1500, check=False)
+                           directory / (name or f"fsx{seed}")], capture_output=True, text=True, timeout=1500,
+                          check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
@@ -59,6 +63,36 @@ def test_fsx_finds_nothing_in_a_few_operations(here: Path, tmp_path: Path) -> No
 @needs_fsx
 def test_fsx_finds_nothing_without_mappings_in_a_few_operations(here: Path, tmp_path: Path) -> None:
     fsx(here, tmp_path, UNMAPPED, seed=2, operations=1500)
+
+
+@pytest.fixture(scope="module")
+def strong_mount(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    mount = Mounted(tmp_path_factory.mktemp("strong") / "mount", cluster.nameserver.address, "--strong")
+    try:
+        yield mount
+    finally:
+        mount.clean_up()
+
+
+@pytest.fixture(params=["close-to-open", "strong"])
+def verifier(request: pytest.FixtureRequest, here: Path, there: Path) -> Path:
+    """The directory `here`, seen through another mount."""
+    if request.param == "close-to-open":
+        return there
+    mount: Mounted = request.getfixturevalue("strong_mount")
+    return mount.path / here.name
+
+
+@needs_fsx
+def test_what_fsx_makes_of_a_file_is_read_on_another_mount_as_from_a_local_disk(here: Path, verifier: Path,
+                                                                                tmp_path: Path) -> None:
+    seen = set()
+    for seed in (21, 22, 23):
+        for directory in (here, tmp_path):
+            fsx(directory, tmp_path, MAPPED, seed, operations=400, name="file")
+        seen.add((tmp_path / "file").read_bytes())
+        assert (verifier / "file").read_bytes() == (tmp_path / "file").read_bytes()
+    assert len(seen) == 3
 
 
 @needs_fsx
@@ -80,6 +114,26 @@ def fio(directory: Path, *arguments: str) -> None:
 @needs_fio
 def test_fio_reads_back_what_it_wrote_at_random(here: Path) -> None:
     fio(here, "--name=random", "--rw=randwrite", "--size=4m", "--bs=4k-64k", "--fsync=20", "--ioengine=psync")
+
+
+def patterns(directory: Path, rw: str, pattern: str) -> int:
+    """fio's exit status; each block of what it writes or reads begins with its offset, then `pattern`."""
+    return subprocess.run([FIO, f"--directory={directory}", "--name=two", "--filename=file", f"--rw={rw}",
+                           "--size=2m", "--bs=16k", "--verify=pattern", f'--verify_pattern=%o"{pattern}"',
+                           "--verify_fatal=1", "--verify_dump=0", "--do_verify=0"], cwd=directory,
+                          capture_output=True, timeout=300, check=False).returncode
+
+
+@needs_fio
+def test_fio_verifies_on_another_mount_what_it_wrote_on_this_one(here: Path, verifier: Path) -> None:
+    for pattern in ("one", "two"):
+        assert patterns(here, "randwrite", pattern) == 0
+        assert patterns(verifier, "randread", pattern) == 0
+    assert patterns(verifier, "randread", "one") != 0
+    with (here / "file").open("r+b") as file:
+        file.seek(700_001)
+        file.write(b"?")
+    assert patterns(verifier, "randread", "two") != 0
 
 
 @contextmanager
