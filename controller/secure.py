@@ -5,6 +5,7 @@ As `fs.handshakes`, whose thread waits in the kernel, does it for servers withou
 
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
@@ -13,6 +14,7 @@ import eventlet
 from eventlet.green.socket import socket as green_socket
 from eventlet.green.ssl import GreenSSLSocket
 
+from fs import rates
 from fs.errors import IdentityError
 from fs.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
 from fs.identity.bundle import Identity, Peer, explain, peer_of
@@ -86,7 +88,8 @@ def _meaning(error: OSError) -> NotAdmitted:
 
 
 class Door:
-    """Callable from any green thread. Who is slow, or says nothing, delays nobody."""
+    """Callable from any green thread. Who is slow, or says nothing, delays nobody. From an address that failed too
+    often no other connection is looked at for a while."""
 
     def __init__(self, identity: Identity, count: Callable[[str, str, str], object], *, require: str | None = None,
                  anonymous: bool = False, plain_answer: bytes = b"", most: int = MOST,
@@ -103,10 +106,16 @@ class Door:
         self._most = most
         self._deadline_seconds = deadline_seconds
         self._unproven: dict[Any, None] = {}    # the oldest first
+        self._failures = rates.of_refused()
 
     def admit(self, accepted: Any, address: str) -> tuple[Any, Peer | None]:
         """Shake hands over a green socket that was accepted; returns the secured one, which takes its place and has
         its timeout, and whose it is. Raises NotAdmitted, and has counted and closed it then."""
+        if self._failures.wait(address, time.monotonic()):
+            accepted.close()
+            limited = NotAdmitted("limited", "too many connections from there did not prove who they are")
+            self._count(limited.why, str(limited), address)
+            raise limited
         connection = accepted
         slow = NotAdmitted("slow", f"it did not end the handshake within {self._deadline_seconds:g} s")
         try:
@@ -125,6 +134,7 @@ class Door:
         except (NotAdmitted, OSError, ValueError) as error:
             refusal = error if isinstance(error, NotAdmitted) else NotAdmitted(ENDED, str(error))
             self._count(refusal.why, str(refusal), address)
+            self._failures.take(address, time.monotonic())
             self._end(connection)
             raise refusal from None
 

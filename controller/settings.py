@@ -93,6 +93,8 @@ class Settings(BaseModel):
     openflow_port: Port = 6653
     rest_host: IPvAnyAddress = Field(default="127.0.0.1", validate_default=True)
     rest_port: Port = 8080
+    rest_requests_per_second: Annotated[float, Field(ge=1, le=1e6)] = 2000.0
+    """Of each identity that asks; more are answered with 429."""
     identity: Path | None = None
     """The directory of the controller's key and certificate: with one, REST is served and switches are met over TLS
     alone."""

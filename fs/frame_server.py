@@ -78,6 +78,7 @@ class FrameServer(ABC):
         self._own_identity = identity
         self._handshakes = None if identity is None else Handshakes(
             identity, self._accept_proven, encode(self.refusal(NotAuthenticated(NO_CERTIFICATE))))
+        self.door_metrics = [] if self._handshakes is None else [self._handshakes.refusals]
         self._listener = listener
         self._local_listener = local_listener
         self._idle_seconds = idle_seconds

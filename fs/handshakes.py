@@ -11,6 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from prometheus_client import Counter
+
+from fs import rates
 from fs.identity.bundle import Identity
 
 log = logging.getLogger(__name__)
@@ -43,15 +46,16 @@ def begins_with_tls(connection: socket.socket, plain_answer: bytes) -> bool:
 class _Handshake:
     """One connection; `ends` once it was refused, and only lingers."""
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
+    def __init__(self, connection: socket.socket, source: str, deadline: float) -> None:
+        self.source = source
         self.connection = connection
         self.deadline = deadline
-        self.peer = _name(connection)
         self.ends = False
 
 
 class Handshakes:
-    """Hands on to `accepted` each connection whose other end has proved who it is."""
+    """Hands on to `accepted` each connection whose other end has proved who it is. From an address that failed
+    too often no other one is looked at for a while. `refusals` counts."""
 
     def __init__(self, identity: Identity, accepted: Callable[[ssl.SSLSocket], None], plain_answer: bytes, *,
                  deadline_seconds: float = DEADLINE_SECONDS, most: int = MOST) -> None:
@@ -67,6 +71,9 @@ class Handshakes:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._stopping = False
+        self.refusals = Counter("speedwell_refused_connections", "Whose other end did not prove who it is; limited: "
+                                "not looked at, as too many from that address did not.", ["why"], registry=None)
+        self._failures = rates.of_refused()
         self._refused = 0
         self._told_at = 0.0
         self._thread = threading.Thread(target=self._run, name="handshakes", daemon=True)
@@ -120,15 +127,23 @@ class Handshakes:
     def _take_new(self) -> None:
         while self._new:
             connection = self._new.popleft()
+            source = _source(connection)
+            if self._failures.wait(source, time.monotonic()):
+                self.refusals.labels("limited").inc()
+                connection.close()
+                continue
             if len(self._under_way) >= self._most:
-                self._forget(next(iter(self._under_way))).close()
+                oldest = next(iter(self._under_way))
+                self._note_refused(self._under_way[oldest], "too many others came")
+                self._forget(oldest).close()
             try:
                 connection.setblocking(False)
                 self._selector.register(connection.fileno(), selectors.EVENT_READ)
             except (OSError, ValueError):
                 connection.close()
                 continue
-            self._under_way[connection.fileno()] = _Handshake(connection, time.monotonic() + self._deadline_seconds)
+            self._under_way[connection.fileno()] = _Handshake(
+                connection, source, time.monotonic() + self._deadline_seconds)
 
     def _end_late(self) -> None:
         now = time.monotonic()
@@ -197,10 +212,12 @@ class Handshakes:
 
     def _note_refused(self, handshake: _Handshake, why: str) -> None:
         self._refused += 1
+        self.refusals.labels("failed").inc()
         now = time.monotonic()
+        self._failures.take(handshake.source, now)
         if now - self._told_at >= TOLD_SECONDS:
             others = f", and {self._refused - 1} others" if self._refused > 1 else ""
-            log.warning("%s was refused: %s%s", handshake.peer, why, others)
+            log.warning("%s was refused: %s%s", handshake.source, why, others)
             self._refused, self._told_at = 0, now
 
     def _forget(self, descriptor: int) -> socket.socket:
@@ -208,9 +225,8 @@ class Handshakes:
         return self._under_way.pop(descriptor).connection
 
 
-def _name(connection: socket.socket) -> str:
+def _source(connection: socket.socket) -> str:
     try:
-        host, port = connection.getpeername()[:2]
+        return str(connection.getpeername()[0])
     except OSError:
         return "somebody"
-    return f"{host}:{port}"

@@ -1,5 +1,6 @@
 """Who may ask what over REST: one table, by route."""
 
+import math
 import time
 
 import eventlet
@@ -9,7 +10,7 @@ from controller.rest.problems import HttpProblem
 from controller.rest.routes import Route
 from fs.identity.bundle import Identity, Peer
 from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, READER, SCHEDULER
-from fs.patience import Patience
+from fs.rates import Rates, of_refused
 
 COOKIE = "__Host-speedwell"
 READ = (READER,)
@@ -83,27 +84,37 @@ class NotAuthorised(HttpProblem):
     title = "Who asks may not ask that"
 
 
+class TooManyRequests(HttpProblem):
+    status = 429
+    slug = "too-many-requests"
+    title = "Who asks has asked too often"
+
+
 class Access:
     """Who is refused again and again is answered late."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, requests_per_second: float) -> None:
+        """So many each identity may make, and twice as many at once."""
         self.identity = identity
-        self._patience = Patience()
+        self._refused = of_refused()
+        self._requests_per_second = requests_per_second
+        self._rates = Rates(requests_per_second, 2 * requests_per_second)
 
     def require(self, request: Request, route: Route | None) -> None:
-        """`route` is None where nothing is served. Raises NotAuthenticated, NotAuthorised."""
+        """`route` is None where nothing is served. Raises NotAuthenticated, NotAuthorised, TooManyRequests."""
         allowed = ALLOWED.get(f"{route.method} {route.path}", NOBODY_ELSE) if route is not None else NOBODY_ELSE
         if allowed is EVERYBODY:
             return
         sender: Peer | None = None
         try:
             sender = self._sender(request)
+            self._require_pace(sender)
             if route is not None and sender.role not in (OPERATOR, *allowed):
                 raise NotAuthorised(f"The {sender} may not ask for {route.method} {route.path}: that is for "
                                     f"{' and '.join(sorted((OPERATOR, *allowed)))}.")
             request.is_still_known = self._knows_sender
-        except HttpProblem:
-            eventlet.sleep(self._patience.refused(str(sender or request.peer), time.monotonic()))
+        except (NotAuthenticated, NotAuthorised):
+            eventlet.sleep(self._refused.take(str(sender or request.peer), time.monotonic()))
             raise
 
     def by_token(self, token: str) -> Peer:
@@ -113,6 +124,13 @@ class Access:
             raise NotAuthenticated("The token is not, or no longer, good here: `speedwell identity token` makes "
                                    "another one.")
         return peer
+
+    def _require_pace(self, sender: Peer) -> None:
+        who, now = str(sender), time.monotonic()
+        if wait_seconds := self._rates.wait(who, now):
+            raise TooManyRequests(f"The {sender} may ask {self._requests_per_second:g} times a second.",
+                                  headers=[("Retry-After", str(math.ceil(wait_seconds)))])
+        self._rates.take(who, now)
 
     def _knows_sender(self, request: Request) -> bool:
         try:

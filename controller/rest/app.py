@@ -31,7 +31,7 @@ class RestApi(Application):
             refusals = Counter("speedwell_rest_refused_connections",
                                "Connections that ended before their other end had proved who it is.", registry=None)
             door = door_of(self.services.get(Identity), refusals.inc)
-            self._application.access = Access(door.identity)
+            self._application.access = Access(door.identity, settings.rest_requests_per_second)
             self._application.metrics.register(refusals)
         super().start()
         self.loops.run("REST connections", lambda: serve(listening, self._application, self.loops, door),

@@ -1,6 +1,7 @@
 """The requests of a nameserver by name, as serialised messages, whichever way they came."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ from fs.nameserver.asking import asking
 from fs.nameserver.authorization import FREE
 from fs.nameserver.rebuilding import Rebuilding
 from fs.nameserver.service import NameserverService
+from fs.nameserver.settings import REQUESTS_PER_SECOND
 from fs.proto import speedwell_pb2 as pb
+from fs.rates import Rates
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +45,14 @@ READ_ONLY = ("Lookup", "List", "ListExtendedAttributes", "RenewSession", "EndSes
 class Requests:
     """Finds the method for a request. Callable from any thread."""
 
-    def __init__(self, service: NameserverService | None = None) -> None:
-        """Without a service every request is refused with NotLeader. `permit` raises what keeps a sender from a
-        request by that name; `local` is the client that all are whose certificate is not known."""
+    def __init__(self, service: NameserverService | None = None,
+                 requests_per_second: float = REQUESTS_PER_SECOND) -> None:
+        """So many each sender may make. Without a service every request is refused with NotLeader. `permit` raises
+        what keeps a sender from a request by that name; `local` is the client that all are whose certificate is not
+        known."""
         self.permit: Callable[[Peer, str], None] = lambda sender, name: None
         self.local = ""
+        self._rates = Rates(requests_per_second, requests_per_second)
         self._service = service
         self._methods: Methods = {} if service is None else _methods(service)
         self._refusal: Callable[[], SpeedwellError] = _not_leading
@@ -72,6 +78,10 @@ class Requests:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(pb.DESCRIPTOR.services_by_name["Nameserver"].methods_by_name)
+
+    def pace(self, who: str) -> float:
+        """Take note of a request; returns for how many seconds it has to wait."""
+        return self._rates.take(who, time.monotonic())
 
     def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         """The serialised reply to whom a certificate says `sender` is. Raises the errors of `fs.errors` and no

@@ -20,8 +20,8 @@ from fs.nameserver.audit import AUDITED, Audit, Note
 from fs.nameserver.dispatch import Requests
 from fs.nameserver.permissions import require_method
 from fs.nameserver.server import PROTOCOL, ListenFailed, ProvenGrpc
-from fs.patience import Patience
 from fs.proto.speedwell_pb2 import Call, CallReply
+from fs.rates import of_refused
 from fs.secure_channel import SecureChannel
 
 LOCAL = "local"
@@ -42,8 +42,7 @@ class NameserverFrames(FrameServer):
             requests.local = LOCAL
         self._requests = requests
         self._audit = audit
-        self._patience = Patience()
-        self._refusing = threading.Lock()
+        self._refused = of_refused()
         self._grpc = ProvenGrpc(self._answer, requests.names)
         self.port = int(listener.getsockname()[1])
 
@@ -76,6 +75,8 @@ class NameserverFrames(FrameServer):
     def _answer(self, name: str, data: bytes, channel: Channel) -> tuple[bytes | SpeedwellError, float]:
         """And for how many seconds to hold it back."""
         sender = channel.sender if isinstance(channel, SecureChannel) else None
+        who = str(sender or channel.source)
+        wait_seconds = self._requests.pace(who)
         answer: bytes | SpeedwellError
         try:
             answer = self._requests.answer(name, data, sender)
@@ -83,13 +84,10 @@ class NameserverFrames(FrameServer):
             answer = error
         was_refused = isinstance(answer, _REFUSALS)
         if self._audit is not None and (was_refused or name in AUDITED):
-            self._audit.note(Note(time.time(), str(sender or channel.source), channel.source, name, data,
+            self._audit.note(Note(time.time(), who, channel.source, name, data,
                                   "ok" if isinstance(answer, bytes) else type(answer).__name__,
                                   sender is not None and sender.scope is not None and not sender.scope.root))
-        if not was_refused:
-            return answer, 0.0
-        with self._refusing:
-            return answer, self._patience.refused(str(sender or channel.source), time.monotonic())
+        return answer, max(wait_seconds, self._refused.take(who, time.monotonic()) if was_refused else 0.0)
 
     def refusal(self, error: SpeedwellError) -> CallReply:
         return CallReply(error=type(error).__name__, message=error.message)

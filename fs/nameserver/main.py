@@ -47,13 +47,15 @@ STACK_BYTES = 256 << 10
 def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str] = (),
         etcd_prefix: str = "", new: bool = False, force: bool = False, controller: str = "",
         metrics_address: str | None = None, identity_directory: Path | None = None,
-        audit_log: Path | None = None, etcd_identity: Path | None = None) -> None:
+        audit_log: Path | None = None, etcd_identity: Path | None = None,
+        request_rate: float = defaults.REQUESTS_PER_SECOND) -> None:
     """Serve until SIGTERM or SIGINT, with the namespace in `directory`, or as one of several nameservers with the
     namespace in etcd and a mirror of it in `directory`. `new` makes an empty namespace in an empty directory, `force`
     rebuilds one without waiting for dataservers. `controller` is the URL of whom to ask where large files go,
     `metrics_address` where Prometheus is answered. With an identity requests come over TLS alone, as frames or
-    gRPC; else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd.
-    Raises SpeedwellError, IdentityError if the nameserver cannot start."""
+    gRPC; else from anybody. Changes are written to `audit_log`. `etcd_identity` is for TLS to etcd. Who makes more
+    than `request_rate` requests a second waits. Raises SpeedwellError, IdentityError if the nameserver cannot
+    start."""
     # Blocked in all threads and waited for below. A handler that wakes the main thread loses a signal that
     # arrives just before the thread falls asleep.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -74,15 +76,17 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             return NameserverService(store, settings, generator=random.Random(), frame_port=frame_port, advice=advice,
                                      doubt=doubt, revoked=dict if identity is None else lambda: identity.revoked)
 
-        requests = MeasuredRequests()
+        requests = MeasuredRequests(request_rate)
         audit = None
         if audit_log is not None:
             if identity is None:
                 raise InvalidArgument("--audit-log: without --identity nobody is known")
             audit = Audit(audit_log)
             cleanup.callback(audit.close)
+        frames = NameserverFrames(requests, listener, identity, audit)
         if metrics_address:
-            prometheus.serve(metrics_address, [requests.seconds, requests.refused, NamespaceMetrics(requests),
+            prometheus.serve(metrics_address, [requests.seconds, requests.refused, requests.delayed,
+                                               NamespaceMetrics(requests), *frames.door_metrics,
                                                *([audit.lost] if audit else [])])
         if etcd:
             client = EtcdClient(etcd, identity=None if etcd_identity is None else Identity(etcd_identity))
@@ -97,7 +101,6 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             keeper = Keeper(place, requests, make_service, new=new, force=force, mirrors=settings.mirrors > 0)
             keeper.start()
             cleanup.callback(keeper.stop)
-        frames = NameserverFrames(requests, listener, identity, audit)
         frames.start()
         if identity is None:
             log.warning("without --identity: whoever reaches this address may do anything")
@@ -173,6 +176,8 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 @click.option("--token-lifetime", type=float, default=defaults.DEFAULT_TOKEN_SECONDS, show_default=True,
               metavar="SECONDS", help="How long a client may use what a look-up allowed it on dataservers before it "
               "asks again, by itself.")
+@click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
+              show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
 @click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
 @command_line.identity_option("This nameserver's")
 @click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -183,8 +188,8 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
             session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
             mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_identity: Path | None, etcd_prefix: str,
-            controller: str, token_lifetime: float, insecure: bool, identity: Path | None, audit_log: Path | None,
-            metrics: str | None, log_level: str) -> None:
+            controller: str, token_lifetime: float, request_rate: float, insecure: bool, identity: Path | None,
+            audit_log: Path | None, metrics: str | None, log_level: str) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -192,7 +197,8 @@ def command(listen: str, directory: Path, replication: int, chunk_size: int, del
                         min_replicas, fsync, token_lifetime, insecure)
     run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
         new=new, force=force, controller=controller, metrics_address=metrics,
-        identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity)
+        identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,
+        request_rate=request_rate)
 
 
 def status_of(arguments: list[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from fs.errors import SpeedwellError
 from fs.identity.bundle import Peer
 from fs.nameserver.dispatch import Requests
+from fs.nameserver.settings import REQUESTS_PER_SECOND
 from fs.proto.speedwell_pb2 import DataserverStatus, StatisticsReply, StatisticsRequest
 
 _OF_ALL = {"files": "Files.", "directories": "Directories.", "capacity_bytes": "Of all disks.",
@@ -25,13 +26,21 @@ _OF_ONE = {"alive": "Whether it is heard from.", "draining": "Whether it is bein
 class MeasuredRequests(Requests):
     """Counts and times what it answers."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, requests_per_second: float = REQUESTS_PER_SECOND) -> None:
+        super().__init__(requests_per_second=requests_per_second)
+        self.delayed = Counter("speedwell_nameserver_delayed", "Requests that waited as their sender made too many.",
+                               registry=None)
         self.seconds = Summary("speedwell_nameserver_request_seconds", "Time to answer, by request.", ["request"],
                                registry=None)
         self.refused = Counter("speedwell_nameserver_refused", "Requests that ended in an error, by its name.",
                                ["request", "error"], registry=None)
         self._seconds = {name: self.seconds.labels(name) for name in (*self.names, "unknown")}
+
+    def pace(self, who: str) -> float:
+        wait_seconds = super().pace(who)
+        if wait_seconds:
+            self.delayed.inc()
+        return wait_seconds
 
     def answer(self, name: str, data: bytes, sender: Peer | None = None) -> bytes:
         known = name if name in self._seconds else "unknown"

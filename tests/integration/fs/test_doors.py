@@ -298,7 +298,7 @@ def test_a_thousand_slow_handshakes_stop_nobody(cluster: LocalCluster, names: Na
     client.lookup("/f")
     try:
         for number in range(HANDSHAKES):
-            slow = socket.create_connection(address(cluster), 10)
+            slow = socket.create_connection(address(cluster), 10, ("127.0.0.2", 0))
             waiting.append(slow)
             if number % 2:
                 slow.send(b"\x16\x03\x01")  # as if a handshake began

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import grpc
 import pytest
 
 from fs import rpc
+from fs.client.metadata import MetadataClient
 from fs.identity.authority import Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity
 from fs.identity.roles import MOUNT, OPERATOR
@@ -258,3 +260,16 @@ def test_it_ends_with_the_nameserver_and_is_there_again(tmp_path: Path) -> None:
 
         wait_until(is_there, 60, "gRPC does not come back")
         client.close()
+
+
+def test_one_certificate_gets_so_many_answers_a_second_whichever_way_it_asks(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, dataservers=0, secure=True,
+                      nameserver_arguments=("--request-rate", "20")) as cluster:
+        over_grpc = Grpc(cluster.nameserver.address, Identity(cluster.identity("mount")).grpc_credentials())
+        with closing(over_grpc), MetadataClient(cluster.nameserver.address, 0,
+                                                identity=cluster.identity("mount")) as frames:
+            began = time.monotonic()
+            for _ in range(35):
+                assert over_grpc.call("Lookup", pb.LookupRequest(path=b"/")).attributes.inode == 1
+                assert frames.lookup("/").inode == 1
+            assert time.monotonic() - began > 2, "70 requests, of which 20 at once and 20 a second"

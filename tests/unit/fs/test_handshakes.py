@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -15,6 +16,8 @@ from fs.handshakes import Handshakes
 from fs.identity.authority import Authority
 from fs.identity.bundle import Identity, peer_of
 from fs.identity.roles import NAMESERVER, OPERATOR
+from fs.rates import REFUSED_BURST
+from tests.waiting import wait_until
 
 RESET = struct.pack("ii", 1, 0)
 
@@ -36,8 +39,8 @@ class Door:
             raise RuntimeError("can't start new thread")
         self.accepted.put(connection)
 
-    def arrive(self) -> socket.socket:
-        client = socket.create_connection(self.listener.getsockname(), 10)
+    def arrive(self, source: str = "127.0.0.1") -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname(), 10, (source, 0))
         self.begin()
         return client
 
@@ -50,6 +53,9 @@ class Door:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         client.close()
         self.begin()
+
+    def count(self, why: str) -> float:
+        return self.handshakes.refusals.labels(why)._value.get()
 
     def shake(self) -> str:
         with self.client.wrap_client(self.arrive(), NAMESERVER), self.accepted.get(timeout=10) as accepted:
@@ -75,3 +81,21 @@ def test_a_connection_that_cannot_be_served_keeps_no_other_out(door: Door) -> No
     with door.client.wrap_client(door.arrive(), NAMESERVER) as refused:
         assert refused.recv(1) == b""
     assert door.shake() == "operator op"
+
+
+def test_from_an_address_that_fails_too_often_none_is_looked_at_and_others_are(door: Door) -> None:
+    for _ in range(1000):
+        with door.arrive("127.0.0.2") as stranger:
+            stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert door.shake() == "operator op"
+    wait_until(lambda: door.count("failed") + door.count("limited") == 1000, 20, "they are not counted")
+    assert door.count("limited") > 0
+    assert door.count("failed") >= REFUSED_BURST
+    wait_until(lambda: is_looked_at(door, "127.0.0.2"), 20, "it is never looked at again")
+
+
+def is_looked_at(door: Door, source: str) -> bool:
+    with door.arrive(source) as client, suppress(ConnectionResetError):
+        client.send(b"GET")
+        return client.recv(5) == b"plain"
+    return False

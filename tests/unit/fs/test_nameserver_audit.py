@@ -1,4 +1,4 @@
-"""The nameserver's audit log, and how long who is refused waits."""
+"""The nameserver's audit log."""
 
 import json
 import logging
@@ -10,7 +10,6 @@ from fs.errors import StorageFailed
 from fs.identity.scope import NOBODY
 from fs.nameserver import audit
 from fs.nameserver.audit import Audit, Note
-from fs.patience import BURST, LONGEST_SECONDS, MOST_SOURCES, PER_SECOND, Patience
 from fs.proto import speedwell_pb2 as pb
 
 
@@ -103,18 +102,3 @@ def test_a_full_disk_stops_no_request(tmp_path: Path, caplog: pytest.LogCaptureF
         log.close()
     assert "the audit log cannot be written: 1 lines are lost" in caplog.text
     assert log.lost.collect()[0].samples[0].value == 1
-
-
-def test_who_is_refused_again_and_again_waits_and_others_do_not() -> None:
-    patience = Patience()
-    waits = [patience.refused("a", 0.0) for _ in range(int(BURST) + 100)]
-    assert waits[int(BURST) - 1] == 0 < waits[int(BURST)] and waits[-1] == LONGEST_SECONDS
-    assert patience.refused("b", 0.0) == 0
-    assert patience.refused("a", LONGEST_SECONDS + 2 / PER_SECOND) == 0
-
-
-def test_sources_are_forgotten_the_longest_unheard_first() -> None:
-    patience = Patience()
-    for number in range(MOST_SOURCES + 500):
-        patience.refused(str(number), 0.0)
-    assert len(patience._left) == MOST_SOURCES and "499" not in patience._left

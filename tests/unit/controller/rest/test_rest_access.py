@@ -21,7 +21,7 @@ from fs.identity import bearer, files
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS
 from fs.identity.roles import CONTROLLER, OPERATOR, READER, ROLES
-from fs.patience import BURST, PER_SECOND
+from fs.rates import REFUSED_BURST, REFUSED_PER_SECOND
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.waiting import wait_until
 
@@ -225,8 +225,29 @@ def test_a_browser_keeps_its_token_where_no_script_and_no_other_site_gets_it(sit
 def test_who_is_refused_again_and_again_is_answered_late(site: Site) -> None:
     begin = time.monotonic()
     with closing(site.as_role("etcd")) as connection:
-        assert all(site.ask(connection)[0] == 403 for _ in range(round(BURST + 2 * PER_SECOND)))
+        assert all(site.ask(connection)[0] == 403 for _ in range(round(REFUSED_BURST + 2 * REFUSED_PER_SECOND)))
     assert time.monotonic() - begin > 1.9
+
+
+def test_who_asks_too_often_is_told_when_to_come_again_and_others_are_served(site: Site, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("rest_requests_per_second = 1\n")
+    with controller_process("--identity", str(site.authority.directory / CONTROLLER),
+                            "--config", str(config)) as process:
+        strict = Site(tmp_path, site.authority, process)
+        with closing(strict.as_role(READER)) as connection, closing(strict.as_role(OPERATOR)) as other:
+            connection.connect()
+            for _ in range(200):
+                connection.request("GET", "/v1/health")
+                answer = connection.getresponse()
+                said = json.loads(answer.read())
+                if answer.status == 429:
+                    break
+            assert int(answer.headers["Retry-After"]) == 1
+            assert said["type"] == "urn:speedwell:problem:too-many-requests"
+            assert said["detail"] == "The reader reader may ask 1 times a second."
+            assert strict.ask(other)[0] == 200
+            wait_until(lambda: strict.ask(connection)[0] == 200, 20, "it is refused for ever")
 
 
 def test_a_thousand_slow_handshakes_keep_nobody_out(site: Site) -> None:
@@ -234,7 +255,7 @@ def test_a_thousand_slow_handshakes_keep_nobody_out(site: Site) -> None:
     slow = []
     try:
         for number in range(HANDSHAKES):
-            slow.append(socket.create_connection((site.host, site.port), timeout=20))
+            slow.append(socket.create_connection((site.host, site.port), 20, ("127.0.0.2", 0)))
             slow[-1].send(b"\x16\x03" if number % 2 else b"\x16")
         with closing(site.as_role(READER)) as connection:
             assert site.ask(connection)[0] == 200
@@ -247,7 +268,7 @@ def test_connections_that_are_reset_are_counted_and_leave_nothing(site: Site) ->
     descriptors = Path(f"/proc/{site.process.pid}/fd")
     before, refused = len(list(descriptors.iterdir())), site.metric("speedwell_rest_refused_connections_total")
     for number in range(100):
-        with socket.create_connection((site.host, site.port), timeout=20) as connection:
+        with socket.create_connection((site.host, site.port), 20, ("127.0.0.3", 0)) as connection:
             connection.send(b"\x16" if number % 2 else b"GET / HTTP/1.1\r\n\r\n")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wait_until(lambda: site.metric("speedwell_rest_refused_connections_total") >= refused + 100, 20,
