@@ -24,7 +24,7 @@ from fs.identity.places import MACHINE_DIRECTORY, STATE_VARIABLE, state_director
 class Current:
     """A started installation. `kind` is "local" or "fabric"; `directory` holds its processes' state file;
     `nameserver` is HOST:PORT, `controller` a URL or None; `mounts` are mount points; `identity` is the directory of
-    that with which commands talk to it, empty if it has none."""
+    that with which commands talk to it, empty if it has none; `systems` are on beside reads and placements."""
 
     kind: str
     directory: str
@@ -32,6 +32,7 @@ class Current:
     controller: str | None = None
     mounts: list[str] = field(default_factory=list)
     identity: str = ""
+    systems: list[str] = field(default_factory=list)
 
     @property
     def up_again(self) -> str:

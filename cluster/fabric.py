@@ -41,6 +41,7 @@ from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, Repli
 from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from fs.identity import roles
+from fs.units import counted
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
@@ -141,6 +142,20 @@ class FabricSettings(BaseModel):
                 *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
                 *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS,
                 *([(host_agents.SCHEDULER, roles.SCHEDULER)] if self.host_agents else [])]
+
+
+    @property
+    def systems(self) -> list[str]:
+        """What is on beside reads and placements, for people to read."""
+        on = {"coflows by {}": self.coflows, "turns by {}": self.host_agents,
+              "metadata on {}": self.metadata_stores and counted(self.metadata_stores, "store")}
+        return [text.format(chosen) for text, chosen in on.items() if chosen]
+
+
+def with_all_systems(fabric: Fabric) -> dict[str, Any]:
+    """Settings with which all five systems are on."""
+    return {"coflows": POLICIES.default(Kind.COFLOW), "host_agents": POLICIES.default(Kind.TIMESLICES),
+            "placement_policy": "sinbad-plus", "metadata_stores": len({host.rack for host in fabric.hosts})}
 
 
 class FabricCluster:
@@ -258,6 +273,7 @@ class FabricCluster:
             "environment": self.environment,
             "hosts_file": str(self.emulation.hosts_file),
             "metadata_stores": self.metadata_hosts,
+            "systems": self.settings.systems,
             "mounts": {host: str(path) for host, path in self.settings.mounts.items()},
             "switches": {switch.name: {"pid": self.emulation.switch_pid(switch.name),
                                        "management_ip": switch.management_ip}

@@ -223,7 +223,8 @@ def _announced(cluster: FabricCluster) -> Iterator[None]:
     try:
         cluster.processes.save()
         current.write(current.Current("fabric", str(cluster.settings.directory), cluster.nameserver,
-                                      cluster.controller, list(mountpoints.values()), cluster.operator))
+                                      cluster.controller, list(mountpoints.values()), cluster.operator,
+                                      cluster.settings.systems))
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a second Ctrl-C must not stop the clean-up half-way

@@ -220,6 +220,8 @@ def _print(state: Status) -> None:
     if state.policies:
         echo("reads are placed by {replica_policy} with paths by {path_policy}, new large files by {placement_policy}"
              .format_map(state.policies))
+    if state.installation is not None and state.installation.systems:
+        echo(f"with {', '.join(state.installation.systems)}")
     for mountpoint, alive in state.mounts.items():
         echo(f"mount {mountpoint}: {'mounted' if alive else 'NOT WORKING'}")
     if state.statistics is not None:

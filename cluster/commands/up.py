@@ -34,6 +34,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--mount", type=MountPoint(), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
+@click.option("--all", "all_systems", is_flag=True, help="With --fabric: all five systems, as if --coflows, "
+              "--host-agents, --placement-policy sinbad-plus and --metadata-stores (one for each rack) were given.")
 @click.option("--coflows", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.COFLOW),
               metavar="[POLICY]",
               help="With --fabric: slice links into queues, and schedule the transfers of the filesystem as coflows, "
@@ -66,8 +68,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "only who has one, too [default: they do].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
-       mount_on: tuple[str, ...], coflows: str | None, replica_policy: str | None, path_policy: str | None,
-       placement_policy: str | None, dataservers: int | None, nameservers: int | None,
+       mount_on: tuple[str, ...], all_systems: bool, coflows: str | None, replica_policy: str | None,
+       path_policy: str | None, placement_policy: str | None, dataservers: int | None, nameservers: int | None,
        metadata_stores: int | None, host_agents: str | None, replication: int | None, chunk_size: int | None,
        fsync: str | None, min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
     """Start an installation.
@@ -88,14 +90,15 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
                             ("--dataservers", dataservers), ("--metrics", metrics or None)):
             if given is not None:
                 raise click.UsageError(f"{name} does not go with --fabric", click.get_current_context())
-        _on_fabric(fabric, mount_on, {"coflows": coflows, "replica_policy": replica_policy,
+        _on_fabric(fabric, mount_on, all_systems, {"coflows": coflows, "replica_policy": replica_policy,
                                       "path_policy": path_policy,
                                       "placement_policy": placement_policy, "chunk_size_bytes": chunk_size,
                                       "metadata_stores": metadata_stores, "host_agents": host_agents,
                                       "identity": identity, **shared}, as_json)
         return
-    for name, used in (("--mount-on", mount_on), ("--coflows", coflows), ("--replica-policy", replica_policy),
-                       ("--path-policy", path_policy), ("--placement-policy", placement_policy),
+    for name, used in (("--mount-on", mount_on), ("--all", all_systems), ("--coflows", coflows),
+                       ("--replica-policy", replica_policy), ("--path-policy", path_policy),
+                       ("--placement-policy", placement_policy),
                        ("--metadata-stores", metadata_stores), ("--host-agents", host_agents)):
         if used:
             raise click.UsageError(f"{name} goes with --fabric", click.get_current_context())
@@ -133,15 +136,16 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
 
 
-def _on_fabric(spec: str, mount_on: tuple[str, ...], settings: dict[str, int | str | bool | None],
-               as_json: bool) -> None:
+def _on_fabric(spec: str, mount_on: tuple[str, ...], all_systems: bool,
+               settings: dict[str, int | str | bool | None], as_json: bool) -> None:
     from cluster import supervisor
-    from cluster.fabric import read_settings
+    from cluster.fabric import read_settings, with_all_systems
     from topo.fabric_spec import parse_fabric
 
+    wanted = parse_fabric(spec)
     given = {name: value for name, value in settings.items() if value is not None}
-    chosen = read_settings(fabric=parse_fabric(spec), mounts={host: MOUNT_ROOT / host for host in mount_on},
-                           machine=True, **given)
+    chosen = read_settings(fabric=wanted, mounts={host: MOUNT_ROOT / host for host in mount_on}, machine=True,
+                           **((with_all_systems(wanted) if all_systems else {}) | given))
     _tell_fabric(supervisor.up(chosen, (lambda message: None) if as_json else _say), as_json)
 
 
@@ -160,6 +164,8 @@ def _tell_fabric(description: dict[str, Any], as_json: bool) -> None:
         return
     echo(f"nameserver {description['nameserver']}, controller {description['controller']}, "
          f"{counted(len(description['hosts']), 'host')} with a dataserver each")
+    if systems := description.get("systems"):
+        echo(f"with {', '.join(systems)}")
     for host, mountpoint in description["mounts"].items():
         echo(f"mounted on {host} at {mountpoint}")
     if "machine" in description:

@@ -1,4 +1,5 @@
-"""`up --host-agents`: agents and their scheduler on a fabric come up, are told of, come back, and go."""
+"""`up --all`: host agents and their scheduler come up, are told of, come back, and go; and all five systems carry one
+mixed load and leave nothing of it behind."""
 
 from __future__ import annotations
 
@@ -10,17 +11,22 @@ import signal
 import stat
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import host_agents
+from cluster.controller_client import ask
 from cluster.errors import NotRunning
-from cluster.fabric import MACHINE, read_settings
+from cluster.fabric import MACHINE, read_settings, with_all_systems
 from cluster.processes import Processes
 from cluster.supervisor import down, up
-from tests.integration.cluster.speedwell import Speedwell
+from fs.client.metadata import MetadataClient
+from fs.limits import LEAST_ADVISED_BYTES
+from tests.integration.cluster.speedwell import SCRIPTS, Speedwell
+from tests.logs import TRACEBACK
 from tests.machine_state import left_on_machine
 from tests.waiting import wait_until
 from topo.emulation.processes import in_namespace
@@ -37,18 +43,17 @@ NAMES = [f"agent-{name}" for name in (*(host.name for host in FABRIC.hosts), "ma
 class Installation:
     def __init__(self, folder: Path) -> None:
         self.directory = folder / "cluster"
-        self._speedwell = Speedwell(folder / "state")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SPEEDWELL_STATE_DIRECTORY", str(folder / "state"))
-            self.description = up(read_settings(fabric=FABRIC, directory=self.directory, machine=True,
-                                                host_agents="xco-plus"))
+        self.speedwell = Speedwell(folder / "state")
+        self.description = up(read_settings(
+            fabric=FABRIC, directory=self.directory, machine=True, replication=2,
+            mounts={host.name: folder / host.name for host in FABRIC.hosts[::2]}, **with_all_systems(FABRIC)))
 
     def entering(self, host: str, *command: str) -> list[str]:
         return in_namespace(self.description["hosts"][host]["pid"], command)
 
     def on(self, host: str, *command: str) -> str:
-        return subprocess.run(self.entering(host, *command), check=True, capture_output=True, text=True,
-                              timeout=60).stdout
+        return subprocess.run(self.entering(host, *command), check=True, capture_output=True, text=True, timeout=90,
+                              env={**os.environ, **self.description["environment"]}).stdout
 
     @contextlib.contextmanager
     def running(self, host: str, *command: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -67,9 +72,36 @@ class Installation:
 
     def states(self) -> dict[str, str]:
         """As `speedwell status` tells them."""
-        told: dict[str, Any] = json.loads(self._speedwell.run("status", "--json", "--installation",
+        told: dict[str, Any] = json.loads(self.speedwell.run("status", "--json", "--installation",
                                                               str(self.directory)).stdout)
         return {each["name"]: told["roles"].get(each["address"], "") for each in told["processes"] if each["alive"]}
+
+    def ask(self, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = ask(self.description["controller"], path)
+        return answer
+
+    def traces(self) -> dict[str, object]:
+        """What a load leaves in controller, switches and hosts while it runs."""
+        found: dict[str, object] = {
+            name: self.ask(f"/v1/{path}")[name] for path, name in (
+                ("reads", "reads"), ("flows", "flows"), ("coflows", "coflows"), ("placements", "placements"),
+                ("timeslices/pairs", "pairs"), ("meters", "meters"))}
+        found["entries"] = self.ask("/v1/entries")["entries"] | {"timeslices": "its table stays, once it is there"}
+        for switch in FABRIC.switches:
+            place = f"unix:{self.directory}/switches/{switch.name}"
+            commands = (["ovs-ofctl", "-O", "OpenFlow13", "dump-meters", f"{place}/br0.mgmt"],
+                        ["ovs-vsctl", f"--db={place}/db.sock", "--columns=other_config", "list", "queue"])
+            found[switch.name] = [subprocess.run(command, check=True, capture_output=True, text=True,
+                                                 timeout=60).stdout for command in commands]
+            found[f"{switch.name}, pinned"] = self.pinned_packets(switch.name)
+        for host in FABRIC.hosts:
+            found[host.name] = [self.on(host.name, "iptables", "-t", "mangle", "-S"),
+                                self.on(host.name, "tc", "class", "show", "dev", "eth0"), self.turns().get(host.ip)]
+        return found
+
+    def log_lines(self, *words: bytes) -> list[str]:
+        return [f"{log.name}: {line.decode(errors='replace')}" for log in self.directory.glob("logs/*.log")
+                for line in log.read_bytes().splitlines() if any(word in line for word in words)]
 
     def pinned_packets(self, switch: str) -> dict[tuple[str, str], int]:
         """Of pairs that have an entry there."""
@@ -98,12 +130,14 @@ class Installation:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder, before = tmp_path_factory.mktemp("agents"), left_on_machine()
-    try:
-        installation = Installation(folder)
-        yield installation
-    finally:
-        with contextlib.suppress(NotRunning):
-            down()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPEEDWELL_STATE_DIRECTORY", str(folder / "state"))
+        try:
+            installation = Installation(folder)
+            yield installation
+        finally:
+            with contextlib.suppress(NotRunning):
+                down()
     assert left_on_machine() == before
     assert not list(installation.directory.rglob("*.key"))
 
@@ -157,3 +191,60 @@ def test_an_agent_that_is_killed_comes_back(installation: Installation) -> None:
     installation.kill(NAMES[0])
     installation.wait_until_all_are_free()
     assert "SPEEDWELL-GATE" in installation.on(FABRIC.hosts[0].name, "iptables", "-t", "mangle", "-S")
+
+
+def test_one_load_under_all_five_systems_is_served_and_leaves_nothing_behind(installation: Installation) -> None:
+    status = installation.speedwell.ok("status", "--installation", installation.directory)
+    assert "new large files by sinbad-plus" in status
+    assert "with coflows by mincof, turns by xco-plus, metadata on 2 stores" in status
+    installation.wait_until_all_are_free()
+    before = installation.traces()
+    writer, reader = (Path(mountpoint) for mountpoint in installation.description["mounts"].values())
+    source = installation.directory.parent / "source"
+    source.write_bytes(os.urandom(LEAST_ADVISED_BYTES))
+    *senders, receiver = FABRIC.hosts
+    seen: set[str] = set()
+
+    def has_seen_all() -> bool:
+        seen.update(path for path in ("coflows", "reads") if installation.ask(f"/v1/{path}")[path])
+        seen.update({"turns"} if any(installation.turns().values()) else ())
+        return seen == {"coflows", "reads", "turns"}
+
+    def speedwell_on(host: str, *command: str) -> str:
+        return installation.on(host, str(SCRIPTS / "speedwell"), *command)
+
+    def is_placed() -> bool:
+        speedwell_on(FABRIC.hosts[0].name, "put", str(source), "/large")
+        told = json.loads(installation.speedwell.ok("status", "--json", "--installation", installation.directory))
+        return bool(told["statistics"]["placed_by_controller"].get("controller"))
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as beside:
+        for number, sender in enumerate(senders, 5401):
+            stack.enter_context(installation.running(receiver.name, "iperf3", "-s", "-1", "-p", str(number)))
+            wait_until(lambda port=number: f":{port}" in installation.on(receiver.name, "ss", "-ltn"), SECONDS,
+                       "iperf3 does not listen")
+            stack.enter_context(installation.running(sender.name, "iperf3", "-c", receiver.ip, "-p", str(number),
+                                                     "-t", "600"))
+        placed = beside.submit(wait_until, is_placed, SECONDS, "the controller places nothing")
+        for number in range(20):
+            (writer / f"small-{number}").write_text(f"{number}")
+        speedwell_on(writer.name, "metadata", "put", "key", "value")
+        placed.result()
+        assert [(reader / f"small-{number}").read_text() for number in range(20)] == [f"{n}" for n in range(20)]
+        assert speedwell_on(reader.name, "metadata", "get", "key") == "value"
+        with MetadataClient(installation.description["nameserver"]) as metadata:
+            holders = {replica.dataserver_id for replica in metadata.lookup("/large").replicas}
+        far = next(host.name for host in FABRIC.hosts if host.name not in holders)
+        read = beside.submit(speedwell_on, far, "get", "/large", str(source.with_name("copy")))
+        wait_until(has_seen_all, SECONDS, lambda: f"only {seen}")
+        read.result()
+        assert source.with_name("copy").read_bytes() == source.read_bytes()
+    after: dict[str, object] = {}
+
+    def is_as_before() -> bool:
+        after.update(installation.traces())
+        return after == before
+
+    wait_until(is_as_before, 60, lambda: str({name: (before[name], after[name]) for name in after
+                                              if after[name] != before[name]}), 0.5)
+    assert not installation.log_lines(TRACEBACK, b" ERROR ")

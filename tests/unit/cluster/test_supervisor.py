@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cluster import supervisor
+from cluster.commands.up import up
 from cluster.fabric import FabricCluster, FabricSettings
 from cluster.processes import start_ticks
 from topo.emulation import TooLarge
@@ -74,3 +76,25 @@ def test_a_fabric_that_is_too_large_is_refused_before_anything_of_the_last_one_i
     monkeypatch.setattr(supervisor, "_clear_leftovers", lambda progress: pytest.fail("it is cleared"))
     with pytest.raises(TooLarge, match="4394 hosts"):
         supervisor.up(FabricSettings(fabric=fat_tree(k=26), machine=True))
+
+
+@pytest.mark.parametrize(("options", "systems", "placement"), [
+    ([], [], "sinbad"),
+    (["--coflows", "varys"], ["coflows by varys"], "sinbad"),
+    (["--all"], ["coflows by mincof", "turns by xco-plus", "metadata on 3 stores"], "sinbad-plus"),
+    (["--all", "--host-agents", "xco", "--metadata-stores", "1"],
+     ["coflows by mincof", "turns by xco", "metadata on 1 store"], "sinbad-plus")])
+def test_all_stands_for_the_options_of_the_systems_and_each_of_these_goes_before_it(
+        options: list[str], systems: list[str], placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[FabricSettings] = []
+
+    def start(settings: FabricSettings, progress: object) -> dict[str, Any]:
+        started.append(settings)
+        return {}
+
+    monkeypatch.setattr(supervisor, "up", start)
+    result = CliRunner().invoke(up, ["--fabric", "spine-leaf,leaves=3,spines=1,hosts=2", "--json", *options])
+    assert result.exit_code == 0, result.output
+    assert (started[0].systems, started[0].placement_policy) == (systems, placement)
+    refused = CliRunner().invoke(up, ["--local", "/proc/nowhere", *options])
+    assert not options or "goes with --fabric" in refused.output
