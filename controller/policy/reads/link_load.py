@@ -86,6 +86,7 @@ class ShareTable:
         self.links: Records = np.zeros(0, kernels.LINK)
         self.members: Integers = np.zeros(FIRST_LINKS * FIRST_ROOM, np.int64)
         self.ascending: Integers = self.members.copy()
+        self.bandwidths: Reals = np.zeros(len(self.members))
         self.losing: Integers = np.zeros(FIRST_FLOWS, np.int64)
         self.new_shares: Reals = np.zeros(FIRST_FLOWS)
         """Scratch: a row for each flow."""
@@ -102,8 +103,9 @@ class ShareTable:
             self.links = np.concatenate([self.links, np.zeros(1, kernels.LINK)])
             row = self.new_row((link,), 0.0, 0.0)
             self.flows["order"][row] = BACKGROUND_ORDER
-            self.links[link] = (capacity_bps, 0.0, capacity_bps, 0.0, math.nan, 0.0, 0, 0, 0, 0, row, True, True, -1)
+            self.links[link] = (capacity_bps, 0.0, capacity_bps, 0.0, math.nan, 0.0, 0, 0, 0, row, True, -1)
             self._move(link, FIRST_ROOM)
+            self.ascending[self.links["first"][link]] = row
         elif self.links["capacity"][link] != capacity_bps:
             self.links["capacity"][link] = capacity_bps
             self.links["stale"][link] = True
@@ -133,8 +135,9 @@ class ShareTable:
             more = np.zeros(max(len(self.members), room), np.int64)
             self.members = np.concatenate([self.members, more])
             self.ascending = np.concatenate([self.ascending, more])
+            self.bandwidths = np.concatenate([self.bandwidths, more])
         former = slice(self.links["first"][link], self.links["first"][link] + self.links["room"][link])
-        for array in (self.members, self.ascending):
+        for array in (self.members, self.ascending, self.bandwidths):
             array[self._used:self._used + former.stop - former.start] = array[former]
         self.links["first"][link], self.links["room"][link] = self._used, room
         self._used += room
@@ -146,7 +149,7 @@ class ShareTable:
         if not self._free:
             self._grow()
         row = self._free.pop()
-        self.flows[row] = (0.0, size_bits, now, now, False, math.nan, now, 0.0, 0, 0, -1, 0)
+        self.flows[row] = (0.0, size_bits, now, now, False, math.nan, now, 0.0, 0, 0, 0)
         self.route(row, links)
         return row
 
@@ -178,6 +181,6 @@ class ShareTable:
         self.losing, self.new_shares = np.zeros(2 * size, np.int64), np.zeros(2 * size)
         self._free = list(range(2 * size - 1, size - 1, -1))
 
-    def state(self) -> tuple[Records, Records, Integers, Integers, Integers]:
-        """The arguments that the kernels begin with: flows, links, members, ascending, routes."""
-        return self.flows, self.links, self.members, self.ascending, self.routes
+    def state(self) -> tuple[Records, Records, Integers, Integers, Reals, Integers]:
+        """The arguments that the kernels begin with: flows, links, members, ascending, bandwidths, routes."""
+        return self.flows, self.links, self.members, self.ascending, self.bandwidths, self.routes

@@ -176,12 +176,12 @@ class Mayflower:
         """Take a flow off its links, and share out what it leaves."""
         table = self._table
         del self._flows[flow.flow_id]
-        kernels.flow_left(table.flows, table.links, table.members, table.routes, flow.row, now)
+        kernels.flow_left(*table.state(), flow.row, now)
         able, shares, spares, crossed = kernels.flows_with_room(
             *table.state(), table.routes[flow.row], table.stamps(1))
         if len(able):
             shares = progressive_filling.raised(shares, spares, crossed)
-            kernels.raise_to(table.flows, table.links, table.routes, able, shares, now)
+            kernels.raise_to(*table.state(), able, shares, now)
 
     # --- measurements ---
 
@@ -197,8 +197,8 @@ class Mayflower:
         flow = self._flows.get(flow_id)
         if flow is not None:
             table = self._table
-            kernels.flow_measured(table.flows, table.links, table.routes, flow.row, float(flow.size_bits),
-                                  8.0 * transferred_bytes, math.nan if rate_bps is None else float(rate_bps), now)
+            kernels.flow_measured(*table.state(), flow.row, float(flow.size_bits), 8.0 * transferred_bytes,
+                                  math.nan if rate_bps is None else float(rate_bps), now)
 
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """Take in a link's rate since its last poll; call it after `flow_measured` of the same poll.
@@ -211,7 +211,7 @@ class Mayflower:
         self._follow_network()
         table = self._table
         index = self._network.link_index(link)
-        kernels.link_measured(table.flows, table.links, table.members, index, float(rate_bps), now)
+        kernels.link_measured(*table.state(), index, float(rate_bps), now)
 
     # --- look-ups ---
 
@@ -243,8 +243,7 @@ class Trial:
 
     def __init__(self, mayflower: Mayflower) -> None:
         self._mayflower = mayflower
-        self._flows: list[ReadFlow] = []
-        self._saved: list[tuple[Integers, Records]] = []
+        self._saved: list[tuple[ReadFlow, Integers, Records]] = []
 
     def __enter__(self) -> Trial:
         return self
@@ -253,27 +252,22 @@ class Trial:
         """Add a temporary flow. Gives its estimated share in bits per second."""
         model = self._mayflower
         table, links = model._table, model._indices(path)
-        flow = ReadFlow(f"temporary {len(self._flows)}", path, links, size_bits, table,
+        flow = ReadFlow(f"temporary {len(self._saved)}", path, links, size_bits, table,
                         table.new_row(links, size_bits, now))
         meeting = table.rows_on(links)
-        self._saved.append((meeting, table.flows[meeting]))
-        self._flows.append(flow)
+        self._saved.append((flow, meeting, table.flows[meeting]))
         model._share_with(flow, now)
         return flow.bandwidth_bps
 
     def shares_bps(self) -> list[float]:
         """The estimated shares of the temporary flows, in the order in which they were added."""
-        return [flow.bandwidth_bps for flow in self._flows]
+        return [flow.bandwidth_bps for flow, _, _ in self._saved]
 
     def __exit__(self, *error: object) -> None:
         table = self._mayflower._table
-        for flow in self._flows:
-            kernels.remove_flow(table.flows, table.links, table.members, table.routes, flow.row)
-        for rows, before in reversed(self._saved):
-            table.flows[rows] = before
-            for row in rows:
-                kernels.mark_stale(table.links, table.routes, row)
-        for flow in self._flows:
+        for flow, rows, before in reversed(self._saved):
+            kernels.remove_flow(*table.state(), flow.row)
+            kernels.restore(*table.state(), rows, before)
             table.release(flow.row)
 
 

@@ -2,8 +2,9 @@
 
 Flow f has its state in row f of `flows` and runs over the links in row f of `routes`, -1 after the last. The flows on
 link l, in the order in which they came, are the `count` in `members` from `first` on, where it has `room`; its
-background is one more flow, which counts if it has a bandwidth. Whoever changes a flow's bandwidth or a link's flows
-marks the link as stale; `ascending`, demand and share are then computed when next asked for.
+background is one more flow. All of them are in `ascending` from `first` on too, ascending by bandwidth and those that
+are equal in the order in which they came, with their bandwidths beside in `bandwidths`. Whoever changes one marks the
+link as stale; demand and share are then computed when next asked for.
 
 Every sum is taken in the order in which a plain reading of the paper takes it, so that results do not depend on how
 they are computed. A change here must not call into another module: numba's cache looks at this file alone.
@@ -15,15 +16,13 @@ from controller.policy.compiled import Integers, Reals, Records, compiled
 
 RELATIVE_TOLERANCE = 1e-9
 """As in `maxmin.py`."""
-FEW_MOVES = 8
-"""For each flow: as long as sorting takes no more, the order of the last time is of use."""
 
 FLOW = np.dtype([("bandwidth", "f8"), ("remaining", "f8"), ("settled_at", "f8"), ("frozen_until", "f8"),
                  ("frozen", "?"), ("measured", "f8"), ("since", "f8"), ("counted", "f8"), ("order", "i8"),
-                 ("mark", "i8"), ("tag", "i8"), ("place", "i8")])
+                 ("mark", "i8"), ("place", "i8")])
 LINK = np.dtype([("capacity", "f8"), ("demand", "f8"), ("share", "f8"), ("departed", "f8"), ("measured_at", "f8"),
                  ("background_demand", "f8"), ("first", "i8"), ("room", "i8"), ("count", "i8"),
-                 ("sorted_count", "i8"), ("background", "i8"), ("stale", "?"), ("regrouped", "?"), ("local", "i8")])
+                 ("background", "i8"), ("stale", "?"), ("local", "i8")])
 
 
 @compiled
@@ -34,103 +33,74 @@ def remaining_at(flows: Records, routes: Integers, f: int, now: float) -> float:
 
 
 @compiled
-def mark_stale(links: Records, routes: Integers, f: int) -> None:
+def place_of(flows: Records, ascending: Integers, bandwidths: Reals, begin: int, end: int, bandwidth: float,
+             order: int) -> int:
+    """Where a flow of this bandwidth and order is among those in between, or would be."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if bandwidths[middle] < bandwidth or (
+                bandwidths[middle] == bandwidth and flows[ascending[middle]].order < order):
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@compiled
+def insert(flows: Records, links: Records, ascending: Integers, bandwidths: Reals, link: int, f: int,
+           others: int) -> None:
+    """Put a flow among so many others on a link."""
+    first = links[link].first
+    place = place_of(flows, ascending, bandwidths, first, first + others, flows[f].bandwidth, flows[f].order)
+    for index in range(first + others, place, -1):
+        ascending[index], bandwidths[index] = ascending[index - 1], bandwidths[index - 1]
+    ascending[place], bandwidths[place] = f, flows[f].bandwidth
+    links[link].stale = True
+
+
+@compiled
+def change_bandwidth(flows: Records, links: Records, ascending: Integers, bandwidths: Reals, routes: Integers, f: int,
+                     bandwidth: float) -> None:
+    former, order = flows[f].bandwidth, flows[f].order
+    flows[f].bandwidth = bandwidth
+    if bandwidth == former:
+        return
+    step = 1 if bandwidth > former else -1
     for link in routes[f]:
         if link < 0:
             break
+        first, last = links[link].first, links[link].first + links[link].count
+        place = place_of(flows, ascending, bandwidths, first, last, former, order)
+        while first <= place + step <= last and (bandwidths[place + step] - bandwidth) * step <= 0:
+            other = ascending[place + step]
+            if bandwidths[place + step] == bandwidth and (flows[other].order - order) * step > 0:
+                break
+            ascending[place], bandwidths[place] = other, bandwidths[place + step]
+            place += step
+        ascending[place], bandwidths[place] = f, bandwidth
         links[link].stale = True
 
 
 @compiled
-def set_bandwidth(flows: Records, links: Records, routes: Integers, f: int, bandwidth: float, now: float) -> None:
+def set_bandwidth(flows: Records, links: Records, ascending: Integers, bandwidths: Reals, routes: Integers, f: int,
+                  bandwidth: float, now: float) -> None:
     """SETBW."""
     left = remaining_at(flows, routes, f, now)
     flows[f].remaining = left
     flows[f].settled_at = now
     flows[f].frozen = True
     flows[f].frozen_until = now + left / bandwidth
-    flows[f].bandwidth = bandwidth
-    mark_stale(links, routes, f)
+    change_bandwidth(flows, links, ascending, bandwidths, routes, f, bandwidth)
 
 
 @compiled
-def comes_before(flows: Records, a: int, b: int) -> bool:
-    if flows[a].bandwidth != flows[b].bandwidth:
-        return bool(flows[a].bandwidth < flows[b].bandwidth)
-    return bool(flows[a].order < flows[b].order)
-
-
-@compiled
-def sort_flows(flows: Records, row: Integers, count: int) -> None:
-    """Ascending by bandwidth, those that are equal in the order in which they came."""
-    moves, most = 0, FEW_MOVES * count
-    for end in range(1, count):
-        f = row[end]
-        place = end
-        while place > 0 and comes_before(flows, f, row[place - 1]):
-            row[place] = row[place - 1]
-            place -= 1
-        row[place] = f
-        moves += end - place
-        if moves > most:
-            break
-    else:
-        return
-    by_arrival = np.empty(count, np.int64)
-    arrivals = np.empty(count, np.int64)
-    for index in range(count):
-        arrivals[index] = flows[row[index]].order
-    steps = np.argsort(arrivals, kind="mergesort")
-    bandwidths = np.empty(count, np.float64)
-    for index in range(count):
-        by_arrival[index] = row[steps[index]]
-        bandwidths[index] = flows[by_arrival[index]].bandwidth
-    steps = np.argsort(bandwidths, kind="mergesort")
-    for index in range(count):
-        row[index] = by_arrival[steps[index]]
-
-
-@compiled
-def refresh(flows: Records, links: Records, members: Integers, ascending: Integers, link: int) -> None:
-    count, first = links[link].count, links[link].first
-    row = ascending[first:first + count + 1]
-    background = links[link].background
-    has_background = flows[background].bandwidth > 0
-    wanted = count + has_background
-    if links[link].regrouped or links[link].sorted_count != wanted:
-        # The order of the last time, without those that left and with those that came.
-        for index in range(count):
-            flows[members[first + index]].tag = link
-        if has_background:
-            flows[background].tag = link
-        kept = 0
-        for index in range(first, first + links[link].sorted_count):
-            f = ascending[index]
-            if flows[f].tag == link:
-                flows[f].tag = -1
-                row[kept] = f
-                kept += 1
-        if kept < wanted:
-            for index in range(count):
-                f = members[first + index]
-                if flows[f].tag == link:
-                    flows[f].tag = -1
-                    row[kept] = f
-                    kept += 1
-            if has_background and flows[background].tag == link:
-                flows[background].tag = -1
-                row[kept] = background
-                kept += 1
-        links[link].sorted_count = kept
-        links[link].regrouped = False
-    kept = links[link].sorted_count
-    sort_flows(flows, row, kept)
+def refresh(links: Records, bandwidths: Reals, link: int) -> None:
+    row = bandwidths[links[link].first:links[link].first + links[link].count + 1]
     demand = 0.0
-    for index in range(kept):
-        demand += flows[row[index]].bandwidth
-    left, sharing = links[link].capacity, kept + 1
-    for index in range(kept):
-        bandwidth = flows[row[index]].bandwidth
+    for bandwidth in row:
+        demand += bandwidth
+    left, sharing = links[link].capacity, len(row) + 1
+    for bandwidth in row:
         if bandwidth * sharing > left:
             break
         left -= bandwidth
@@ -141,30 +111,29 @@ def refresh(flows: Records, links: Records, members: Integers, ascending: Intege
 
 
 @compiled
-def share_of_new_flow(flows: Records, links: Records, members: Integers, ascending: Integers,
-                      route: Integers) -> float:
+def share_of_new_flow(links: Records, bandwidths: Reals, route: Integers) -> float:
     """MAXMINSHARE."""
     share = np.inf
     for link in route:
         if link < 0:
             break
         if links[link].stale:
-            refresh(flows, links, members, ascending, link)
+            refresh(links, bandwidths, link)
         share = min(share, links[link].share)
     return share
 
 
 @compiled
-def spare(flows: Records, links: Records, members: Integers, ascending: Integers, link: int) -> float:
+def spare(links: Records, bandwidths: Reals, link: int) -> float:
     """Capacity that nobody on a link asks for."""
     if links[link].stale:
-        refresh(flows, links, members, ascending, link)
+        refresh(links, bandwidths, link)
     left = links[link].capacity - links[link].demand
     return left if left > RELATIVE_TOLERANCE * links[link].capacity else 0.0
 
 
 @compiled
-def reductions(flows: Records, links: Records, members: Integers, ascending: Integers, route: Integers,
+def reductions(flows: Records, links: Records, ascending: Integers, bandwidths: Reals, route: Integers,
                share: float, stamp: int, losing: Integers, new_shares: Reals) -> int:
     """NEWBANDWIDTH along a path: fills in who loses bandwidth to a new flow of this share, and what they have then
     at the tightest of their links. Returns how many; `stamp` was never used before."""
@@ -173,15 +142,15 @@ def reductions(flows: Records, links: Records, members: Integers, ascending: Int
         if link < 0:
             break
         if links[link].stale:
-            refresh(flows, links, members, ascending, link)
+            refresh(links, bandwidths, link)
         excess = links[link].demand + share - links[link].capacity
         if excess <= RELATIVE_TOLERANCE * links[link].capacity:
             continue
-        end = links[link].sorted_count
+        end = links[link].count + 1
         row = ascending[links[link].first:links[link].first + end]
         above, level, begin = 0.0, 0.0, end
         while begin > 0:
-            bandwidth = flows[row[begin - 1]].bandwidth
+            bandwidth = bandwidths[links[link].first + begin - 1]
             if begin < end and bandwidth <= level:
                 break
             begin -= 1
@@ -199,8 +168,8 @@ def reductions(flows: Records, links: Records, members: Integers, ascending: Int
 
 
 @compiled
-def cheapest(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
-             candidates: Integers, size: float, now: float, stamp: int, losing: Integers,
+def cheapest(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+             routes: Integers, candidates: Integers, size: float, now: float, stamp: int, losing: Integers,
              new_shares: Reals) -> tuple[int, float, float, Reals]:
     """The candidate of least cost (Eq. 2): its number, its cost, the new flow's share, and the costs of all.
 
@@ -209,7 +178,7 @@ def cheapest(flows: Records, links: Records, members: Integers, ascending: Integ
     """
     shares = np.empty(len(candidates), np.float64)
     for order in range(len(candidates)):
-        shares[order] = -share_of_new_flow(flows, links, members, ascending, candidates[order])
+        shares[order] = -share_of_new_flow(links, bandwidths, candidates[order])
     costs = size / -shares
     best, best_cost, best_share, best_length = -1, np.inf, 0.0, 0
     for order in np.argsort(shares, kind="mergesort"):
@@ -217,7 +186,7 @@ def cheapest(flows: Records, links: Records, members: Integers, ascending: Integ
         if best >= 0 and size / share > best_cost:
             break
         stamp += 1
-        found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
+        found = reductions(flows, links, ascending, bandwidths, route, share, stamp, losing, new_shares)
         for index in range(found):
             f = losing[index]
             costs[order] += remaining_at(flows, routes, f, now) * (1 / new_shares[index] - 1 / flows[f].bandwidth)
@@ -229,41 +198,45 @@ def cheapest(flows: Records, links: Records, members: Integers, ascending: Integ
 
 
 @compiled
-def share_with(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers, f: int,
-               now: float, stamp: int, losing: Integers, new_shares: Reals) -> None:
+def share_with(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+               routes: Integers, f: int, now: float, stamp: int, losing: Integers, new_shares: Reals) -> None:
     """Give flow f its share on its path, and those it meets what they have then. `members` has room for it."""
     route = routes[f]
-    share = share_of_new_flow(flows, links, members, ascending, route)
-    found = reductions(flows, links, members, ascending, route, share, stamp, losing, new_shares)
+    share = share_of_new_flow(links, bandwidths, route)
+    found = reductions(flows, links, ascending, bandwidths, route, share, stamp, losing, new_shares)
     for index in range(found):
-        set_bandwidth(flows, links, routes, losing[index], new_shares[index], now)
+        set_bandwidth(flows, links, ascending, bandwidths, routes, losing[index], new_shares[index], now)
     for link in route:
         if link < 0:
             break
         members[links[link].first + links[link].count] = f
         links[link].count += 1
-        links[link].regrouped = True
-    set_bandwidth(flows, links, routes, f, share, now)
+        insert(flows, links, ascending, bandwidths, link, f, links[link].count)
+    set_bandwidth(flows, links, ascending, bandwidths, routes, f, share, now)
 
 
 @compiled
-def remove_flow(flows: Records, links: Records, members: Integers, routes: Integers, f: int) -> None:
+def remove_flow(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+                routes: Integers, f: int) -> None:
     """Take a flow off its links."""
     for link in routes[f]:
         if link < 0:
             break
-        first, place = links[link].first, 0
-        while members[first + place] != f:
+        first, last = links[link].first, links[link].first + links[link].count
+        place = first
+        while members[place] != f:
             place += 1
+        members[place:last - 1] = members[place + 1:last]
+        place = place_of(flows, ascending, bandwidths, first, last, flows[f].bandwidth, flows[f].order)
+        ascending[place:last] = ascending[place + 1:last + 1]
+        bandwidths[place:last] = bandwidths[place + 1:last + 1]
         links[link].count -= 1
-        for index in range(first + place, first + links[link].count):
-            members[index] = members[index + 1]
-        links[link].stale = links[link].regrouped = True
+        links[link].stale = True
 
 
 @compiled
-def flow_measured(flows: Records, links: Records, routes: Integers, f: int, size: float, counted: float, rate: float,
-                  now: float) -> None:
+def flow_measured(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+                  routes: Integers, f: int, size: float, counted: float, rate: float, now: float) -> None:
     """Counters of a flow, and UPDATEBW: its measured rate counts unless it is in the update-freeze state. NaN: no
     rate is known yet."""
     flows[f].remaining = max(size - counted, 0.0)
@@ -274,14 +247,14 @@ def flow_measured(flows: Records, links: Records, routes: Integers, f: int, size
     flows[f].measured = rate
     if not flows[f].frozen or now > flows[f].frozen_until:
         flows[f].frozen = False
-        flows[f].bandwidth = rate
-        mark_stale(links, routes, f)
+        change_bandwidth(flows, links, ascending, bandwidths, routes, f, rate)
 
 
 @compiled
-def flow_left(flows: Records, links: Records, members: Integers, routes: Integers, f: int, now: float) -> None:
+def flow_left(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+              routes: Integers, f: int, now: float) -> None:
     """Take a flow off its links, which remember what it moved since they were measured."""
-    remove_flow(flows, links, members, routes, f)
+    remove_flow(flows, links, members, ascending, bandwidths, routes, f)
     for link in routes[f]:
         if link < 0:
             break
@@ -290,7 +263,8 @@ def flow_left(flows: Records, links: Records, members: Integers, routes: Integer
 
 
 @compiled
-def link_measured(flows: Records, links: Records, members: Integers, link: int, rate: float, now: float) -> None:
+def link_measured(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+                  routes: Integers, link: int, rate: float, now: float) -> None:
     """What the known flows do not explain of a measured rate is background. A flow of which no rate is known moved
     what it was thought to move, or what was counted if that is more."""
     measured_at = links[link].measured_at
@@ -306,15 +280,15 @@ def link_measured(flows: Records, links: Records, members: Integers, link: int, 
             counted = flows[f].counted / interval if interval > 0 else 0.0
             explained += max(flows[f].bandwidth * part, counted)
     links[link].background_demand = max(rate - explained, 0.0)
-    flows[links[link].background].bandwidth = links[link].background_demand
+    change_bandwidth(flows, links, ascending, bandwidths, routes, links[link].background,
+                     links[link].background_demand)
     links[link].departed = 0.0
     links[link].measured_at = now
-    links[link].stale = True
 
 
 @compiled
-def flows_with_room(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
-                    left_links: Integers, stamp: int) -> tuple[Integers, Reals, Reals, Integers]:
+def flows_with_room(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+                    routes: Integers, left_links: Integers, stamp: int) -> tuple[Integers, Reals, Reals, Integers]:
     """The flows on some links that have room on every link they cross, and what `progressive_filling.raised` needs of
     them (see `room_of`).
 
@@ -337,7 +311,7 @@ def flows_with_room(flows: Records, links: Records, members: Integers, ascending
                 if crossed < 0:
                     break
                 if links[crossed].stale:
-                    refresh(flows, links, members, ascending, crossed)
+                    refresh(links, bandwidths, crossed)
                 # As `spare`, which takes ten times as long to call.
                 if links[crossed].capacity - links[crossed].demand <= RELATIVE_TOLERANCE * links[crossed].capacity:
                     has_room = False
@@ -350,14 +324,14 @@ def flows_with_room(flows: Records, links: Records, members: Integers, ascending
             break
         background = links[link].background
         unmet = links[link].background_demand - flows[background].bandwidth
-        if unmet > 0 and spare(flows, links, members, ascending, link) > 0:
+        if unmet > 0 and spare(links, bandwidths, link) > 0:
             able[found] = background
             found += 1
-    return able[:found], *room_of(flows, links, members, ascending, routes, able[:found])
+    return able[:found], *room_of(flows, links, bandwidths, routes, able[:found])
 
 
 @compiled
-def room_of(flows: Records, links: Records, members: Integers, ascending: Integers, routes: Integers,
+def room_of(flows: Records, links: Records, bandwidths: Reals, routes: Integers,
             able: Integers) -> tuple[Reals, Reals, Integers]:
     """What these flows have, what is to spare on each link that any of them crosses, and which of these links each
     crosses."""
@@ -378,7 +352,7 @@ def room_of(flows: Records, links: Records, members: Integers, ascending: Intege
                 links[link].local = count
                 numbered[numbered_count] = link
                 numbered_count += 1
-                spares[count] = spare(flows, links, members, ascending, link)
+                spares[count] = spare(links, bandwidths, link)
                 count += 1
             crossed[number, step] = links[link].local
         link = routes[f, 0]
@@ -392,8 +366,18 @@ def room_of(flows: Records, links: Records, members: Integers, ascending: Intege
 
 
 @compiled
-def raise_to(flows: Records, links: Records, routes: Integers, able: Integers, shares: Reals, now: float) -> None:
+def raise_to(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+             routes: Integers, able: Integers, shares: Reals, now: float) -> None:
     """Give flows these shares where they are more than what they have."""
     for number in range(len(able)):
         if shares[number] > flows[able[number]].bandwidth:
-            set_bandwidth(flows, links, routes, able[number], shares[number], now)
+            set_bandwidth(flows, links, ascending, bandwidths, routes, able[number], shares[number], now)
+
+
+@compiled
+def restore(flows: Records, links: Records, members: Integers, ascending: Integers, bandwidths: Reals,
+            routes: Integers, rows: Integers, before: Records) -> None:
+    """Give flows on links the state that they had before."""
+    for number in range(len(rows)):
+        change_bandwidth(flows, links, ascending, bandwidths, routes, rows[number], before[number].bandwidth)
+        flows[rows[number]] = before[number]

@@ -60,6 +60,19 @@ class History:
         self.now += self.generator.expovariate(1.0)
         happens = (self.read, self.drop, self.measure_flow, self.measure_link, self.move, self.resize, self.rebuild)
         self.generator.choices(happens, (40, 20, 20, 10, 5, 3, 1))[0](number)
+        self.flows_are_in_order()
+
+    def flows_are_in_order(self) -> None:
+        """What is kept in order while bandwidths change is what sorting gives."""
+        table = self.mayflower._table
+        for number, link in enumerate(table.links):
+            flows = [link["background"], *table.members[link["first"]:link["first"] + link["count"]]]
+            bandwidths = table.flows["bandwidth"]
+            flows.sort(key=lambda flow: (bandwidths[flow], table.flows["order"][flow]))
+            kept = slice(link["first"], link["first"] + len(flows))
+            assert table.ascending[kept].tolist() == flows
+            assert table.bandwidths[kept].tolist() == bandwidths[flows].tolist()
+            assert link["stale"] or link["demand"] == sum(bandwidths[flows].tolist()), number
 
     def read(self, number: int) -> None:
         client, *hosts = self.generator.sample(self.hosts, 4)
