@@ -21,6 +21,7 @@ from controller.metadata.book import (
 from controller.metadata.models import prefix_of, text_of
 from controller.metadata.steering import role_of
 from controller.policy.metadata.blocks import SPACE, size
+from controller.rest.access import NotAuthorised, Sender, require_own_host
 from controller.rest.fields import DpidInput, Ipv4
 from controller.rest.routes import route
 from controller.switches.entries import FlowEntry
@@ -51,11 +52,13 @@ class MetadataApi:
         self._state = state
 
     @route("POST", "/v1/metadata/servers", summary="A metadata server is there", tag="metadata",
-           request=models.Announcement, response=models.Orders, problems=[UnknownHost, MetadataServerRefused])
-    def announce(self, body: models.Announcement) -> models.Orders:
+           request=models.Announcement, response=models.Orders,
+           problems=[UnknownHost, MetadataServerRefused, NotAuthorised])
+    def announce(self, body: models.Announcement, sender: Sender = None) -> models.Orders:
         """The first time, it joins. The answer says which blocks come and go; it does what it is told and announces
         itself again after `again_seconds`. One that is silent for 3 s keeps its blocks, because nobody else has its
-        records."""
+        records. A dataserver's certificate is for the host of that name, or of that address, alone."""
+        require_own_host(sender, (body.host, self._state.name_of(body.host)))
         self._service.announce(Server(
             body.host, body.port, body.id, time.monotonic(), tuple(map(prefix_of, body.owned)),
             tuple(map(prefix_of, body.ready)), {prefix_of(each.block): each.host for each in body.fetching},

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 import eventlet
 
@@ -88,6 +89,16 @@ class TooManyRequests(HttpProblem):
     status = 429
     slug = "too-many-requests"
     title = "Who asks has asked too often"
+
+
+Sender = Peer | None
+"""Who asks, by a certificate."""
+
+
+def require_own_host(sender: Sender, names: Sequence[str]) -> None:
+    """A dataserver speaks for the host that is called as its certificate alone. Raises NotAuthorised."""
+    if sender is not None and sender.role == DATASERVER and sender.name not in names:
+        raise NotAuthorised(f"host: the {sender} may not speak for {names[-1]}.")
 
 
 class Access:

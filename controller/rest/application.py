@@ -120,9 +120,7 @@ class RestApplication:
                 arguments["body"] = declaration.request.model_validate_json(request.json_body())
             except ValidationError as error:
                 raise refusal(error) from None
-        if declaration.takes_peer:
-            arguments["peer"] = request.peer
-        result = declaration.handler(**arguments)
+        result = declaration.handler(**arguments, **{name: getattr(request, name) for name in declaration.takes})
         headers: Headers = []
         if isinstance(declaration.response, PlainText):
             headers += [("Content-Type", declaration.response.media_type), *declaration.response.headers]

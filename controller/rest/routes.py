@@ -34,8 +34,9 @@ class PlainText:
 @dataclass(frozen=True, eq=False)
 class Route:
     """One method of one URL. `handler` takes the path's parameters and those of the query by name, and `body` if
-    `request` is declared. The query's may be left out. `takes_peer` says that it takes `peer` too, the address
-    of who asks. A JSON answer with an `indent` is spread over lines, for people."""
+    `request` is declared. The query's may be left out. `takes` names what it takes
+    besides: `peer`, the address of who asks, and `sender`, who that is by a certificate. A JSON answer with an
+    `indent` is spread over lines, for people."""
 
     method: str
     path: str
@@ -49,7 +50,7 @@ class Route:
     handler: Callable[..., Any]
     parameters: Mapping[str, Any]
     query: Mapping[str, Any]
-    takes_peer: bool = False
+    takes: tuple[str, ...] = ()
     indent: int | None = None
 
     @property
@@ -90,7 +91,7 @@ def route(method: str, path: str, *, summary: str, tag: str, response: Any = Non
 
         declaration = Route(method, path, summary, " ".join((handler.__doc__ or "").split()), tag, request,
                             response, status, tuple(problems), handler, adapters(_PARAMETER.findall(path)),
-                            adapters(query), "peer" in hints, indent)
+                            adapters(query), tuple(hints.keys() & {"peer", "sender"}), indent)
         setattr(handler, _ATTRIBUTE, declaration)
         return handler
 

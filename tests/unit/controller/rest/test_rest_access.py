@@ -20,7 +20,7 @@ from controller.rest.access import ALLOWED, EVERYBODY
 from fs.identity import bearer, files
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS
-from fs.identity.roles import CONTROLLER, OPERATOR, READER, ROLES
+from fs.identity.roles import CONTROLLER, DATASERVER, OPERATOR, READER, ROLES
 from fs.rates import REFUSED_BURST, REFUSED_PER_SECOND
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.waiting import wait_until
@@ -76,7 +76,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     authority.ensure([(role, role) for role in ROLES], "127.0.0.1")
     key = directory / "key"
     key.write_bytes(b"a key of good length")
+    hosts = directory / "hosts"
+    hosts.write_text(f"10.0.0.7 {DATASERVER}\n10.0.0.8 other\n")
     with controller_process("--identity", str(authority.directory / CONTROLLER), "--coflow-key-file", str(key),
+                            "--hosts-file", str(hosts),
                             "--coflow-port", "0") as process:
         yield Site(directory, authority, process)
 
@@ -106,6 +109,19 @@ def test_a_role_gets_through_where_the_table_says_so(site: Site, role: str | Non
             assert status != 401 or role is None or "/v1/session" in path
             if method != "GET" and not may and role is not None:
                 assert f"The {role} {role} may not ask for {route}" in answer["detail"]
+
+
+def test_a_dataserver_announces_the_metadata_server_of_its_own_host_alone(site: Site) -> None:
+    site.authority.ensure([("10.0.0.3", DATASERVER)])
+    for who, host, status, says in ((DATASERVER, "10.0.0.7", 404, "no host with the address"),
+                                    (DATASERVER, "10.0.0.8", 403, "dataserver may not speak for other"),
+                                    (DATASERVER, "10.0.0.9", 403, "may not speak for 10.0.0.9"),
+                                    ("10.0.0.3", "10.0.0.3", 404, "no host with the address"),
+                                    (OPERATOR, "10.0.0.9", 404, "no host with the address")):
+        with closing(site.as_role(who)) as connection:
+            answered, answer = site.ask(connection, "/v1/metadata/servers", "POST",
+                                        {"host": host, "port": 9000, "id": "it"})
+        assert answered == status and says in answer["detail"], answer
 
 
 def test_a_stranger_is_told_what_to_show_and_not_what_there_is(site: Site) -> None:
