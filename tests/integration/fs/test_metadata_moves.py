@@ -47,7 +47,8 @@ class Controller:
         self._lock = threading.Lock()
         self._routes: dict[str, str] = {}
         self._stopped = threading.Event()
-        api = MetadataApi(SimpleNamespace(book=self.book, announce=self.book.announced), SimpleNamespace())
+        api = MetadataApi(SimpleNamespace(book=self.book, announce=self.book.announced),
+                          SimpleNamespace(name_of=str))
         lock = self._lock
 
         class Handler(BaseHTTPRequestHandler):
