@@ -5,6 +5,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from fs import paths
@@ -53,18 +54,42 @@ class NameOperations(Sharing):
 
     def lookup(self, directory: int, name: bytes) -> Status:
         path, told = paths.below(directory, name), self._told()
+        if told is None:
+            known = self._metadata.known(path)
+            found = self._found(path, known) if known is not None else self._found_ahead(directory, name)
+            if found is not None:
+                self._look_ahead.hits += 1
+                return found
         try:
-            attributes = self._client.lookup(path, fresh=told is not None)
+            attributes = self._client.lookup(path, fresh=True)
         except SpeedwellError:
             if told is not None:
                 told.found, told.misses = None, told.misses + 1
             raise
         status = self._found(path, attributes)
         if told is None:
+            self._go_ahead(directory, name)
             return status
         if told.misses <= 1:    # of a name the kernel asks twice; then the program was told that there is nothing
             told.found = attributes
         return status._replace(seconds=ONE_CALL_SECONDS)    # a later call is to look it up again
+
+    def _go_ahead(self, directory: int, name: bytes) -> None:
+        """List what comes after a name that was looked up, if the program looks at one name after the other."""
+        page = self._look_ahead.missed(paths.of_inode(directory), name) if self._metadata.cache_seconds else 0
+        if page:
+            listing = _listing(directory)
+            with suppress(SpeedwellError):  # what was asked for is known already
+                self._list_on(directory, listing, name, statuses=True, page=page)
+                self._ahead = directory, {name: place for place, name in enumerate(listing.names)}, listing
+
+    def _found_ahead(self, directory: int, name: bytes) -> Status | None:
+        listed, places, listing = self._ahead
+        place = places.get(name, 0) if directory == listed else 0
+        if place < OWN_ENTRIES:
+            return None
+        [status], seconds = self.looked_up(directory, listing, place, place + 1)
+        return Status(listing.inodes[place], status, seconds) if status else None
 
     def _told(self) -> ToldStale | None:
         told = self._told_stale.get(self._kernel.caller().process) if self._told_stale else None
@@ -144,16 +169,19 @@ class NameOperations(Sharing):
                 del column[begin:]
             listing.has_more = True
         if begin >= len(listing.names) and listing.has_more:
-            reply, listing.moment, until = self._metadata.list_columns(
-                paths.of_inode(inode), b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses,
-                limit=page)
-            listing.first, listing.statuses = len(listing.names), reply.statuses
-            listing.until = until if reply.statuses else 0.0     # none of a directory that may be read, not searched
-            listing.names.extend(reply.names)
-            listing.inodes.extend(reply.inodes)
-            listing.kinds.extend(reply.kinds)
-            listing.has_more = reply.more
+            self._list_on(inode, listing, b"" if begin == OWN_ENTRIES else listing.names[-1], statuses=statuses,
+                          page=page)
         return listing
+
+    def _list_on(self, directory: int, listing: Listing, after: bytes, *, statuses: bool, page: int) -> None:
+        reply, listing.moment, until = self._metadata.list_columns(paths.of_inode(directory), after,
+                                                                   statuses=statuses, limit=page)
+        listing.first, listing.statuses = len(listing.names), reply.statuses
+        listing.until = until if reply.statuses else 0.0     # none of a directory that may be read, not searched
+        listing.names.extend(reply.names)
+        listing.inodes.extend(reply.inodes)
+        listing.kinds.extend(reply.kinds)
+        listing.has_more = reply.more
 
     def _holds(self, directory: int, listing: Listing, begin: int) -> bool:
         """Whether what is known about the entries from `begin` on may be told."""

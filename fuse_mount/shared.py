@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from fs import paths
 from fs.client import Client
+from fs.client.look_ahead import LookAhead
 from fs.client.session import Session
 from fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
 from fs.file_status import CAPABILITIES, SET_ID_BITS, pack
@@ -122,6 +123,9 @@ class SharedState:
         self._told_stale: dict[int, ToldStale] = {}
         self._locks = HeldLocks()
         self._listings: dict[int, Listing] = {}
+        self._look_ahead = LookAhead()
+        self._ahead: tuple[int, dict[bytes, int], Listing] = 0, {}, Listing([], [], bytearray())
+        """What is likely to be looked up next: a directory, places of names in its listing, the listing."""
         self._listing_numbers = itertools.count(1)
         self._lock_waiters = threading.BoundedSemaphore(MAX_WAITERS)
 

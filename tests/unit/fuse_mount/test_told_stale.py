@@ -19,7 +19,8 @@ class Names:
 
     def __init__(self) -> None:
         self.inode = 10
-        self.metadata = SimpleNamespace(cache_seconds=CACHE_SECONDS, seconds_left=lambda path: CACHE_SECONDS)
+        self.metadata = SimpleNamespace(cache_seconds=CACHE_SECONDS, seconds_left=lambda path: CACHE_SECONDS,
+                                        known=lambda path: None)
 
     def lookup(self, path: bytes, fresh: bool = False) -> Attributes:
         if not self.inode:
