@@ -140,6 +140,8 @@ class Discovery(Application):
             self._listening_since[dpid] = time.monotonic()
             for key in [key for key, port in self.state.ports.items() if key[0] == dpid and port.up]:
                 self._start_probing(key)
+            for key in self.state.last_hops_to(dpid):
+                self.probing.add_port(key, time.monotonic())
             return
 
     def _ask_name(self, datapath: Any, dpid: str) -> None:
@@ -157,17 +159,21 @@ class Discovery(Application):
         for dpid in self._absent_switches.given_up(time.monotonic()):
             self.logger.warning("switch %s is forgotten: it has been away for too long", self.state.name_of(dpid))
             self._hosts.forget_switch(dpid)
+            for key in self.state.last_hops_to(dpid):
+                self.state.remove_link(key)
+                self._find_out(key)
             self.state.forget_switch(dpid)
             self._capacities.forget_switch(dpid)
             self._capacities_due.pop(dpid, None)
             self.send_event_to_observers(EventSwitchForgotten(dpid))
 
     def _switch_gone(self, dpid: str) -> None:
-        for key in [key for key in self.state.ports if key[0] == dpid]:
+        keys = [key for key in self.state.ports if key[0] == dpid]
+        lost = self.state.switch_disconnected(dpid)
+        for key in keys:
             self._stop_probing(key)
         self._listening.pop(dpid, None)
         self._listening_since.pop(dpid, None)
-        lost = self.state.switch_disconnected(dpid)
         self._absent_switches.left(dpid, time.monotonic())
         self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
         self._tell_links(lost, live=False)
@@ -225,12 +231,16 @@ class Discovery(Application):
             self.probing.add_port(key, time.monotonic())
 
     def _stop_probing(self, key: PortKey) -> None:
-        """Forget the port; the one at the other end no longer leads anywhere known."""
+        """Forget the port; the one at the other end no longer leads anywhere known, unless to a last hop."""
         other = self.probing.remove_port(key)
         self._probes.pop(key, None)
-        if other is not None:
-            self._set_kind(other, PortKind.UNDETERMINED)
-            self.probing.add_port(other, time.monotonic())
+        if other is not None and not self.state.leads_away(other):
+            self._find_out(other)
+
+    def _find_out(self, key: PortKey) -> None:
+        """Where a port leads is not known any more."""
+        self._set_kind(key, PortKind.UNDETERMINED)
+        self.probing.add_port(key, time.monotonic())
 
     def _set_kind(self, key: PortKey, kind: PortKind) -> None:
         port = self.state.ports.get(key)
@@ -254,7 +264,9 @@ class Discovery(Application):
             else:
                 self.probing.not_sent(key, now)
         for key in self.probing.turned_edge(now):
-            self._set_kind(key, PortKind.EDGE)
+            if not self.state.leads_away(key):
+                self.state.remove_link(key)
+                self._set_kind(key, PortKind.EDGE)
         for key in self.probing.suspects():
             if key not in self._being_checked:
                 self._being_checked.add(key)

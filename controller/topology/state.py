@@ -4,7 +4,9 @@ Each change is whole: it takes no time, so that no other green thread sees half 
 error changes nothing.
 
 Discovery writes switches, ports and links, the host application writes hosts, everybody else reads. `network`, the
-graph that policies see, holds connected switches, live links and attached hosts, and nothing else.
+graph that policies see, holds connected switches, live links and attached hosts, and nothing else. A switch that has
+hosts and is away goes on delivering to them: `switch_ports` and `edge_switches`, by which tables are planned, know
+it as a last hop until the ports that lead to it go down.
 """
 
 from __future__ import annotations
@@ -107,6 +109,8 @@ class NetworkState:
         self.reserved: IPv4Network | None = None
         """Addresses that are no host's: a system has other uses for them."""
         self._port_toward: dict[Link, int] = {}
+        self._last_hops: dict[PortKey, str] = {}
+        """Ports that lead to a switch with hosts that is away, or that came back a moment ago."""
 
     # --- look-ups ---
 
@@ -157,8 +161,17 @@ class NetworkState:
         return port_no
 
     def switch_ports(self) -> dict[Link, int]:
-        """The directed links between switches that are live, each with the port of its first switch."""
-        return dict(self._port_toward)
+        """The directed links by which switches reach others, each with the port of its first switch: those that are
+        live, and those to a last hop."""
+        return {(key[0], dpid): key[1] for key, dpid in self._last_hops.items()} | self._port_toward
+
+    def last_hops_to(self, dpid: str) -> list[PortKey]:
+        """The ports that lead to a switch with hosts that is away, or came back and has not shown its links yet."""
+        return [key for key, last in self._last_hops.items() if last == dpid]
+
+    def leads_away(self, key: PortKey) -> bool:
+        """Whether a port leads to a last hop that is away."""
+        return self._last_hops.get(key) not in (None, *self.datapaths)
 
     def is_edge_port(self, dpid: str, port_no: int) -> bool:
         """Whether hosts may be behind this port."""
@@ -170,8 +183,9 @@ class NetworkState:
         return sorted(self._edge_ports.get(dpid, ()))
 
     def edge_switches(self) -> list[str]:
-        """Connected switches with hosts, or with an edge port that is up and may lead to some, sorted."""
-        edges = set(self._edge_ports)
+        """Switches with hosts that are connected or last hops, or with an edge port that is up and may lead to some,
+        sorted."""
+        edges = {*self._edge_ports, *self._last_hops.values()}
         edges |= {host.dpid for host in self.hosts.values() if host.ip in self.network}
         return sorted(edges)
 
@@ -193,11 +207,15 @@ class NetworkState:
         self.network.add_switch(info.dpid)
 
     def switch_disconnected(self, dpid: str) -> list[Link]:
-        """A switch's connection ended. Returns the directed links that went with it; its hosts are kept aside."""
+        """A switch's connection ended. Returns the directed links that went with it; its hosts are kept aside, and
+        the ports that lead to it if it has some."""
         self.datapaths.pop(dpid, None)
         if dpid in self.switches:
             self.switches[dpid] = replace(self.switches[dpid], connected=False)
+        has_hosts = any(host.ip in self.network for host in self.hosts_at(dpid))
+        last_hops = {far: dpid for key, far in self.links.items() if has_hosts and key[0] == dpid != far[0]}
         lost = [link for key in [key for key in self.links if key[0] == dpid] for link in self.remove_link(key)]
+        self._last_hops = {key: last for key, last in self._last_hops.items() if key[0] != dpid} | last_hops
         for key in [key for key in self.ports if key[0] == dpid]:
             del self.ports[key]
             self.host_ports.discard(key)
@@ -275,7 +293,8 @@ class NetworkState:
         return [link for near, far in ((a, b), (b, a)) for link in self._link_up(near, far)]
 
     def remove_link(self, key: PortKey) -> list[Link]:
-        """Take out the link at a port, both directions. Returns the directed links that are live no more."""
+        """Take out what a port leads to, both directions. Returns the directed links that are live no more."""
+        self._last_hops.pop(key, None)
         other = self.links.pop(key, None)
         if other is None:
             return []

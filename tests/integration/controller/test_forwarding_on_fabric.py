@@ -19,6 +19,7 @@ import pytest
 from tests.integration.controller.northbound import MACHINE, OPENFLOW_PORT, Northbound
 from tests.waiting import wait_until
 from topo.emulation import Emulation
+from topo.emulation.openvswitch import BRIDGE
 from topo.fabric import three_tier
 
 pytestmark = pytest.mark.root
@@ -232,6 +233,35 @@ def test_killed_switch_goes_out_and_gets_everything_back_when_it_restarts(runnin
     running.end(read)
     for other in running.fabric.hosts:
         assert other.name == a or running.pings(a, other.name)
+
+
+def test_a_leaf_that_loses_the_controller_is_reached_until_no_port_leads_to_it(running: Running) -> None:
+    a, b = FAR
+    leaf = running.fabric.edge_switch_of(b).name
+    ports = {port.peer: running.fabric.port_toward(port.peer, leaf).number for port in running.fabric.ports(leaf)
+             if port.peer.startswith("aggregation")}
+    target = running.emulation.ovs_vsctl(leaf, "get-controller", BRIDGE).strip()
+
+    def entries_toward(switch: str) -> int:
+        return len(re.findall(rf"mpls_label=.*output:\"?(?:eth)?{ports[switch]}\b",
+                              running.emulation.ovs_ofctl(switch, "dump-flows")))
+
+    assert all(map(entries_toward, ports))
+    with running.steady_pings(a, b) as longest_gap_seconds:
+        running.emulation.ovs_vsctl(leaf, "set-controller", BRIDGE, f"tcp:{MACHINE}:1")
+        wait_until(lambda: not any(leaf in link for link in running.links()), 15, "the leaf is not missed")
+        time.sleep(3)       # a port that leads to hosts would be known by then
+        assert longest_gap_seconds() < 10 and all(map(entries_toward, ports))
+    try:
+        for neighbour in ports:
+            running.emulation.set_link(leaf, neighbour, up=False)
+        wait_until(lambda: not any(map(entries_toward, ports)), 15, "ways to a leaf that is cut off are kept")
+    finally:
+        for neighbour in ports:
+            running.emulation.set_link(leaf, neighbour, up=True)
+        running.emulation.ovs_vsctl(leaf, "set-controller", BRIDGE, target)
+    running.wait_for_all_links()
+    wait_until(lambda: running.pings(a, b), 10, "the leaf that came back is not reached")
 
 
 def test_switch_that_hangs_is_given_up_and_taken_back(running: Running) -> None:

@@ -38,20 +38,57 @@ def test_a_leaf_that_was_without_a_controller_keeps_every_way_for_packets(
             return [(entry.cookie, entry.actions, entry.meter_id) for entry in switch.flows.values()
                     if entry.priority == Priority.EXPLICIT_PATH]
 
-        def ends_of_default_traffic() -> set[str]:
-            return {arrival.where for arrival in house.network.send("r0h0", house.network.tcp("r0h0", "r1h1"))}
+        def ends_of_default_traffic() -> list[set[str]]:
+            return [ends(house, "r0h0", "r1h1"), ends(house, "r2h1", "r0h1")]
 
         before = entries()
         assert len(before) == 1
         house.disconnect(leaf)
-        eventlet.sleep(away_seconds)
-        house.connect(leaf)
-        for _ in range(300):
+        for step in range(300 + round(100 * away_seconds)):
+            if step == round(100 * away_seconds):
+                house.connect(leaf)
             assert entries() == before
-            assert ends_of_default_traffic() == {house.network.hosts["r1h1"].ip}
+            assert ends_of_default_traffic() == [{house.network.hosts[host].ip} for host in ("r1h1", "r0h1")]
             eventlet.sleep(0.01)
         assert house.life.state.network.shortest_paths(house.network.hosts["r0h0"].ip, house.network.hosts["r1h0"].ip)
         assert house.life.coflows.failures == {}
+        house.end()
+
+    run_simulated(scenario)
+
+
+def ends(house: House, source: str, destination: str) -> set[str]:
+    """Where default traffic between two hosts arrives."""
+    return {arrival.where for arrival in house.network.send(source, house.network.tcp(source, destination))}
+
+
+def test_a_leaf_without_a_controller_is_the_last_hop_to_its_hosts_until_no_port_leads_to_it(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def scenario(hub: SimulatedHub) -> None:
+        house = House(hub, monkeypatch, tmp_path, spine_leaf(leaves=3, spines=2, hosts_per_leaf=1), 1)
+        eventlet.sleep(5)
+        for place in house.places:
+            house.announce(place)
+        eventlet.sleep(5)
+        leaf, there = house.network.fabric.edge_switch_of("r0h0"), {house.network.hosts["r0h0"].ip}
+        house.disconnect(leaf.dpid_hex)
+        eventlet.sleep(60)      # longer than it takes to see that a port leads to no switch
+        state = house.life.state
+        assert ends(house, "r1h0", "r0h0") == ends(house, "r2h0", "r0h0") == there
+        assert house.network.hosts["r0h0"].ip not in state.network and leaf.dpid_hex in state.edge_switches()
+        house.set_link(leaf.name, "spine0", False)
+        eventlet.sleep(1)
+        assert ends(house, "r1h0", "r0h0") == there
+        house.set_link(leaf.name, "spine1", False)
+        eventlet.sleep(1)
+        assert leaf.dpid_hex not in state.edge_switches()
+        assert not [destination for _, destination in state.switch_ports() if destination == leaf.dpid_hex]
+        assert ends(house, "r1h0", "r0h0") == {"nowhere"} != ends(house, "r1h0", "r2h0")
+        for spine in ("spine0", "spine1"):
+            house.set_link(leaf.name, spine, True)
+        house.connect(leaf.dpid_hex)
+        eventlet.sleep(5)
+        assert ends(house, "r1h0", "r0h0") == there and not state.last_hops_to(leaf.dpid_hex)
         house.end()
 
     run_simulated(scenario)
