@@ -58,6 +58,7 @@ class LinkEstimate:
             raise InvalidMeasurement(f"a link carries a number of bits per second from 0 up, not {rate_bps!r}")
         if now < self._measured_at:
             return False
+        self._drop_over(now)
         old_bps = rate_bps if self._average_bps is None else self._average_bps
         self._average_bps = SMOOTHING * rate_bps + (1 - SMOOTHING) * old_bps
         self._passing_bps = 0.0
@@ -67,8 +68,12 @@ class LinkEstimate:
 
     def expected_bps(self, now: float) -> float:
         """The estimate v at `now`, in bits/s."""
-        self._ramps = [ramp for ramp in self._ramps if now - ramp.begin < ramp.duration_seconds]
+        self._drop_over(now)
         return max([self.measured_bps + self._passing_bps, *(ramp.expected_bps(now) for ramp in self._ramps)])
+
+    def _drop_over(self, now: float) -> None:
+        if self._ramps:
+            self._ramps = [ramp for ramp in self._ramps if now - ramp.begin < ramp.duration_seconds]
 
     @property
     def measured_bps(self) -> float:
