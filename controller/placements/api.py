@@ -46,15 +46,15 @@ class PlacementsApi:
         A file whose constraints no choice of candidates fulfils is `refused`, the others are placed."""
         turns = Turns()
         shared = body.candidates and self._candidates(body.candidates)
-        requests = [PlacementRequest(
-            file.writer, 8.0 * file.size_bytes,
-            self._candidates(file.candidates) if file.candidates is not None else shared or (),
-            file.replicas, file.racks, file.least_pods,
-            tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
-            file.expected_reads)
-            for file in body.files]
-        turns.others()
-        answers = []
+        requests, answers = [], []
+        for file in body.files:
+            requests.append(PlacementRequest(
+                file.writer, 8.0 * file.size_bytes,
+                self._candidates(file.candidates) if file.candidates is not None else shared or (),
+                file.replicas, file.racks, file.least_pods,
+                tuple(source for source in dict.fromkeys(file.sources) if source in self._state.hosts),
+                file.expected_reads))
+            turns.others()
         for outcome in self._service.place(requests):
             answers.append(self._placement(outcome).model_dump_json().encode())
             turns.others()

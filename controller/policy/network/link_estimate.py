@@ -24,12 +24,8 @@ class _Ramp(NamedTuple):
     rate_bps: float
     begin: float
     duration_seconds: float
-
-    def expected_bps(self, now: float) -> float:
-        elapsed = max(now - self.begin, 0.0)
-        if elapsed >= self.duration_seconds:
-            return 0.0
-        return self.before_bps + self.rate_bps * (1 - elapsed / self.duration_seconds)
+    is_highest: bool
+    """Of those that began before: it begins at what these expect, and they only fall."""
 
 
 class LinkEstimate:
@@ -69,7 +65,14 @@ class LinkEstimate:
     def expected_bps(self, now: float) -> float:
         """The estimate v at `now`, in bits/s."""
         self._drop_over(now)
-        return max([self.measured_bps + self._passing_bps, *(ramp.expected_bps(now) for ramp in self._ramps)])
+        highest_bps = self.measured_bps + self._passing_bps
+        for _, before_bps, rate_bps, begin, duration_seconds, is_highest in reversed(self._ramps):
+            ramp_bps = before_bps + rate_bps * (1 - max(now - begin, 0.0) / duration_seconds)
+            if ramp_bps > highest_bps:
+                highest_bps = ramp_bps
+            if is_highest:
+                break
+        return highest_bps
 
     def _drop_over(self, now: float) -> None:
         if self._ramps:
@@ -82,7 +85,7 @@ class LinkEstimate:
 
     def placements(self, now: float) -> int:
         """How many placements count for their duration at `now`."""
-        return sum(now - ramp.begin < ramp.duration_seconds for ramp in self._ramps)
+        return sum([now - ramp.begin < ramp.duration_seconds for ramp in self._ramps]) if self._ramps else 0
 
     def placed_until_measured(self, size_bits: float, capacity_bps: float, now: float) -> None:
         """Expect a transfer to take all that is left, or what it needs to be done by the next measurement."""
@@ -95,7 +98,7 @@ class LinkEstimate:
     def placed_for_duration(self, transfer_id: object, rate_bps: float, duration_seconds: float, now: float) -> None:
         """Expect a transfer of `rate_bps` for `duration_seconds`, less and less as its rest shrinks."""
         before_bps = self.expected_bps(now)
-        self._ramps.append(_Ramp(transfer_id, before_bps, rate_bps, now, duration_seconds))
+        self._ramps.append(_Ramp(transfer_id, before_bps, rate_bps, now, duration_seconds, True))
 
     def forget(self, transfer_id: object) -> None:
         """A placement is over, or is measured and modelled elsewhere from now on."""
@@ -105,7 +108,8 @@ class LinkEstimate:
             if ramp.transfer_id == transfer_id:
                 lower_bps += ramp.rate_bps
             else:
-                kept.append(ramp._replace(before_bps=max(ramp.before_bps - lower_bps, 0.0)))
+                kept.append(ramp._replace(before_bps=max(ramp.before_bps - lower_bps, 0.0),
+                                          is_highest=ramp.is_highest and not lower_bps))
         self._ramps = kept
 
 
@@ -130,7 +134,7 @@ class LinkEstimates:
 
     def known(self, links: Iterable[Link]) -> list[LinkEstimate]:
         """Those of these links that anything is known of."""
-        return [self._estimates[link] for link in links if link in self._estimates]
+        return [estimate for estimate in map(self._estimates.get, links) if estimate is not None]
 
     def expected_bps(self, links: Iterable[Link], now: float) -> float:
         """What links are expected to carry together at `now`."""

@@ -6,8 +6,9 @@ itself, its edge switches, its pod's second tier, and so on. In a two-tier fabri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from controller.policy.network.graph import Link, Network
 
@@ -30,6 +31,11 @@ class Rung:
         return [(switch, host) for host, switch in ends] if down else ends
 
 
+def apart(rungs: Iterable[Rung], other: str) -> Iterator[Rung]:
+    """Of rungs from somewhere upwards, those that a path to the host `other` crosses."""
+    return takewhile(lambda rung: other not in rung.hosts and rung.uplinks, rungs)
+
+
 class Tiers:
     """The rungs of a network that may change; they are computed anew when it has."""
 
@@ -37,45 +43,33 @@ class Tiers:
         self._network = network
         self._version: int | None = None
         self._tiers: dict[str, int] = {}
-        self._rungs: dict[frozenset[str], Rung] = {}
-        self._rungs_from: dict[str, list[Rung]] = {}
+        self._ladders: dict[frozenset[str], list[Rung]] = {}
+        """The rungs from a set of nodes upwards."""
 
     def rungs_from(self, host: str) -> list[Rung]:
         """The rungs from a host upwards; the last one has no uplinks. A host that is not attached has that one."""
         self._follow_network()
-        if host not in self._rungs_from:
-            rungs, group = [], frozenset((host,))
-            while group:
-                rungs.append(self._rung(group))
-                group = frozenset(above for _, above in rungs[-1].uplinks)
-            self._rungs_from[host] = rungs
-        return self._rungs_from[host]
+        return self._ladder(frozenset((host,)))
 
     def rungs_apart(self, host: str, other: str) -> Iterator[Rung]:
         """The rungs of a host that a path between the two crosses: those without `other` below them."""
-        for rung in self.rungs_from(host):
-            if other in rung.hosts or not rung.uplinks:
-                return
-            yield rung
+        return apart(self.rungs_from(host), other)
 
     def pod_of(self, host: str) -> frozenset[str]:
         """The hosts in a host's pod: what hangs below its second tier of switches."""
-        group = frozenset((host,))
-        self._follow_network()
-        for _ in range(_POD_RUNGS):
-            group = frozenset(above for _, above in self._rung(group).uplinks) or group
-        return self._rung(group).hosts
+        rungs = self.rungs_from(host)
+        return rungs[min(_POD_RUNGS, len(rungs) - 1)].hosts
 
-    def _rung(self, group: frozenset[str]) -> Rung:
-        self._follow_network()
-        if group not in self._rungs:
+    def _ladder(self, group: frozenset[str]) -> list[Rung]:
+        if group not in self._ladders:
             links = [(node, other) for node in sorted(group) if node in self._network
                      for other in self._network.neighbours(node)]
             uplinks = tuple(link for link in links if self._tiers.get(link[1], 0) > self._tiers[link[0]])
-            self._rungs[group] = Rung(self._hosts_below(group), uplinks,
-                                      tuple((above, below) for below, above in uplinks),
-                                      sum(map(self._network.capacity_bps, uplinks)))
-        return self._rungs[group]
+            rung = Rung(self._hosts_below(group), uplinks, tuple((above, below) for below, above in uplinks),
+                        sum(map(self._network.capacity_bps, uplinks)))
+            higher = self._ladder(frozenset(above for _, above in uplinks)) if uplinks else []
+            self._ladders[group] = [rung, *higher]
+        return self._ladders[group]
 
     def _hosts_below(self, group: frozenset[str]) -> frozenset[str]:
         seen = {node for node in group if node in self._network}
@@ -92,8 +86,7 @@ class Tiers:
         if self._version == self._network.version:
             return
         self._version = self._network.version
-        self._rungs.clear()
-        self._rungs_from.clear()
+        self._ladders.clear()
         self._tiers = dict.fromkeys(self._network.hosts, 0)
         row = list(self._network.hosts)
         while row:

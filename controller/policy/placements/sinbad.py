@@ -23,7 +23,7 @@ from random import Random
 
 from controller.policy.network.graph import Link, Network
 from controller.policy.network.link_estimate import LinkEstimates
-from controller.policy.network.tiers import Rung, Tiers
+from controller.policy.network.tiers import Rung, Tiers, apart
 from controller.policy.placements.request import (
     Candidate,
     Destination,
@@ -117,11 +117,16 @@ class Sinbad:
         compares bottlenecks alone; behind one bottleneck that many hosts share, the next tightest tells them apart.
         """
         residuals = []
+        above: dict[Rung, list[float]] = {}
+        """Of rungs that many candidates have in common, what is left there and further up."""
         for candidate in candidates:
-            lefts = [candidate.disk_bps]
-            for rung in self._tiers.rungs_apart(candidate.host, source):
-                lefts.append(self._left_into_bps(rung, now))
-            residuals.append((*sorted(lefts), math.inf))
+            rungs = self._tiers.rungs_from(candidate.host)
+            lefts = [candidate.disk_bps, math.inf]
+            if len(rungs) > 1 and candidate.host != source:
+                if rungs[1] not in above:
+                    above[rungs[1]] = [self._left_into_bps(rung, now) for rung in apart(rungs[1:], source)]
+                lefts += [self._left_into_bps(rungs[0], now), *above[rungs[1]]]
+            residuals.append(tuple(sorted(lefts)))
         return residuals
 
     def _left_into_bps(self, rung: Rung, now: float) -> float:
@@ -132,10 +137,9 @@ class Sinbad:
     def _left_bps(self, rung: Rung, down: bool, now: float) -> float:
         """What one more transfer would have between a rung and the next, in one direction: the capacity less what is
         expected to be carried, or where that is less, an equal share of what the transfers placed there have."""
-        links = self._measured_links(rung, down)
-        estimates = self._estimates.known(links)
-        left_bps = rung.capacity_bps - self._estimates.expected_bps(links, now)
-        shared_by = 1 + max((estimate.placements(now) for estimate in estimates), default=0)
+        estimates = self._estimates.known(self._measured_links(rung, down))
+        left_bps = rung.capacity_bps - sum([estimate.expected_bps(now) for estimate in estimates])
+        shared_by = 1 + max([estimate.placements(now) for estimate in estimates], default=0)
         if shared_by == 1:
             return left_bps
         return max(left_bps, (rung.capacity_bps - sum(estimate.measured_bps for estimate in estimates)) / shared_by)

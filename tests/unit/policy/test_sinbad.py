@@ -234,3 +234,44 @@ def test_whatever_is_measured_and_placed_constraints_hold_and_expectations_end(d
         assert len({fabric.host(host).pod for host in hosts}) >= request.least_pods
         assert placement.rate_bps > 0
     assert sinbad.reserved(now + 1e9) == 0
+
+
+def expected_by_all(ramps: list[list[float]], measured_bps: float, now: float) -> float:
+    """The estimate by its definition: the highest of all ramps that are not over."""
+    return max([measured_bps, *(before_bps + rate_bps * (1 - (now - begin) / seconds)
+                                for _, before_bps, rate_bps, begin, seconds in ramps if now - begin < seconds)])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["place", "forget", "measure", "wait"]), st.integers(1, 9),
+                          st.integers(1, 9)), max_size=40))
+def test_the_estimate_of_a_link_is_the_highest_of_all_ramps(events: list[tuple[str, int, int]]) -> None:
+    estimate, ramps, now, measured_bps = LinkEstimate(), list[list[float]](), 0.0, 0.0
+    for kind, first, second in events:
+        if kind == "place":
+            ramps.append([first, expected_by_all(ramps, measured_bps, now), float(second), now, float(first)])
+            estimate.placed_for_duration(first, float(second), float(first), now)
+        elif kind == "forget":
+            lower_bps, kept = 0.0, []
+            for ramp in ramps:
+                if ramp[0] == first:
+                    lower_bps += ramp[2]
+                else:
+                    kept.append([ramp[0], max(ramp[1] - lower_bps, 0.0), *ramp[2:]])
+            ramps = kept
+            estimate.forget(first)
+        elif kind == "measure":
+            estimate.measured(float(first), now)
+            measured_bps = estimate.measured_bps
+        else:
+            now += second / 4
+        ramps = [ramp for ramp in ramps if now - ramp[3] < ramp[4]]
+        assert estimate.expected_bps(now) == pytest.approx(expected_by_all(ramps, measured_bps, now))
+        assert estimate.placements(now) == len(ramps)
+
+
+def test_a_placement_that_is_over_is_forgotten_when_its_link_is_measured() -> None:
+    estimate = LinkEstimate()
+    estimate.placed_for_duration("a", 1e6, 1.0, 0.0)
+    estimate.measured(0.0, 2.0)
+    assert estimate._ramps == []
