@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster import current, identities, local_metrics, mounts
+from cluster import current, identities, local_metrics, mounts, parts
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local_commands import (
     LOOPBACK,
@@ -127,7 +127,7 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
     """
     directory = locate(directory)
     processes = Processes(directory)
-    if processes.settings.get("kind") != "local":
+    if processes.settings.get("kind") not in ("local", parts.KIND):
         raise NotRunning(f"{directory} holds no local Speedwell installation")
     with _over_supervisor(processes, "`speedwell down`"):
         stopped = [record.name for record in processes.running()]
@@ -143,7 +143,10 @@ def down(directory: Path, *, force: bool = False, progress: Progress = lambda me
 def describe(directory: Path) -> current.Current:
     """The installation in `directory`, running or not. Raises NotRunning if it holds none."""
     directory = locate(directory)
-    settings = Processes(directory).settings
+    processes = Processes(directory)
+    settings = processes.settings
+    if settings.get("kind") == parts.KIND:
+        return parts.described(processes)
     if settings.get("kind") != "local" or "nameserver" not in settings["addresses"]:
         raise NotRunning(f"{directory} holds no local Speedwell installation")
     return _current(directory, settings)

@@ -1,7 +1,7 @@
-"""Stays behind `speedwell up --local` and starts again what ends: `python -m cluster.local_supervisor DIRECTORY`.
+"""Stays behind `speedwell up` where there is no fabric: `python -m cluster.local_supervisor DIRECTORY`.
 
-It is one of the installation's processes: `down` stops it, and `up` starts it again if it was killed. It needs
-nothing but what is on the disk, so a new one goes on where the old one ended.
+It starts again what ends. It is one of the installation's processes: `down` stops it, and `up` starts it again if it
+was killed. It needs nothing but what is on the disk, so a new one goes on where the old one ended.
 """
 
 import logging
@@ -11,9 +11,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from cluster import local_commands, parts
 from cluster.errors import NotRunning
 from cluster.identities import FOLDER
-from cluster.local_commands import SUPERVISOR, command_again, has_certificates, wanted
+from cluster.local_commands import SUPERVISOR, has_certificates
 from cluster.processes import Processes
 from cluster.supervision import Supervision
 from fs.identity.keeper import keep_renewed
@@ -26,7 +27,9 @@ def main() -> None:
     directory = Path(sys.argv[1])
     processes = Processes(directory)
     with suppress(KeyboardInterrupt, NotRunning):
-        supervision = Supervision(processes, lambda: wanted(processes), lambda name: command_again(processes, name))
+        kind = parts if processes.settings["kind"] == parts.KIND else local_commands
+        supervision = Supervision(processes, lambda: kind.wanted(processes),
+                                  lambda name: kind.command_again(processes, name))
         if SUPERVISOR in processes.settings.get("metrics", {}):
             from cluster.supervisor_metrics import SupervisorMetrics  # takes 10 MiB
             from fs import metrics

@@ -19,6 +19,7 @@ import click
 from fs import command_line
 from fs import metrics as prometheus
 from fs.command_line import Number
+from fs.config import config_option
 from fs.ending import run_to_the_end
 from fs.option_types import Size
 from fuse_mount import binding, mountpoint
@@ -76,6 +77,7 @@ def _kernel_options(_: click.Context, __: click.Parameter, given: tuple[str, ...
 
 
 @click.command("speedwell-mount", context_settings={"help_option_names": ["-h", "--help"]})
+@config_option
 @click.argument("mountpoint_", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
 @click.option("--nameserver", required=True, metavar="HOST:PORT", help="Where the nameserver listens.")
 @click.option("--controller", metavar="URL", help="SDN controller that steers reads; without one every read "

@@ -19,6 +19,7 @@ from coflow.settings import SchedulerAddress, read_key
 from fs import command_line
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.config import config_option
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
 from fs.option_types import Size
@@ -29,6 +30,7 @@ from host_agent.uplink import Uplink
 
 
 @click.command("speedwell-host-agent", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@config_option
 @click.option("--address", required=True, metavar="ADDRESS",
               help="This host's IPv4 address on the network whose turns are given; its interface is the uplink.")
 @click.option("--scheduler", required=True, metavar="HOST:PORT", help="Who gives the turns.")

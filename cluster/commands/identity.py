@@ -15,12 +15,13 @@ from cluster.commands.connection import installation_option, last_started
 from cluster.commands.output import echo, echo_json
 from cluster.commands.watching import watch_options
 from cluster.identities import FOLDER
+from cluster.processes import Processes
 from cluster.tables import echo_table
 from fs import paths, units
 from fs.addresses import is_ip
 from fs.errors import IdentityError
 from fs.identity import bearer, scope
-from fs.identity.roles import JOINING, ROLES
+from fs.identity.roles import CONTROLLER, JOINING, ROLES
 from fs.option_types import Duration
 
 if TYPE_CHECKING:
@@ -114,21 +115,32 @@ def issue(name: str, role: str, installation: Path | None, directory: Path | Non
     A token that was not used is taken back by `speedwell identity revoke MACHINE`.""")
 @click.argument("machine")
 @click.argument("roles", metavar="ROLE...", type=click.Choice(JOINING), nargs=-1, required=True)
-@click.option("--authority", "listens", metavar="HOST:PORT", required=True,
-              help="Where `speedwell-certificates --listen` of this machine is reached.")
+@click.option("--authority", "listens", metavar="HOST:PORT", help="Where `speedwell-certificates --listen` of this "
+              "machine is reached.  [default: as `speedwell init` has it]")
 @click.option("--address", metavar="IP", default="", help="Of MACHINE, for a controller.")
 @click.option("--validity", type=Duration(30 * 86400), default="1h", show_default=True,
               help="The token is good for so long.")
 @_scope_options
 @_place_options
-def invite(machine: str, roles: tuple[str, ...], listens: str, address: str, validity: int,
+def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: str, validity: int,
            installation: Path | None, directory: Path | None, **within: Any) -> None:
+    from cluster import parts
     from fs.identity import invitations  # takes 30 ms
 
     if address and not is_ip(address):
         raise click.UsageError(f"--address: {address!r} is not an IP address", click.get_current_context())
-    echo(str(invitations.invite(_authority(installation, directory).directory, listens, machine, roles,
-                                scope=_scope(**within), address=address, validity_seconds=validity)))
+    place = _authority(installation, directory).directory
+    known = Processes(place.parent).settings
+    listens = listens or known.get("authority")
+    if not listens:
+        raise click.UsageError("say where the authority is reached: --authority HOST:PORT",
+                               click.get_current_context())
+    settings = {"nameserver": known.get("addresses", {}).get("nameserver", ""),
+                "controller": known.get("controller", "")}
+    if CONTROLLER in roles and address:
+        settings["controller"] = f"https://{address}:{parts.REST_PORT}"
+    echo(str(invitations.invite(place, listens, machine, roles, scope=_scope(**within), address=address,
+                                settings=settings, validity_seconds=validity)))
 
 
 @identity.command()

@@ -1,33 +1,68 @@
-"""speedwell join"""
+"""speedwell init, speedwell join"""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cluster.commands.output import echo
-from cluster.identities import FOLDER
-from fs.errors import IdentityError
+from fs.identity import roles
+from fs.option_types import MountPoint
+
+if TYPE_CHECKING:
+    from cluster.current import Current
+
+FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT)
+_mount_option = click.option("--mount", type=MountPoint(), metavar="MOUNTPOINT", help="Where the filesystem is "
+                             "mounted on this machine.")
+
+
+@click.command(help=f"""Make the first machine of an installation that has several.
+
+    It gets the authority, and certificates and settings of ROLEs, some of {', '.join(FIRST)}, by default a nameserver
+    and a dataserver; the settings are DIR/ROLE.toml. `speedwell up` then starts them; `speedwell identity invite`
+    lets other machines join.""")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("chosen", metavar="[ROLE]...", type=click.Choice(FIRST), nargs=-1)
+@click.option("--address", required=True, metavar="IP", help="Of this machine, where others reach it.")
+@click.option("--name", default=lambda: socket.gethostname().partition(".")[0], show_default="the host's name",
+              help="Of this machine, and of its dataserver.")
+@click.option("--replication", type=click.IntRange(1, 16), default=3, show_default=True, help="Replicas of a file.")
+@_mount_option
+def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int,
+         mount: Path | None) -> None:
+    from cluster import parts
+
+    picked = dict.fromkeys([*(chosen or FIRST[:2]), *([roles.MOUNT] if mount else [])])
+    _tell(parts.first(parts.Part(directory.absolute(), name, address, str(mount or "")), list(picked), replication))
 
 
 @click.command()
 @click.argument("token")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-def join(token: str, directory: Path) -> None:
+@click.option("--address", metavar="IP", help="Of this machine, where others reach it.  [default: that with which "
+              "it reaches the authority]")
+@_mount_option
+def join(token: str, directory: Path, address: str | None, mount: Path | None) -> None:
     """Get this machine's certificates for an installation.
 
-    They go to DIR/identity.
-
     TOKEN is what `speedwell identity invite` has printed on the authority's machine; it is good once. Keys are made
-    here and stay here. If nothing answers, try again with the same token.
+    here and stay here. If nothing answers, try again with the same token. The settings of what runs here are
+    DIR/ROLE.toml; `speedwell up` then starts it.
     """
-    from fs.identity import invitations, joining  # take 30 ms
+    from cluster import parts
+    from fs.identity import invitations  # takes 30 ms
 
     given = invitations.parsed(token)
-    place = directory.absolute() / FOLDER
-    if place.exists() and (place / joining.JOINED).exists():
-        raise IdentityError(f"{directory} has joined an installation already")
-    joining.join(place, given)
-    for role in given.roles:
-        echo(str(place / invitations.name_of(given.machine, role)))
+    if mount is not None and roles.MOUNT not in given.roles:
+        raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
+    _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
+                                str(mount or "")), given))
+
+
+def _tell(made: Current) -> None:
+    echo(f"nameserver {made.nameserver}")
+    echo(f"next: {made.up_again}")

@@ -11,6 +11,7 @@ import click
 from cluster import current
 from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.output import echo, echo_json
+from cluster.processes import Processes
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.policy_options import PolicyOption, policy_path_option
@@ -113,7 +114,16 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
             _fabric_again(as_json)
             return
         directory = Path(last.directory)
+    from cluster import parts
     from cluster.local import LocalSettings
+
+    processes = Processes(directory)
+    if processes.settings.get("kind") == parts.KIND:
+        if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
+            raise click.UsageError(f"the settings of this machine are in {directory}/*.toml",
+                                   click.get_current_context())
+        _tell_started(parts.described(processes), parts.up(processes), as_json)
+        return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
                          metrics or None, identity), as_json)
@@ -124,16 +134,21 @@ def _local(settings: LocalSettings, as_json: bool) -> None:
 
     result = local.up(settings, (lambda message: None) if as_json else _say)
     _make_default(result.current)
+    _tell_started(result.current, result.started, as_json)
     if as_json:
-        echo_json({**asdict(result.current), "started": result.started})
         return
-    if not result.started:
-        echo(f"already running in {result.current.directory}")
     echo(f"nameserver {result.current.nameserver}, {counted(result.dataservers, 'dataserver')}, "
          f"{counted(result.replication, 'replica')} of each file")
     for mountpoint in result.current.mounts:
         echo(f"mounted at {mountpoint}")
     echo("next: `speedwell status`, `speedwell put FILE /`, `speedwell ls -l`; stop with `speedwell down`")
+
+
+def _tell_started(installation: current.Current, started: list[str], as_json: bool) -> None:
+    if as_json:
+        echo_json({**asdict(installation), "started": started})
+    elif not started:
+        echo(f"already running in {installation.directory}")
 
 
 def _on_fabric(spec: str, mount_on: tuple[str, ...], all_systems: bool,

@@ -21,12 +21,14 @@ from controller.timeslices.turns import TurnKeeper
 from fs import command_line
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.config import config_option
 from fs.controller import Controller
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
 
 
 @click.command("speedwell-timeslices", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@config_option
 @click.option("--controller", "controller_url", default="http://127.0.0.1:8080", metavar="URL",
               help="Whose /v1/network says what links there are.")
 @command_line.identity_option("The scheduler's")

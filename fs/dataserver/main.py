@@ -15,6 +15,7 @@ from fs import command_line, local, metrics, units
 from fs.addresses import parse_address
 from fs.coflows import configured, host_heartbeats
 from fs.command_line import Number
+from fs.config import config_option
 from fs.connections import ConnectionPool
 from fs.dataserver.copies import Copies
 from fs.dataserver.door import Door
@@ -52,6 +53,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 @click.command("speedwell-dataserver", context_settings={"help_option_names": ["-h", "--help"]})
+@config_option
 @click.option("--id", required=True, metavar="NAME", help="Stable name of this dataserver, for example p0r0h0.")
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Data channel; port 0: any free one.")
 @click.option("--advertise", metavar="HOST", help="Address that clients connect to.  [default: --listen's]")

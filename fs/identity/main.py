@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from fs import command_line
+from fs.config import config_option
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument
 from fs.identity.keeper import keep_renewed
@@ -18,6 +19,7 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 @click.command("speedwell-certificates", context_settings={"help_option_names": ["-h", "--help"]})
+@config_option
 @click.option("--directory", required=True, metavar="DIR", type=click.Path(path_type=Path),
               help="The identities of this machine, from `speedwell init` or `speedwell join`.")
 @click.option("--listen", metavar="HOST:PORT", help="Where the authority is: give certificates to machines that "

@@ -14,6 +14,7 @@ import click
 from fs import command_line
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.config import config_option
 from fs.controller import Controller
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
@@ -30,6 +31,7 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 @click.command("speedwell-metadata-store", context_settings={"help_option_names": ["-h", "--help"],
                                                              "show_default": True})
+@config_option
 @click.option("--store", required=True, metavar="STORE", help="leveldb:DIR, or redis:SOCKET for the Redis "
               "that listens at that Unix socket.")
 @click.option("--listen", default=f"0.0.0.0:{PORT}", metavar="HOST:PORT", help="The same port at all servers; the "

@@ -6,16 +6,18 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from fs import command_line, units
 from fs import metrics as prometheus
 from fs.addresses import parse_address
+from fs.config import config_option
 from fs.ending import run_to_the_end
 from fs.errors import DatabaseDamaged, InvalidArgument
 from fs.identity.bundle import Identity
@@ -134,6 +136,7 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 
 
 @click.command("speedwell-nameserver", context_settings={"help_option_names": ["-h", "--help"]})
+@config_option
 @click.option("--listen", default="127.0.0.1:7400", show_default=True, metavar="HOST:PORT",
               help="Address of the service; port 0 takes any free port.")
 @click.option("--directory", required=True, metavar="DIR", type=click.Path(path_type=Path),
@@ -142,18 +145,19 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
               help="Replicas of a file whose creator does not ask for another number.")
 @click.option("--min-replicas", type=int, default=defaults.DEFAULT_MIN_REPLICAS, show_default=True, metavar="N",
               help="So many replicas of a file hold a change before it is acknowledged.")
-@click.option("--chunk-size", type=Size(), default=defaults.DEFAULT_CHUNK_BYTES,
+@click.option("--chunk-size", "chunk_size_bytes", type=Size(), default=defaults.DEFAULT_CHUNK_BYTES,
               help=f"Size of a chunk, likewise.  [default: {units.size(defaults.DEFAULT_CHUNK_BYTES)}]")
-@click.option("--deletion-grace", type=float, default=defaults.DEFAULT_DELETION_GRACE_SECONDS,
-              show_default=True, metavar="SECONDS",
+@click.option("--deletion-grace", "deletion_grace_seconds", type=float,
+              default=defaults.DEFAULT_DELETION_GRACE_SECONDS, show_default=True, metavar="SECONDS",
               help="How long the content of a removed file stays on the dataservers for open readers.")
-@click.option("--session-lease", type=float, default=defaults.DEFAULT_SESSION_LEASE_SECONDS, show_default=True,
-              metavar="SECONDS", help="How long a silent mount keeps its locks.")
-@click.option("--lease", type=float, default=defaults.DEFAULT_LEASE_SECONDS, show_default=True,
+@click.option("--session-lease", "session_lease_seconds", type=float,
+              default=defaults.DEFAULT_SESSION_LEASE_SECONDS, show_default=True, metavar="SECONDS",
+              help="How long a silent mount keeps its locks.")
+@click.option("--lease", "lease_seconds", type=float, default=defaults.DEFAULT_LEASE_SECONDS, show_default=True,
               metavar="SECONDS",
               help="How long a silent dataserver keeps its files before others order the appends to them.")
-@click.option("--recovery-grace", type=float, default=defaults.DEFAULT_RECOVERY_GRACE_SECONDS, show_default=True,
-              metavar="SECONDS",
+@click.option("--recovery-grace", "recovery_grace_seconds", type=float,
+              default=defaults.DEFAULT_RECOVERY_GRACE_SECONDS, show_default=True, metavar="SECONDS",
               help="How long a dataserver may be away before its replicas are made again elsewhere.")
 @click.option("--fsync", type=click.Choice(defaults.FSYNC_POLICIES), default=defaults.DEFAULT_FSYNC,
               show_default=True,
@@ -173,9 +177,9 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
               help="Where in etcd, one for each installation.")
 @click.option("--controller", metavar="URL", default="", help="Ask the SDN controller there where the replicas of "
               "large new files should go (default: by racks).")
-@click.option("--token-lifetime", type=float, default=defaults.DEFAULT_TOKEN_SECONDS, show_default=True,
-              metavar="SECONDS", help="How long a client may use what a look-up allowed it on dataservers before it "
-              "asks again, by itself.")
+@click.option("--token-lifetime", "token_seconds", type=float, default=defaults.DEFAULT_TOKEN_SECONDS,
+              show_default=True, metavar="SECONDS", help="How long a client may use what a look-up allowed it on "
+              "dataservers before it asks again, by itself.")
 @click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
 @click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
@@ -185,20 +189,21 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 @prometheus.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               show_default=True)
-def command(listen: str, directory: Path, replication: int, chunk_size: int, deletion_grace: float,
-            session_lease: float, lease: float, recovery_grace: float, fsync: str, new: bool,
-            mirrors: int, min_replicas: int, force: bool, etcd: str, etcd_identity: Path | None, etcd_prefix: str,
-            controller: str, token_lifetime: float, request_rate: float, insecure: bool, identity: Path | None,
-            audit_log: Path | None, metrics: str | None, log_level: str) -> None:
+def command(listen: str, directory: Path, new: bool, force: bool, etcd: str, etcd_identity: Path | None,
+            etcd_prefix: str, controller: str, identity: Path | None, audit_log: Path | None, metrics: str | None,
+            request_rate: float, log_level: str, **namespace: Any) -> None:
     """Keep the namespace of a Speedwell installation: names, attributes and replicas of files."""
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(),
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = Settings(replication, chunk_size, deletion_grace, session_lease, lease, recovery_grace, mirrors,
-                        min_replicas, fsync, token_lifetime, insecure)
-    run(listen, directory, settings, etcd=etcd.split(",") if etcd else (), etcd_prefix=etcd_prefix,
-        new=new, force=force, controller=controller, metrics_address=metrics,
+    run(listen, directory, namespace_settings(namespace), etcd=etcd.split(",") if etcd else (),
+        etcd_prefix=etcd_prefix, new=new, force=force, controller=controller, metrics_address=metrics,
         identity_directory=identity, audit_log=audit_log, etcd_identity=etcd_identity,
         request_rate=request_rate)
+
+
+def namespace_settings(options: Mapping[str, Any]) -> Settings:
+    """Raises InvalidArgument."""
+    return Settings(**{each.name: options[each.name] for each in fields(Settings)})
 
 
 def status_of(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ def pages(tmp_path_factory):
 def test_every_command_has_a_page(pages):
     assert set(pages) == {f"{man.page_name(context)}.1" for context in all_contexts()}
     assert {"speedwell.1", "speedwell-put.1", "speedwell-node-drain.1"} <= set(pages)
-    assert set(cli.COMMANDS) <= {name.split("-")[1].removesuffix(".1") for name in pages if "-" in name}
+    assert set(cli.COMMANDS) <= {name.removeprefix("speedwell-").removesuffix(".1") for name in pages}
 
 
 def test_a_page_names_each_option_and_command_of_its_help(pages):

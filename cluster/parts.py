@@ -1,0 +1,202 @@
+"""The part of an installation that runs on this machine, where it has several: one process a role, by its file.
+
+    DIRECTORY/ROLE.toml          settings of speedwell-ROLE, which `speedwell check-config` checks
+    DIRECTORY/identity/          the certificates of this machine; the first machine has the authority, too
+    DIRECTORY/{nameserver,dataserver}/    what they store
+    DIRECTORY/{state.json,lock,logs/}     as cluster.processes keeps them
+"""
+
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster import current, identities
+from cluster.errors import InvalidSetting
+from cluster.local_commands import SUPERVISOR, ours
+from cluster.processes import Command, Processes, program
+from cluster.registration import own_root_directory
+from fs.addresses import is_ip, parse_address
+from fs.identity import files, invitations, joining, places, roles
+
+KIND = "machine"
+CERTIFICATES = "certificates"
+ORDER = (CERTIFICATES, roles.CONTROLLER, roles.NAMESERVER, roles.DATASERVER, roles.MOUNT)
+"""In which they are started."""
+
+PORTS = {CERTIFICATES: 7450, roles.NAMESERVER: 7400, roles.DATASERVER: 7500}
+REST_PORT = 8080
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of this machine: its name, its IP address, and where its filesystem is mounted, empty: nowhere."""
+
+    directory: Path
+    machine: str
+    address: str
+    mount: str = ""
+
+
+def first(part: Part, chosen: Sequence[str], replication: int) -> current.Current:
+    """Begin an installation with an authority and a namespace of its own. Raises InvalidSetting, IdentityError,
+    StartFailed."""
+    from fs.identity.authority import Authority  # takes 30 ms
+
+    is_made = _require_new(part)
+    directory = part.directory / identities.FOLDER
+    try:
+        Authority.make(directory).ensure([
+            (roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS,
+            *((invitations.name_of(part.machine, role), role) for role in chosen)], part.address)
+        found = {"nameserver": f"{part.address}:{PORTS[roles.NAMESERVER]}",
+                 "controller": f"https://{part.address}:{REST_PORT}" if roles.CONTROLLER in chosen else ""}
+        processes = _write(part, chosen, found, replication)
+        _begin_namespace(processes, part, found["nameserver"])
+    except BaseException:
+        for path in part.directory.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_made:
+            part.directory.rmdir()
+        raise
+    return remember(processes)
+
+
+def join(part: Part, token: invitations.Token) -> current.Current:
+    """Take part in an installation. Raises InvalidSetting, IdentityError."""
+    _require_new(part, identities.FOLDER)
+    found = joining.join(part.directory / identities.FOLDER, token)
+    return remember(_write(part, token.roles, found))
+
+
+def wanted(processes: Processes) -> list[str]:
+    """What runs while the machine takes part, but for the supervisor. What somebody has unmounted stays so."""
+    mountpoint = processes.settings["mount"]
+    is_mounted = mountpoint and (processes.find(roles.MOUNT) or ours(processes, Path(mountpoint)))
+    return [role for role in _roles(processes) if role != roles.MOUNT or is_mounted]
+
+
+def command_again(processes: Processes, role: str) -> Command:
+    return Command(role, [program(f"speedwell-{role}"), "--config", str(processes.directory / f"{role}.toml")])
+
+
+def up(processes: Processes) -> list[str]:
+    """Start what does not run; returns what was started. Raises StartFailed; AlreadyRunning if another command is at
+    work."""
+    with processes.exclusive("`speedwell up`"):
+        processes.forget_dead()
+        missing = [role for role in _roles(processes) if not processes.find(role)]
+        for role in missing:
+            processes.start(command_again(processes, role))
+        if not processes.find(SUPERVISOR):
+            processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor",
+                                                 str(processes.directory)]))
+            missing.append(SUPERVISOR)
+    remember(processes)
+    return missing
+
+
+def remember(processes: Processes) -> current.Current:
+    """Commands on this machine find it. Raises OSError."""
+    found = described(processes)
+    if not found.nameserver:
+        return found
+    current.write(found)
+    if found.identity:
+        places.remember(found.nameserver, Path(found.identity))
+    return found
+
+
+def described(processes: Processes) -> current.Current:
+    settings = processes.settings
+    return current.Current(KIND, str(processes.directory), settings["addresses"]["nameserver"],
+                           settings["controller"] or None, [settings["mount"]] if settings["mount"] else [],
+                           settings["user"])
+
+
+def own_address(other: str) -> str:
+    """Of this machine, as `other`, HOST:PORT, sees it."""
+    host, port = parse_address(other, "authority")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        unsent.connect((host, port))
+        return str(unsent.getsockname()[0])
+
+
+# ------------------------------------------------------------------ private
+
+
+def _require_new(part: Part, left: str = "") -> bool:
+    """Whether its directory has to be made; it may have what is called `left` in it."""
+    if not is_ip(part.address):
+        raise InvalidSetting(f"--address: {part.address!r} is not an IP address")
+    if part.directory.exists() and any(path.name != left for path in part.directory.iterdir()):
+        raise InvalidSetting(f"{part.directory} is not empty: name a new directory")
+    return not part.directory.exists()
+
+
+def _roles(processes: Processes) -> list[str]:
+    return [role for role in ORDER if (processes.directory / f"{role}.toml").exists()]
+
+
+def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replication: int = 3) -> Processes:
+    """The files of each role, and the state by which commands find this part."""
+    directory, folder = part.directory, part.directory / identities.FOLDER
+    is_first = (folder / "authority.key").exists()
+    common = {"nameserver": found["nameserver"], "controller": found["controller"] or None}
+
+    def listens(role: str) -> str:
+        return f"[{part.address}]:{PORTS[role]}" if ":" in part.address else f"{part.address}:{PORTS[role]}"
+
+    settings: dict[str, dict[str, Any]] = {
+        CERTIFICATES: {"directory": folder, "listen": listens(CERTIFICATES) if is_first else None},
+        roles.NAMESERVER: {"listen": listens(roles.NAMESERVER), "directory": directory / roles.NAMESERVER,
+                           "replication": replication, "controller": common["controller"],
+                           "audit_log": directory / "audit.log"},
+        roles.DATASERVER: {**common, "id": part.machine, "listen": listens(roles.DATASERVER), "rack": part.machine,
+                           "directory": [directory / roles.DATASERVER]},
+        roles.CONTROLLER: {"openflow_host": part.address, "rest_host": part.address, "rest_port": REST_PORT},
+        roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": part.address}}
+    for role in (CERTIFICATES, *(role for role in chosen if role in settings)):
+        if (role == roles.MOUNT and not part.mount) or (role != CERTIFICATES and not found["nameserver"]):
+            continue
+        if role != CERTIFICATES:
+            settings[role]["identity"] = folder / invitations.name_of(part.machine, role)
+        if role == roles.MOUNT:
+            Path(part.mount).mkdir(parents=True, exist_ok=True)
+        files.replace(directory / f"{role}.toml", _toml(settings[role]).encode(), 0o644)
+    processes = Processes(directory)
+    user = next((name for role in (roles.OPERATOR, roles.READER, roles.MOUNT)
+                 if (folder / (name := invitations.name_of(part.machine, role))).exists()), "")
+    processes.settings = {
+        "kind": KIND, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
+        "controller": found["controller"], "addresses": {"nameserver": found["nameserver"]},
+        "user": str(identities.of_operator(directory) if is_first else folder / user if user else ""),
+        "authority": listens(CERTIFICATES) if is_first else ""}
+    processes.save()
+    return processes
+
+
+def _begin_namespace(processes: Processes, part: Part, nameserver: str) -> None:
+    """Once and for all: from now on an empty directory means that the namespace was lost."""
+    if roles.NAMESERVER not in _roles(processes):
+        return
+    command = command_again(processes, roles.NAMESERVER)
+    processes.start(Command(command.name, [*command.argv, "--new"]))
+    try:
+        own_root_directory(nameserver, identities.of_operator(part.directory))
+    finally:
+        processes.stop()
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(map(text, value))}]"
+        if isinstance(value, bool | int):
+            return str(value).lower()
+        return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return "".join(f"{key} = {text(value)}\n" for key, value in values.items() if value is not None)

@@ -1,0 +1,70 @@
+"""Machines as namespaces: each with a network address, processes, /run, /srv and /mnt of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.integration.cluster.speedwell import SCRIPTS
+from tests.waiting import wait_until
+
+BRIDGE = "machines0"
+TIMEOUT_SECONDS = 90
+_SET_UP = """set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs run /run; mount -t tmpfs srv /srv; mount -t tmpfs mnt /mnt; mount -t tmpfs tmp /tmp
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+
+
+class Machine:
+    """`name` has the address 10.0.0.`number`."""
+
+    def __init__(self, name: str, number: int, ending: ExitStack) -> None:
+        self.name = name
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--uts", "bash", "-c", _SET_UP],
+            stdout=subprocess.PIPE, text=True)
+        ending.callback(self._end)
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "ready\n"
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
+        wait_until(lambda: children.read_text().split(), TIMEOUT_SECONDS, "the machine has no process")
+        self.pid = int(children.read_text().split()[0])
+        ip("link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        ip("link", "set", f"to-{name}", "master", BRIDGE, "up")
+        self.run(f"ip address add 10.0.0.{number}/24 dev eth0 && ip link set eth0 up")
+
+    def run(self, script: str) -> str:
+        """Run commands there, each of which has to succeed; returns what they print."""
+        done = self.attempt(script)
+        assert done.returncode == 0, f"{self.name}: {script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def attempt(self, script: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SPEEDWELL_")}
+        return subprocess.run(
+            ["nsenter", "--target", str(self.pid), "--net", "--pid", "--mount", "--uts", "bash", "-ec", script],
+            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+            env={**kept, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"})
+
+    def _end(self) -> None:
+        self._holder.kill()
+        self._holder.wait(TIMEOUT_SECONDS)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def machines(names: str, ending: ExitStack) -> dict[str, Machine]:
+    """One for each letter, joined by a switch."""
+    ip("link", "add", BRIDGE, "type", "bridge")
+    ending.callback(ip, "link", "delete", BRIDGE)
+    ip("link", "set", BRIDGE, "up")
+    return {name: Machine(name, number, ending) for number, name in enumerate(names, 1)}
