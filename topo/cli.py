@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from topo.click_types import HostPort
-from topo.emulation import Emulation, EmulationError
+from topo.emulation import INSECURE, Emulation, EmulationError
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS
@@ -198,6 +198,7 @@ def _start_controller(directory: Path, emulation: Emulation, cleanup: ExitStack)
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=emulation.environment, start_new_session=True)
     cleanup.callback(_stop_controller, process)
     _say(f"started the controller, its REST interface is {_CONTROLLER_URL}")
+    _say(INSECURE)
 
 
 def _stop_controller(process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from topo.emulation.errors import (
     TooLarge,
 )
 from topo.emulation.reservation import remove_leftovers
-from topo.emulation.settings import Settings
+from topo.emulation.settings import INSECURE, Settings
 
-__all__ = ["AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
+__all__ = ["INSECURE", "AddressConflict", "Emulation", "EmulationError", "EmulationRunning", "InvalidSettings",
            "MissingRequirement", "Settings", "TooLarge", "remove_leftovers"]

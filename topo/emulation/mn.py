@@ -22,7 +22,7 @@ from topo.emulation.errors import EmulationError, MissingRequirement
 from topo.emulation.nodes import FabricSwitch, Site
 from topo.emulation.prompt import FabricCLI
 from topo.emulation.reservation import RUN_DIRECTORY, Reservation
-from topo.emulation.settings import FailMode, Settings
+from topo.emulation.settings import INSECURE, FailMode, Settings
 from topo.emulation.topology import FabricTopo
 from topo.fabric import Fabric, InvalidFabric, hosts_file
 from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
@@ -168,6 +168,7 @@ class SpeedwellController(Controller):  # type: ignore[misc]
         if program is None:
             raise MissingRequirement("speedwell-controller is not installed: run scripts/setup first")
         _reservation()
+        info(f"*** The controller is {INSECURE}\n")
         super().__init__(name, **{
             "command": program, "ip": MACHINE_ADDRESS,
             "cargs": f"--openflow-host {MACHINE_ADDRESS} --openflow-port %d --rest-host {MACHINE_ADDRESS} "

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -645,24 +644,6 @@ sent = st.one_of(
 @given(data=sent)
 @settings(max_examples=300)
 def test_nothing_that_a_stranger_sends_is_carried_out(served: tuple[Site, tuple[str, int]], data: bytes) -> None:
-    require_no_effect(served, data)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_nothing_that_strangers_send_for_ten_minutes_is_carried_out(served: tuple[Site, tuple[str, int]]) -> None:
-    end = time.monotonic() + 600
-
-    @given(data=sent)
-    @settings(max_examples=2000, database=None)
-    def send(data: bytes) -> None:
-        require_no_effect(served, data)
-
-    while time.monotonic() < end:
-        send()
-
-
-def require_no_effect(served: tuple[Site, tuple[str, int]], data: bytes) -> None:
     site, address = served
     before = names(site)
     reply = answer_to(address, data)

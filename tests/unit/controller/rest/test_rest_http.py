@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from controller.rest import http as wire
 from controller.rest import server
+from controller.rest.access import COOKIE, Access, NotAuthenticated
 from controller.rest.http import Request, response
 from controller.rest.problems import HttpProblem
+from fs.identity import bearer
+from fs.identity.authority import Authority
+from fs.identity.bundle import Identity
+from fs.identity.roles import CONTROLLER
 from tests.unit.controller.in_process import NothingMore
 from tests.unit.controller.rest.test_rest_plumbing import GOOD, Served, served
 
@@ -126,6 +131,23 @@ def test_any_bytes_are_a_request_or_refused(head: bytes, unread: bytes) -> None:
         request.json_body()
     except HttpProblem as problem:
         assert 400 <= problem.status < 500
+
+
+@pytest.fixture(scope="module")
+def access(tmp_path_factory: pytest.TempPathFactory) -> Access:
+    authority = Authority.make(tmp_path_factory.mktemp("authority") / "identity")
+    authority.ensure([("controller", CONTROLLER)], "127.0.0.1")
+    bearer.ensure(authority.directory, "reader")
+    return Access(Identity(authority.directory / "controller"), 1e6)
+
+
+@given(st.sampled_from([b"Authorization", b"Cookie", b"Origin"]), st.sampled_from([b"", b"Bearer ", b"a=b; %s="]),
+       st.binary(max_size=80).filter(lambda value: b"\n" not in value and b"\r" not in value))
+def test_any_header_proves_nothing(access: Access, name: bytes, begin: bytes, value: bytes) -> None:
+    begin = begin.replace(b"%s", COOKIE.encode())
+    request = Request(b"GET /v1/health HTTP/1.1\r\n%s: %s%s" % (name, begin, value), b"", NothingMore())
+    with pytest.raises(NotAuthenticated):
+        access._sender(request)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(1, 20)))
