@@ -7,7 +7,6 @@ background; `up` and `down` there are what the command line calls.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shutil
 import subprocess
 from collections import Counter
@@ -35,6 +34,7 @@ from cluster.nameservers import (
 )
 from cluster.processes import Command, Processes, program
 from cluster.registration import wait_for_dataservers
+from coflow.report import host_key
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
 from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
@@ -42,6 +42,7 @@ from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
 from fs.identity import roles
 from fs.units import counted
+from host_agent.channel import agent_key
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
@@ -58,6 +59,7 @@ OPENFLOW_PORT = 6653
 REST_PORT = 8080
 NAMESERVER_PORT = 7000   # of the first; each further one has the next
 DATASERVER_PORT = 7100
+COFLOW_KEYS = "coflow-keys"
 ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 7020, 7040, 7060   # likewise
 DATASERVER_BYTES = 30 << 20     # proportional set size of an idle one
 REST = f"{MACHINE}:{REST_PORT}"
@@ -189,7 +191,7 @@ class FabricCluster:
             identities.remember(self.addresses, self.settings.directory)
         self.emulation.start()
         if self.settings.coflows:
-            host_agents.write_key(self._coflow_key, secrets.token_hex(32))
+            host_agents.make_keys(self._coflow_keys, fabric, host_key)
         progress("starting the controller and the nameserver")
         self.processes.start_together(etcd_commands(self.settings.directory, MACHINE, self._etcd_members))
         self.processes.start_together([self._controller(), *self._nameservers("--new")])
@@ -207,7 +209,7 @@ class FabricCluster:
             self.processes.start_together([self._metadata_store(name) for name in self.metadata_hosts])
         if self.settings.host_agents:
             progress(f"starting {len(self.network.hosts)} host agents and their scheduler")
-            host_agents.make_keys(self.settings.directory, self.network)
+            host_agents.make_keys(self.settings.directory / host_agents.KEYS, self.network, agent_key)
             self.processes.start_together([self._turns()])
             self.processes.start_together([self._agent(host.name) for host in self.network.hosts])
         for host, mountpoint in self.settings.mounts.items():
@@ -270,7 +272,7 @@ class FabricCluster:
             "controller": self.controller,
             "nameserver": self.nameserver,
             "identity": self.operator,
-            "environment": self.environment,
+            "environment": self.environment(),
             "hosts_file": str(self.emulation.hosts_file),
             "metadata_stores": self.metadata_hosts,
             "systems": self.settings.systems,
@@ -304,18 +306,18 @@ class FabricCluster:
             return []
         queues = "priorities" if POLICIES.get(Kind.COFLOW, policy).ranks_flows else "mincof"
         return ["--queues", queues, "--coflow-policy", policy, "--coflow-host", MACHINE,
-                "--coflow-key-file", str(self._coflow_key)]
+                "--coflow-key-file", str(host_agents.key_file(self._coflow_keys))]
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """What programs on the hosts need in their environment for their transfers to be coflows."""
+    def environment(self, host: str = host_agents.ALL) -> dict[str, str]:
+        """What programs on the host with that address, or on any, need in their environment for their transfers to be
+        coflows."""
         if not self.settings.coflows:
             return {}
-        return {ADDRESS_VARIABLE: MACHINE, KEY_FILE_VARIABLE: str(self._coflow_key)}
+        return {ADDRESS_VARIABLE: MACHINE, KEY_FILE_VARIABLE: str(host_agents.key_file(self._coflow_keys, host))}
 
     @property
-    def _coflow_key(self) -> Path:
-        return self.settings.directory / "coflow.key"
+    def _coflow_keys(self) -> Path:
+        return self.settings.directory / COFLOW_KEYS
 
     @property
     def operator(self) -> str:
@@ -369,7 +371,7 @@ class FabricCluster:
             "--other-host", host.management_ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", self.controller,
             "--directory", str(self.settings.directory / "data" / name),
-        ], prefix=self._inside(name), env=self.environment), name)
+        ], prefix=self._inside(name), env=self.environment(host.ip)), name)
 
     @property
     def metadata_hosts(self) -> list[str]:
@@ -396,11 +398,11 @@ class FabricCluster:
                                  self._inside(name))
 
     def _mount(self, name: str, mountpoint: Path) -> Command:
+        address = self.settings.fabric.host(name).ip
         return with_identity(self.processes, Command(f"mount-{name}", [
             program("speedwell-mount"), str(mountpoint), "--foreground", "--allow-other",
-            "--nameserver", self.nameserver, "--controller", self.controller,
-            "--local-host", self.settings.fabric.host(name).ip,
-        ], prefix=self._inside(name), env=self.environment))
+            "--nameserver", self.nameserver, "--controller", self.controller, "--local-host", address,
+        ], prefix=self._inside(name), env=self.environment(address)))
 
     def _inside(self, name: str) -> Sequence[str]:
         return in_namespace(self.emulation.host_pid(name), ())
@@ -415,10 +417,9 @@ class FabricCluster:
             with contextlib.suppress(OSError):   # somebody put files there: theirs to remove
                 directory.rmdir()
         number = self.settings.nameservers
-        for part in ("data", "metadata", identities.FOLDER, *nameserver_names(number), *etcd_names(number)):
+        for part in ("data", "metadata", identities.FOLDER, COFLOW_KEYS, host_agents.KEYS,
+                     *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
-        self._coflow_key.unlink(missing_ok=True)
-        host_agents.forget_keys(self.settings.directory)
 
 
 def read_settings(**values: Any) -> FabricSettings:

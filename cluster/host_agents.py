@@ -1,6 +1,6 @@
 """The host agents of an installation on a fabric, the scheduler that gives them their turns, and their keys.
 
-    DIRECTORY/agent-keys/    one file for each agent, and the scheduler's master key, for root alone
+    DIRECTORY/agent-keys/    one file for each agent, and the scheduler's, of which they are made, for root alone
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import requests
@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.controller_client import session
 from cluster.errors import NotRunning
 from cluster.processes import Command, program
-from host_agent.channel import agent_key
 from topo.emulation.settings import Settings
 from topo.fabric import Fabric
 
@@ -26,24 +25,20 @@ PORT, METRICS_PORT = 6657, 6658
 PROCESS_BYTES = 30 << 20
 """Proportional set size of an agent with its guardian."""
 ANSWER_SECONDS = 2.0
-_KEYS, _MASTER = "agent-keys", "scheduler"
+KEYS, ALL = "agent-keys", "all"
 _FRAMES = 10
 """Of the slowest host's link in a slice; shorter slices lose much of it to what no longer fits."""
 _LEAST_MS, _MOST_MS = 10, 1000
 
 
-def make_keys(directory: Path, fabric: Fabric) -> None:
-    """New ones: nobody of an earlier run is believed."""
-    forget_keys(directory)
-    (directory / _KEYS).mkdir(mode=0o700)
-    master = secrets.token_hex(32)
-    write_key(key_file(directory, _MASTER), master)
+def make_keys(place: Path, fabric: Fabric, of_host: Callable[[bytes, str], bytes]) -> None:
+    """New ones, one for all and one `of_host` for each address: nobody of an earlier run is believed."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    key = secrets.token_hex(32)
+    write_key(key_file(place), key)
     for host in fabric.hosts:
-        write_key(key_file(directory, host.ip), agent_key(master.encode(), host.ip).decode())
-
-
-def forget_keys(directory: Path) -> None:
-    shutil.rmtree(directory / _KEYS, ignore_errors=True)
+        write_key(key_file(place, host.ip), of_host(key.encode(), host.ip).decode())
 
 
 def write_key(path: Path, key: str) -> None:
@@ -62,14 +57,14 @@ def slice_ms(fabric: Fabric) -> int:
 def scheduler(directory: Path, fabric: Fabric, host: str, controller: str, policy: str) -> Command:
     return Command(SCHEDULER, [
         program("speedwell-timeslices"), "--controller", controller, "--listen", f"{host}:{PORT}",
-        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(key_file(directory, _MASTER)),
+        "--metrics", f"{host}:{METRICS_PORT}", "--key-file", str(key_file(directory / KEYS)),
         "--slice-ms", str(slice_ms(fabric)), "--policy", policy])
 
 
 def agent(directory: Path, name: str, address: str, scheduler_host: str, prefix: Sequence[str]) -> Command:
     return Command(f"agent-{name}", [
         program("speedwell-host-agent"), "--address", address, "--scheduler", f"{scheduler_host}:{PORT}",
-        "--key-file", str(key_file(directory, address))], prefix=prefix)
+        "--key-file", str(key_file(directory / KEYS, address))], prefix=prefix)
 
 
 def turns(metrics_url: str) -> dict[str, int]:
@@ -84,6 +79,6 @@ def turns(metrics_url: str) -> dict[str, int]:
             for sample in family.samples if sample.name == "speedwell_timeslices_destinations"}
 
 
-def key_file(directory: Path, owner: str) -> Path:
-    """Of an agent, by its address, or of the scheduler."""
-    return directory / _KEYS / f"{owner}.key"
+def key_file(place: Path, owner: str = ALL) -> Path:
+    """Of the host with that address, or the one of all."""
+    return place / f"{owner}.key"

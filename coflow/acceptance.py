@@ -47,16 +47,18 @@ class Acceptance:
     that is not known is believed only with a later time than theirs: one that was forgotten is known again with its
     next report, and none of its old ones is taken twice.
 
-    What was taken can be taken once more only if this object is a new one, or our clock is set back.
+    What was taken can be taken once more only if our clock is set back, or, where this object takes the place of
+    another one, if its sender's clock was ahead of ours then: nothing from before `begun_unix` is believed.
     """
 
-    def __init__(self, allowed_skew_seconds: float = 30.0, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self, allowed_skew_seconds: float = 30.0, max_entries: int = MAX_ENTRIES, *,
+                 begun_unix: float = 0.0) -> None:
         self._allowed_skew_seconds = allowed_skew_seconds
         self._max_entries = max_entries
         self._senders: dict[_Key, _Sender] = {}
         self._by_moment: dict[int, set[_Key]] = {}
         self._entries = 0
-        self._believed_from = 0
+        self._believed_from = _moment(begun_unix)
         """The moment from which on senders that are not known are believed."""
 
     def __len__(self) -> int:
@@ -75,7 +77,7 @@ class Acceptance:
             if believed_from > _moment(now_unix + self._allowed_skew_seconds) + 1:
                 believed_from = 0               # our clock was set back
             if moment < believed_from:
-                raise InvalidReport("crowded", "there are too many senders to know whether it was seen before")
+                raise InvalidReport("crowded", "its sender is not known, and may have been seen before")
             sender = self._senders[key] = _Sender(moment, believed_from)
             self._by_moment.setdefault(moment, set()).add(key)
             self._entries += 1

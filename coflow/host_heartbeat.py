@@ -6,7 +6,6 @@ It goes where reports go, under the same key: docs/coflow-protocol.md describes 
 from __future__ import annotations
 
 import fcntl
-import hmac
 import secrets
 import socket
 import struct
@@ -14,12 +13,11 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from coflow.errors import InvalidReport, InvalidSetting
-from coflow.report import MAC_BYTES
+from coflow.report import MAC_BYTES, is_signed, mac
 from coflow.settings import SchedulerAddress
 
 MAGIC = b"SPHB"
@@ -62,24 +60,20 @@ def encode(heartbeat: HostHeartbeat, key: bytes) -> bytes:
     if not all(0 <= number <= _MOST for number in numbers):
         raise InvalidReport("malformed", "a heartbeat's numbers are in 0 ... 2**64 - 1")
     message = _BODY.pack(MAGIC, VERSION, IPv4Address(heartbeat.host).packed, *numbers)
-    return message + _mac(message, key)
+    return message + mac(message, key)
 
 
 def decode(datagram: bytes, key: bytes) -> HostHeartbeat:
-    """Raises InvalidReport for anything but a heartbeat that the key has signed."""
+    """Raises InvalidReport for anything but a heartbeat that the key has signed, or that of its host (`host_key`)."""
     if len(datagram) != DATAGRAM_BYTES or not is_heartbeat(datagram):
         raise InvalidReport("malformed", "this is not a heartbeat")
     if datagram[4] != VERSION:
         raise InvalidReport("version", f"version {datagram[4]} is not known")
     message = datagram[:-MAC_BYTES]
-    if not hmac.compare_digest(datagram[-MAC_BYTES:], _mac(message, key)):
+    if not is_signed(datagram, key, [message[8:12]]):
         raise InvalidReport("unauthentic", "it is not signed with our key")
     _, _, host, *numbers = _BODY.unpack(message)
     return HostHeartbeat(socket.inet_ntoa(host), *numbers)
-
-
-def _mac(message: bytes, key: bytes) -> bytes:
-    return hmac.digest(key, message, sha256)[:MAC_BYTES]
 
 
 # --- the sending side ---

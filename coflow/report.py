@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -63,7 +63,7 @@ class Report:
 
 
 def encode(report: Report, key: bytes) -> bytes:
-    """The datagram of a report, signed with the shared key.
+    """The datagram of a report, signed with the key: the one that all share, or a host's.
 
     Raises InvalidReport for what `decode` would refuse.
     """
@@ -77,11 +77,12 @@ def encode(report: Report, key: bytes) -> bytes:
         parts.append(_FLOW.pack(IPv4Address(flow.source).packed, IPv4Address(flow.destination).packed,
                                 flow.source_port, flow.destination_port, flow.protocol, each.remaining_bytes))
     message = b"".join(parts)
-    return message + _mac(message, key)
+    return message + mac(message, key)
 
 
 def decode(datagram: bytes, key: bytes) -> Report:
-    """The report in a datagram. Raises InvalidReport for anything but a well-formed one that the key has signed."""
+    """The report in a datagram. Raises InvalidReport for anything but a well-formed one that the key has signed, or
+    that of the host (`host_key`) at which all its flows begin or end."""
     if len(datagram) > MAX_DATAGRAM_BYTES:
         raise InvalidReport("oversized", f"more than {MAX_DATAGRAM_BYTES} bytes")
     if len(datagram) < _HEADER.size + MAC_BYTES or datagram[:4] != MAGIC:
@@ -89,8 +90,8 @@ def decode(datagram: bytes, key: bytes) -> Report:
     _, version, flags, count, coflow_id, sender, sequence, sent_at = _HEADER.unpack_from(datagram)
     if version != VERSION:
         raise InvalidReport("version", f"version {version} is not known")
-    message, mac = datagram[:-MAC_BYTES], datagram[-MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(message, key)):
+    message = datagram[:-MAC_BYTES]
+    if not is_signed(datagram, key, _common_ends(message)):
         raise InvalidReport("unauthentic", "it is not signed with our key")
     if flags or len(message) != _HEADER.size + count * _FLOW.size:
         raise InvalidReport("malformed", "its length does not fit its number of flows, or it has unknown flags")
@@ -150,5 +151,24 @@ def _is_host(text: str) -> bool:
     return not (address.is_multicast or address.is_loopback or address.is_unspecified or address.is_reserved)
 
 
-def _mac(message: bytes, key: bytes) -> bytes:
+def host_key(key: bytes, host: str) -> bytes:
+    """Of the host with this IPv4 address, from the key of the installation: who has it speaks for no other host."""
+    return hmac.digest(key, b"speedwell coflow host " + IPv4Address(host).packed, sha256).hex().encode()
+
+
+def mac(message: bytes, key: bytes) -> bytes:
+    """What stands at the end of a datagram."""
     return hmac.digest(key, message, sha256)[:MAC_BYTES]
+
+
+def is_signed(datagram: bytes, key: bytes, hosts: Iterable[bytes]) -> bool:
+    """With the key, or with one of these hosts' (4 bytes each)."""
+    message, shown = datagram[:-MAC_BYTES], datagram[-MAC_BYTES:]
+    return hmac.compare_digest(shown, mac(message, key)) or any(
+        hmac.compare_digest(shown, mac(message, host_key(key, inet_ntoa(host)))) for host in hosts)
+
+
+def _common_ends(message: bytes) -> set[bytes]:
+    flows = [{message[offset:offset + 4], message[offset + 4:offset + 8]}
+             for offset in range(_HEADER.size, len(message) - _FLOW.size + 1, _FLOW.size)]
+    return set.intersection(*flows) if flows else set()

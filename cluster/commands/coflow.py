@@ -16,8 +16,9 @@ from cluster.progress import Meter
 from coflow.errors import InvalidSetting
 from coflow.parts import MAX_PARTS
 from coflow.receiver import Receiver
+from coflow.report import host_key
 from coflow.reporter import Reporter
-from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
+from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, read_key, scheduler
 from coflow.transfer import send as send_file
 from fs import units
 from topo.click_types import HostPort
@@ -95,3 +96,19 @@ def _reporter(address: str | None, key_file: Path | None, coflow_id: str | None)
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"--scheduler: {address}: {error.strerror}") from None
+
+
+@coflow.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="KEY")
+@click.argument("host", metavar="ADDRESS")
+def key(file: Path, host: str) -> None:
+    """Print the key of the host with that IPv4 address, from the installation's in the file KEY.
+
+    Who has it can report the transfers of that host, and nobody else's.
+    """
+    try:
+        click.echo(host_key(read_key(file), host))
+    except InvalidSetting as error:
+        raise click.ClickException(str(error)) from None
+    except ValueError:
+        raise click.BadParameter(f"{host!r} is no IPv4 address", param_hint="ADDRESS") from None

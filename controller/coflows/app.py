@@ -87,7 +87,7 @@ class Coflows(Application):
             self._key = read_key(settings.coflow_key_file)
         except InvalidSetting as error:
             raise InvalidSettings(str(error)) from None
-        self._acceptance = Acceptance()
+        self._acceptance = Acceptance(begun_unix=time.time())
         compile_policy(settings.coflow_policy)
         self.book = CoflowBook(settings.coflow_expiry_seconds, settings.coflow_stall_seconds)
         self.planner = CoflowPlanner(

@@ -14,7 +14,7 @@ BRIEF = {
     "bench-decision": "--pods 2 --racks 2 --flows 20 --decisions 100 --runs 1",
     "bench-metadata": "--clients 1 --count 10 --runs 1",
     "bench-stream": "--size-mib 4 --runs 1",
-    "fuzz": "--seconds 1 frames",
+    "fuzz": "--seconds 1 host-agents",
 }
 LONG = {
     "bench-controller": "--k 4 --runs 1 --baseline HEAD",

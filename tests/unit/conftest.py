@@ -4,5 +4,5 @@ from hypothesis import settings
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("untimed", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=2000)     # of scripts/fuzz
+settings.register_profile("fuzz", deadline=None, max_examples=1000)     # of scripts/fuzz
 settings.load_profile("untimed")

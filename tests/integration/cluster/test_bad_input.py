@@ -28,7 +28,9 @@ LIBRARIES = re.compile(r"Traceback|pydantic|grpc|StatusCode|[Ee]rrno|HTTPConnect
 ENDS_WITH_NOTHING = re.compile(r"(:|''|\bNone|\()\s*(\(see `[^`]*`\))?$")
 ARGUMENTS = {"experiment": ["mayflower-fig4"], "trash on": ["--keep", "7d"], "quota set": ["/x", "--files", "9"],
              "chmod": ["644", "/x"], "chown": ["0", "/x"], "put": ["/etc/hostname", "/x"],
-             "identity issue": ["x", "mount"], "coflow send": ["/etc/hostname", "127.0.0.1:1"]}
+             "identity issue": ["x", "mount"], "identity invite": ["x", "mount"],
+             "coflow send": ["/etc/hostname", "127.0.0.1:1"],
+             "coflow key": ["/etc/hostname", "10.0.0.1"]}
 """What a command needs, where it is not a path for each of its arguments."""
 
 
@@ -135,6 +137,7 @@ def test_other_addresses_that_are_none(tmp_path: Path) -> None:
     lines = [[*name.split(), *needed(name), *here, "--local-host", "h1"]
              for name in COMMANDS if has(name, "--local-host")]
     lines += [["coflow", "send", "/etc/hostname", "nonsense"], ["coflow", "recv", "--listen", "nonsense"],
+              ["coflow", "key", "/etc/services", "nonsense"],
               ["fabric", "three-tier", "--controller", "nonsense"]]
     check(lines, tmp_path / "state", (2,))
     check([[*name.split(), *needed(name), *here, "--controller", address]

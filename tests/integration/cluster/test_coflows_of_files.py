@@ -40,9 +40,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 
 def start(cluster: FabricCluster, host: str, *command: str) -> subprocess.Popen[bytes]:
+    address = FABRIC.host(host).ip
     return run_on_host(cluster.emulation.host_pid(host), [
         program("speedwell"), command[0], "--nameserver", NAMESERVER, "--controller", CONTROLLER, "--local-host",
-        FABRIC.host(host).ip, *command[1:]], env={**os.environ, **cluster.environment}, stdout=subprocess.PIPE,
+        address, *command[1:]], env={**os.environ, **cluster.environment(address)}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
-from cluster.fabric import CONTROLLER_URL, FabricCluster, read_settings, run_on_host
+from cluster.controller_client import session
+from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from cluster.fabric import FabricCluster, read_settings, run_on_host
 from coflow.host_heartbeat import HostHeartbeat, encode
 from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
 from tests.waiting import wait_until
@@ -45,13 +46,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabricCluster]
 
 def counted() -> dict[str, float]:
     """What came of heartbeats, and of datagrams that are none of ours."""
-    text = requests.get(f"{CONTROLLER_URL}/metrics", timeout=10).text
+    text = session(CONTROLLER).get(f"{CONTROLLER}/metrics", timeout=10).text
     found = re.findall(r'^speedwell_(?:host_heartbeats|coflow_reports)_total\{outcome="([^"]+)"\} (\S+)', text, re.M)
     return {outcome: float(number) for outcome, number in found}
 
 
 def left_bps(writer: str, host: str) -> float:
-    answer = requests.post(f"{CONTROLLER_URL}/v1/placements", timeout=10, json={
+    answer = session(CONTROLLER).post(f"{CONTROLLER}/v1/placements", timeout=10, json={
         "files": [{"writer": writer, "size_bytes": 0, "replicas": 1}], "candidates": [{"host": host}]})
     [placement] = answer.json()["placements"]
     [destination] = placement["destinations"]
@@ -60,7 +61,7 @@ def left_bps(writer: str, host: str) -> float:
 
 def test_forged_heartbeats_change_nothing_and_each_is_counted(cluster: FabricCluster) -> None:
     attacker, victim = cluster.settings.fabric.hosts[0], cluster.settings.fabric.hosts[-1]
-    controller = scheduler(cluster.environment[ADDRESS_VARIABLE], Path(cluster.environment[KEY_FILE_VARIABLE]))
+    controller = scheduler(cluster.environment()[ADDRESS_VARIABLE], Path(cluster.environment()[KEY_FILE_VARIABLE]))
     key = controller.key
     wait_until(lambda: counted().get("taken", 0) >= 12, 60, "the hosts' own heartbeats do not arrive", 0.5)
     wait_until(lambda: left_bps(attacker.ip, victim.ip) > 0.9 * HOST_BPS, 30, "the host is not idle", 0.5)
@@ -69,6 +70,8 @@ def test_forged_heartbeats_change_nothing_and_each_is_counted(cluster: FabricClu
     honest = HostHeartbeat(victim.ip, 77, now, 10_000_000, 1000, 1000)
     busy = dataclasses.replace(honest, uptime_microseconds=11_000_000, received_bytes=round(HOST_BPS / 8))
     signed = encode(busy, key)
+    attackers = Path(cluster.environment(attacker.ip)[KEY_FILE_VARIABLE]).read_bytes().strip()
+    assert attackers != key
     hour = 3_600_000_000
 
     def send_until_counted(outcome: str, datagram: bytes) -> None:
@@ -88,7 +91,7 @@ def test_forged_heartbeats_change_nothing_and_each_is_counted(cluster: FabricClu
             ("unknown-host", encode(dataclasses.replace(busy, host="10.99.0.1"), key)),
             ("stale", encode(dataclasses.replace(busy, sent_at_microseconds=now - hour), key)),
             ("stale", encode(dataclasses.replace(busy, sent_at_microseconds=now + hour), key)),
-            ("unauthentic", encode(busy, bytes(len(key)))),
+            ("unauthentic", encode(busy, bytes(len(key)))), ("unauthentic", encode(busy, attackers)),
             ("unauthentic", signed[:-1] + bytes([signed[-1] ^ 1]))):
         send_until_counted(outcome, datagram)
         assert left_bps(attacker.ip, victim.ip) > 0.9 * HOST_BPS, f"{outcome} changed where files go"

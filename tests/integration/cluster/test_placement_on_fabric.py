@@ -85,7 +85,7 @@ def test_an_append_to_a_placed_file_is_a_flow_on_each_hop_until_it_has_arrived(c
         number += 1
         return run_on_host(cluster.emulation.host_pid(writer.name), [
             SPEEDWELL, "put", "--nameserver", NAMESERVER, str(source), f"/flow-{number}"], stdout=subprocess.PIPE,
-            env={**os.environ, **cluster.environment})
+            env={**os.environ, **cluster.environment()})
 
     def is_flow_on_each_hop() -> bool:
         putting = put()

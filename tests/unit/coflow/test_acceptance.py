@@ -142,3 +142,15 @@ def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
     for sender in (1, 2, 3):
         acceptance.accept(report(1, sender=sender, at=NOW + 3600 + sender), NOW + 3600)
     assert acceptance.accept(report(1, sender=4, at=NOW), NOW)
+
+
+def test_nothing_that_another_one_may_have_seen_is_taken_by_the_next() -> None:
+    before, after = Acceptance(), Acceptance(begun_unix=NOW + 5)
+    heard = report(1, at=NOW + 4.9)
+    assert before.accept(heard, NOW + 5)
+    with pytest.raises(InvalidReport) as refused:
+        after.accept(heard, NOW + 5)
+    assert refused.value.reason == "crowded"
+    assert after.accept(report(2, at=NOW + 5.1), NOW + 5.2), "its sender goes on"
+    with pytest.raises(InvalidReport):
+        after.accept(heard, NOW + 5.3)

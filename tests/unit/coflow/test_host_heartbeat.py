@@ -21,7 +21,7 @@ from coflow.host_heartbeat import (
     interface_of,
     is_heartbeat,
 )
-from coflow.report import Flow, FlowReport, Report
+from coflow.report import Flow, FlowReport, Report, host_key
 from coflow.report import encode as encode_report
 from coflow.settings import SchedulerAddress
 
@@ -56,6 +56,12 @@ def test_another_key_and_numbers_without_room_are_refused() -> None:
         decode(encode(BEAT, b"another key of 32 bytes or so..."), KEY)
     with pytest.raises(InvalidReport):
         encode(replace(BEAT, sent_bytes=1 << 64), KEY)
+
+
+def test_a_host_with_a_key_of_its_own_tells_of_itself_alone() -> None:
+    assert decode(encode(BEAT, host_key(KEY, BEAT.host)), KEY) == BEAT
+    with pytest.raises(InvalidReport, match="key"):
+        decode(encode(BEAT, host_key(KEY, "10.9.9.9")), KEY)
 
 
 def test_a_report_is_no_heartbeat() -> None:

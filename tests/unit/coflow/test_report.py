@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coflow import Flow, FlowReport, InvalidReport, Report, decode, encode
-from coflow.report import MAC_BYTES, MAX_DATAGRAM_BYTES, MAX_FLOWS, MAX_REMAINING_BYTES
+from coflow.report import MAC_BYTES, MAX_DATAGRAM_BYTES, MAX_FLOWS, MAX_REMAINING_BYTES, host_key
 
 KEY = b"k" * 32
 NUMBERS = st.integers(1, (1 << 64) - 1)
@@ -126,3 +126,17 @@ def test_reports_that_cannot_be_are_not_even_sent(report: Report) -> None:
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(InvalidReport, match="at least 16"):
         encode(ONE, b"short")
+
+
+def test_a_host_with_a_key_of_its_own_reports_its_own_flows_and_no_others() -> None:
+    def told(*flows: tuple[str, str]) -> bytes:
+        made = tuple(FlowReport(Flow(source, destination, 1, 2), 3) for source, destination in flows)
+        return encode(Report(b"c" * 16, 1, 1, 1, made), host_key(KEY, "10.0.0.1"))
+
+    for flows in ((("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.1")), (("10.0.0.2", "10.0.0.1"),)):
+        assert len(decode(told(*flows), KEY).flows) == len(flows)
+    for flows in ((("10.0.0.2", "10.0.0.3"),), (("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3"))):
+        with pytest.raises(InvalidReport) as refused:
+            decode(told(*flows), KEY)
+        assert refused.value.reason == "unauthentic"
+    assert host_key(KEY, "10.0.0.1") != host_key(KEY, "10.0.0.2")
