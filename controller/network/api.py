@@ -73,10 +73,10 @@ class NetworkApi:
         allowed_seconds = LATE_POLLS * settings.poll_interval_seconds
         late = (age_seconds if age_seconds is not None else self._uptime_seconds()) > allowed_seconds
         troubles = self._loops.troubles()
-        is_degraded = late or connected < len(state.switches)
+        is_degraded, is_converged = late or connected < len(state.switches), self._is_in_force()
         return models.Health(
             status="degraded" if troubles else "empty" if not connected else "degraded" if is_degraded else
-            "ok" if self._is_in_force() else "converging",
+            "ok" if is_converged else "converging", converged=is_converged,
             switches_connected=connected, switches_known=len(state.switches),
             links=sum(not state.network.is_host(node) and not state.network.is_host(other)
                       for node, other in state.network.links),

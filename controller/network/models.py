@@ -88,6 +88,7 @@ class Health(OutputModel):
     status: Literal["ok", "converging", "degraded", "empty"] = Field(
         description="degraded: a known switch is away, polls are late or something is in trouble; "
                     "empty: no switch is connected; converging: the switches have not confirmed all entries yet.")
+    converged: bool = Field(description="Whether the switches have confirmed all entries, whatever the status is.")
     switches_connected: int
     switches_known: int
     links: int = Field(description="Directed links between switches.")

@@ -46,17 +46,18 @@ def wait_for_hosts(controller_url: str, fabric: Fabric, session: requests.Sessio
     Raises `NotDiscovered`, naming some that are missing, after DISCOVERY_TIMEOUT_SECONDS.
     """
     missing = {host.ip for host in fabric.hosts}
-    status = "converging"
+    is_converged = False
     asking = session or requests.Session()
 
     def complete() -> bool:
-        nonlocal status
-        status = "converging"   # also if nobody answers: what was said before the hosts were known does not count
+        nonlocal is_converged
+        is_converged = False    # also if nobody answers: what was said before the hosts were known does not count
         with contextlib.suppress(requests.RequestException, ValueError):
             hosts = asking.get(f"{controller_url}/v1/hosts", timeout=_REQUEST_TIMEOUT_SECONDS).json()["hosts"]
             missing.difference_update(host["ip"] for host in hosts)
-            status = asking.get(f"{controller_url}/v1/health", timeout=_REQUEST_TIMEOUT_SECONDS).json()["status"]
-        return not missing and status != "converging"
+            health = asking.get(f"{controller_url}/v1/health", timeout=_REQUEST_TIMEOUT_SECONDS).json()
+            is_converged = bool(health["converged"])
+        return not missing and is_converged
 
     if not wait_for(complete, DISCOVERY_TIMEOUT_SECONDS):
         if not missing:

@@ -161,13 +161,19 @@ def test_health_of_a_controller_without_switches_is_empty() -> None:
 
 def test_health_is_ok_only_once_the_switches_hold_everything_that_is_planned(controller: Controller) -> None:
     controller.measurements.complete_at = time.monotonic()
+
+    def said() -> tuple[str, bool]:
+        health = get(controller, "/v1/health")
+        return health["status"], health["converged"]
+
     controller.tables.is_in_force = False
-    assert get(controller, "/v1/health")["status"] == "converging"
+    assert said() == ("converging", False)
     controller.tables.is_in_force = True
-    assert get(controller, "/v1/health")["status"] == "ok"
-    controller.tables.is_in_force = False
+    assert said() == ("ok", True)
     controller.state.switch_disconnected(EDGES[0])
-    assert get(controller, "/v1/health")["status"] == "degraded"
+    assert said() == ("degraded", True)
+    controller.tables.is_in_force = False
+    assert said() == ("degraded", False)
 
 
 def test_health_notices_that_polls_stopped(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
