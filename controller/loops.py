@@ -130,6 +130,11 @@ class Loops:
         """Call a function once, in a green thread of its own, which gives None if the function raises."""
         return eventlet.spawn(self._try, function, arguments)
 
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function that never waits, once the hub comes round: without a green thread, which would take longer
+        than most such functions."""
+        eventlet.hubs.get_hub().schedule_call_global(0, self._try, function, arguments)
+
     def spawn_after(self, seconds: float, function: Callable[..., object], *arguments: Any) -> GreenThread:
         """As `spawn`, after so many seconds."""
         return eventlet.spawn_after(seconds, self._try, function, arguments)

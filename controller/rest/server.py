@@ -9,6 +9,7 @@ from typing import Any
 import eventlet
 
 from controller.loops import Loops
+from controller.reader import Reader
 from controller.rest.http import MAX_HEAD_BYTES, RECEIVE_BYTES, Answer, Pieces, Request, response
 from controller.rest.problems import BadRequest, HttpProblem, RequestTimedOut, answer_to
 from controller.secure import Door, NotAdmitted
@@ -63,7 +64,11 @@ class _Connection:
             if self._door is not None:
                 self._socket, self.sender = self._door.admit(self._socket, self.peer)
                 self._is_proven = self.sender is not None
-            self._converse()
+            self._reader = Reader(self._socket)
+            try:
+                self._converse()
+            finally:
+                self._reader.close()
         except NotAdmitted as error:
             LOG.debug("%s was refused: %s", self.peer, error)
         finally:
@@ -134,7 +139,7 @@ class _Connection:
     def _first_bytes(self) -> bytes:
         self._socket.settimeout(KEEP_ALIVE_SECONDS if self._is_proven else DEADLINE_SECONDS)
         try:
-            return bytes(self._socket.recv(RECEIVE_BYTES))
+            return self.receive()
         finally:
             self._socket.settimeout(REQUEST_TIMEOUT_SECONDS)
 
@@ -146,7 +151,7 @@ class _Connection:
     # --- see `http.Stream` ---
 
     def receive(self) -> bytes:
-        return bytes(self._socket.recv(RECEIVE_BYTES))
+        return self._reader.recv(RECEIVE_BYTES)
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)

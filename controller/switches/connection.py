@@ -22,6 +22,7 @@ from ryu.ofproto import ofproto_parser
 from controller.application import Datapath
 from controller.errors import SwitchTimedOut
 from controller.loops import Loops
+from controller.reader import Reader
 from controller.secure import ENDED, Door, NotAdmitted
 from controller.switches import shapes
 from controller.switches.entries import dpid_hex
@@ -74,6 +75,7 @@ class SwitchConnection(Datapath):
         self._loops = loops
         self._bad_messages = bad_messages
         self._has_complained = False
+        self._reader = Reader(socket)
 
     @property
     def label(self) -> str:
@@ -141,6 +143,7 @@ class SwitchConnection(Datapath):
             self._refuse(error)
         finally:
             self._packet_ins.connection_ended(self)
+            self._reader.close()
             self.socket.close()
 
     def _messages(self) -> Iterator[bytearray]:
@@ -148,7 +151,7 @@ class SwitchConnection(Datapath):
         received = bytearray()
         while self.state != DEAD_DISPATCHER:
             try:
-                piece = self.socket.recv(READ_BYTES)
+                piece = self._reader.recv(READ_BYTES)
             except TimeoutError:
                 continue
             except OSError:

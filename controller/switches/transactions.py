@@ -184,7 +184,7 @@ class Confirmations:
         queued = self._queued.get(datapath)
         if queued is None:
             self._queued[datapath] = [batch]
-            self._loops.spawn(self._send_queued, datapath)
+            self._loops.soon(self._send_queued, datapath)
         else:
             queued.append(batch)
 
@@ -200,8 +200,16 @@ class Confirmations:
             assert barrier.xid is not None
             self._batches.setdefault(datapath, {})[barrier.xid] = _Group(barrier.xid, confirmed)
             messages.append(barrier)
+        buffers = list(_buffers(messages))
+        if len(buffers) > 1 or datapath.is_backed_up:
+            self._loops.spawn(self._hand_over, datapath, batches, buffers)
+        else:
+            self._hand_over(datapath, batches, buffers)
+
+    def _hand_over(self, datapath: Any, batches: Sequence[_Batch], buffers: Iterable[bytes]) -> None:
+        """Waits where there are several buffers, or the connection is backed up."""
         try:
-            for buffer in _buffers(messages):
+            for buffer in buffers:
                 if not datapath.send(buffer):
                     _give_up(datapath, batches)
                     return

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cluster", "evaluation", "sim")
 
-FLOOR = {"errors", "loops", "services", "settings", "secure", "validation", "application"}
+FLOOR = {"errors", "loops", "services", "settings", "secure", "validation", "application", "reader"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
 GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
 SYSTEMS = ("reads", "coflows", "queues", "placements", "timeslices", "metadata", "page")
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "controller.policy": set(),
     "controller.errors": set(),
     "controller.loops": set(),
+    "controller.reader": set(),
     "controller.secure": {"fs"},
     "controller.services": {"controller.errors"},
     "controller.validation": set(),

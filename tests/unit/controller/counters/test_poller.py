@@ -32,6 +32,7 @@ class Switch:
 
     ofproto = ofproto
     ofproto_parser = parser
+    is_backed_up = False
 
     def __init__(self, dpid: str) -> None:
         self.id = int(dpid, 16)

@@ -24,6 +24,7 @@ class Connection:
 
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
+    is_backed_up = False
 
     def __init__(self, state: Any, answer: Callable[[Any, int, int], None], delay_seconds: float = 0.01,
                  number: int = 1) -> None:

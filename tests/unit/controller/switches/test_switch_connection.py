@@ -14,6 +14,7 @@ from ryu.controller import ofp_event
 from ryu.controller.handler import MAIN_DISPATCHER
 from ryu.ofproto import ofproto_parser, ofproto_v1_3, ofproto_v1_3_parser
 
+from controller.reader import Reader
 from controller.switches import shapes, wire
 from controller.switches.connection import SwitchConnection
 from controller.switches.entries import Bucket, FlowEntry, Group, LoadLabel, Output, PushLoaded, ToGroup, match
@@ -133,6 +134,7 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(sizes: list[int
     data = (message(ofproto_v1_3.OFPT_BARRIER_REPLY, 1) + STATS + message(ofproto_v1_3.OFPT_ECHO_REPLY, 2, b"data")
             + REMOVED + message(ofproto_v1_3.OFPT_BARRIER_REPLY, 3))
     connection.socket = OnePiece(data, sizes)
+    connection._reader = Reader(connection.socket)
     connection._recv_loop()
     assert [event.__class__ for event in arrived] == [
         ofp_event.EventOFPBarrierReply, ofp_event.EventOFPFlowStatsReply, ofp_event.EventOFPEchoReply,
