@@ -60,7 +60,7 @@ class ExtendedAttributeOperations(SharedState):
         self._metadata.set_extended_attribute(path, name, value, create=bool(flags & XATTR_CREATE),
                                               replace=bool(flags & XATTR_REPLACE), clear_setgid=clear_setgid)
         if name == CAPABILITIES:
-            self._capable.add(inode)
+            self._nodes.get(inode).may_be_capable = True
 
     def removexattr(self, inode: int, name: bytes) -> None:
         self._require_supported(name)

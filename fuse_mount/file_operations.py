@@ -254,8 +254,7 @@ class FileOperations(LockOperations):
             handle.raise_failure()
         self._require_locks(handle)
         handle.wrote = handle.wrote_under_mode = True
-        if self._set_id or self._capable:
-            self._written(handle.file.inode)
+        self._written(handle.file.inode)
         return handle
 
     def flush(self, number: int, owner: int) -> None:

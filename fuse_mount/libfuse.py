@@ -21,6 +21,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +29,6 @@ from fuse_mount.access_log import FINDS, AccessLog
 from fuse_mount.binding import CAP_POSIX_ACL
 from fuse_mount.door import REQUESTS, errno_of
 from fuse_mount.errors import MountError
-from fuse_mount.lock_operations import StructFlock
 from fuse_mount.measures import TIME, Measures, Served
 from fuse_mount.shared import ROOT_INODE, Caller
 
@@ -38,40 +38,27 @@ NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written co
 MAX_GROUPS = 1024
 
 
-class Context(Structure):
-    """`struct fuse_ctx`"""
-
-    _fields_ = [("uid", c_uint), ("gid", c_uint), ("pid", c_int), ("umask", c_uint)]
-
-
 class Arguments(Structure):
     """`struct fuse_args`"""
 
     _fields_ = [("argc", c_int), ("argv", POINTER(c_char_p)), ("allocated", c_int)]
 
 
-class Forgotten(Structure):
-    """`struct fuse_forget_data`"""
-
-    _fields_ = [("inode", c_uint64), ("lookups", c_uint64)]
-
-
-class LoopConfig(Structure):
-    """`struct fuse_loop_config` before libfuse 3.12"""
-
-    _fields_ = [("clone_fd", c_int), ("max_idle_threads", c_uint)]
+Context = c_uint * 4
+"""`struct fuse_ctx`: uid, gid, pid, umask"""
+Forgotten = c_uint64 * 2
+"""`struct fuse_forget_data`: inode, look-ups"""
+LoopConfig = c_uint * 2
+"""`struct fuse_loop_config` before libfuse 3.12: clone_fd, max_idle_threads"""
 
 
+@dataclass(slots=True)
 class _OfThread(Served):
     """The request that a thread serves, the inode that it found last, and memory for its answers."""
 
-    __slots__ = ("address", "found", "view")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = 0
-        self.view = memoryview(b"")
-        self.address = 0
+    found: int = 0
+    view: memoryview = field(default_factory=lambda: memoryview(b""))
+    address: int = 0
 
     def memory(self, size: int) -> memoryview:
         """So many bytes at `address`, of which nobody knows what they are."""
@@ -120,8 +107,8 @@ class Session:
     # ------------------------------------------------------------------ in a request
 
     def caller(self) -> Caller:
-        context = self._briefly.fuse_req_ctx(self._here.thread.request).contents
-        return Caller(context.uid, context.gid, context.pid, context.umask if self.acls else 0)
+        uid, gid, process, umask = self._briefly.fuse_req_ctx(self._here.thread.request).contents
+        return Caller(uid, gid, process, umask if self.acls else 0)
 
     def is_in_group(self, gid: int) -> bool:
         groups = (c_uint * MAX_GROUPS)()
@@ -208,7 +195,7 @@ class Session:
             "fuse_reply_err": (c_int,), "fuse_reply_none": (), "fuse_reply_readlink": (c_char_p,),
             "fuse_reply_open": (POINTER(library.fuse_file_info),), "fuse_reply_write": (c_size_t,),
             "fuse_reply_buf": (c_void_p, c_size_t), "fuse_reply_statfs": (POINTER(self._statvfs_type),),
-            "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(StructFlock),),
+            "fuse_reply_xattr": (c_size_t,), "fuse_reply_lock": (POINTER(library.c_flock_t),),
             "fuse_req_getgroups": (c_int, POINTER(c_uint)), "fuse_req_ctx": (), "fuse_req_interrupted": (),
             "fuse_session_exited": (),
             "fuse_lowlevel_notify_inval_inode": (c_uint64, c_int64, c_int64),
@@ -235,7 +222,8 @@ class Session:
             **dict.fromkeys(("inode", "to", "lookups", "device"), c_uint64),
             **dict.fromkeys(("name", "to_name", "target"), c_char_p), **dict.fromkeys(("offset", "length"), c_int64),
             **dict.fromkeys(("size", "inodes"), c_size_t), "mode": c_uint, "data": c_void_p,
-            "info": POINTER(library.fuse_file_info), "lock": POINTER(StructFlock), "forgotten": POINTER(Forgotten),
+            "info": POINTER(library.fuse_file_info), "lock": POINTER(library.c_flock_t),
+            "forgotten": POINTER(Forgotten),
             "status": POINTER(library.c_stat),
             **dict.fromkeys(("fields", "flags", "kind", "waits", "whence"), c_int)}
         types = {"init": CFUNCTYPE(None, c_void_p, POINTER(library.fuse_conn_info)),

@@ -4,10 +4,10 @@ Who gets a lock sees what was written by whoever had it before, on any mount, al
 for long: what is written is published before a lock is given up, and a lock is granted with the newest version.
 """
 
-import ctypes
 import fcntl
 import os
 from functools import partial
+from typing import Any
 
 from fs.errors import Locked, LocksLost, SpeedwellError, TooManyLocks
 from fs.proto import speedwell_pb2 as pb
@@ -19,28 +19,22 @@ from fuse_mount.open_file import Handle
 END_OF_FILE = 2**63 - 1
 
 
-class StructFlock(ctypes.Structure):
-    """fcntl(2) on Linux."""
-
-    _fields_ = [("l_type", ctypes.c_short), ("l_whence", ctypes.c_short), ("l_start", ctypes.c_int64),
-                ("l_len", ctypes.c_int64), ("l_pid", ctypes.c_int)]
-
-
 class LockOperations(NameOperations):
-    """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart."""
+    """What libfuse calls for locks; `info.lock_owner` tells the programs of this machine apart, `lock` is fcntl(2)'s
+    `struct flock`."""
 
-    def getlk(self, info: FileInfo, lock: StructFlock) -> None:
+    def getlk(self, info: FileInfo, lock: Any) -> None:
         """Puts a lock that would be in the way into `lock`, or F_UNLCK."""
         self._test(self._wanted(info, lock), lock)
 
-    def setlk(self, info: FileInfo, lock: StructFlock, waits: bool) -> None:
+    def setlk(self, info: FileInfo, lock: Any, waits: bool) -> None:
         request = self._wanted(info, lock)
         if lock.l_type == fcntl.F_UNLCK:
             self._give_up(request, self._files.handle(info.fh))
         else:
             self._take(request, info.fh, waits)
 
-    def _wanted(self, info: FileInfo, lock: StructFlock) -> pb.LockRequest:
+    def _wanted(self, info: FileInfo, lock: Any) -> pb.LockRequest:
         return pb.LockRequest(
             inode=self._files.handle(info.fh).file.inode, owner=info.lock_owner, first=lock.l_start,
             last=lock.l_start + lock.l_len - 1 if lock.l_len else END_OF_FILE,
@@ -72,7 +66,7 @@ class LockOperations(NameOperations):
             finally:
                 self._unlock(request)
 
-    def _test(self, request: pb.LockRequest, lock: StructFlock) -> None:
+    def _test(self, request: pb.LockRequest, lock: Any) -> None:
         request.action, request.session = pb.LockRequest.TEST, self._session.number
         reply = self._metadata.lock(request)
         if reply.granted:

@@ -7,7 +7,7 @@ of nanoseconds, which cost least to find.
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 FIRST_BIT, LAST_BIT = 14, 35
@@ -32,21 +32,19 @@ class Operation:
         return sum(self.buckets)
 
 
+@dataclass(slots=True)
 class Served:
     """What one thread serves, and has served: `cells` by operation. `began_ns` is 0 between two requests, else by
     `time.perf_counter_ns`; `request` is libfuse's."""
 
-    __slots__ = ("began_ns", "cells", "errors", "is_kept", "operation", "read_bytes", "request", "written_bytes")
-
-    def __init__(self) -> None:
-        self.is_kept = False
-        self.request: int | None = None
-        self.operation = ""
-        self.began_ns = 0
-        self.cells: defaultdict[str, list[int]] = defaultdict(_new_cell)
-        self.errors: Counter[tuple[str, int]] = Counter()
-        self.read_bytes = 0
-        self.written_bytes = 0
+    is_kept: bool = False
+    request: int | None = None
+    operation: str = ""
+    began_ns: int = 0
+    cells: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(_new_cell))
+    errors: Counter[tuple[str, int]] = field(default_factory=Counter)
+    read_bytes: int = 0
+    written_bytes: int = 0
 
 
 class Measures:

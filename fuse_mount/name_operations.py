@@ -13,8 +13,7 @@ from fs.errors import NoSuchFile, SpeedwellError
 from fs.file_status import NS, PREFERRED_IO_BYTES, SET_ID_BITS, SPECIAL_KINDS, STATUS
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status, ToldStale
-from fuse_mount.sharing import Sharing
+from fuse_mount.shared import ONE_CALL_SECONDS, Listing, SharedState, Status, ToldStale
 
 FRAGMENT_BYTES = 4096
 NAME_MAX_BYTES = 255
@@ -28,7 +27,7 @@ MAX_TOLD_STALE = 1024
 FREE_INODES = 1 << 40  # there is no limit; programs such as df and rsync want to see that there are some
 
 
-class NameOperations(Sharing):
+class NameOperations(SharedState):
     """Everything that needs no open file. A file is named by its inode, or by the inode of its directory and its name
     there."""
 
@@ -113,7 +112,7 @@ class NameOperations(Sharing):
 
     def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
         """Inodes, each with the number of look-ups that the kernel gives back."""
-        self._nodes.forget(forgotten, self._set_id, self._capable)
+        self._nodes.forget(forgotten)
 
     # ------------------------------------------------------------------ attributes
 

@@ -3,25 +3,26 @@
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fs.proto.speedwell_pb2 import Attributes
 
 
+@dataclass(slots=True)
 class Node:
     """`place` is the path under which it was looked up last; until `doubtful_until` the kernel may know it under
     another one too, and asks without saying which. `told` is what an open compares with what the nameserver says,
     `pages` the content (file id) of the pages that the kernel keeps, `removed` what a directory was when it was
-    removed here."""
+    removed here. Whoever writes takes a file's set-id bits and capabilities: `sets_id`, and `may_be_capable`."""
 
-    __slots__ = ("doubtful_until", "lookups", "pages", "place", "removed", "told")
-
-    def __init__(self) -> None:
-        self.lookups = 0
-        self.place: bytes | None = None
-        self.doubtful_until = 0.0
-        self.told: object = None
-        self.pages: str | None = None
-        self.removed: Attributes | None = None
+    lookups: int = 0
+    place: bytes | None = None
+    doubtful_until: float = 0.0
+    told: object = None
+    pages: str | None = None
+    removed: Attributes | None = None
+    sets_id: bool = False
+    may_be_capable: bool = False
 
 
 class Nodes:
@@ -58,8 +59,8 @@ class Nodes:
                 if told is not None:
                     node.told = told
 
-    def forget(self, forgotten: Iterable[tuple[int, int]], *noted: set[int]) -> None:
-        """The kernel gives back so many look-ups of each inode. One that it has no more leaves what is `noted`."""
+    def forget(self, forgotten: Iterable[tuple[int, int]]) -> None:
+        """The kernel gives back so many look-ups of each inode."""
         with self._lock:
             for inode, lookups in forgotten:
                 node = self._nodes.get(inode)
@@ -67,8 +68,6 @@ class Nodes:
                     node.lookups -= lookups
                     if node.lookups <= 0:
                         del self._nodes[inode]
-                        for inodes in noted:
-                            inodes.discard(inode)
 
     def reads(self, inode: int, file_id: str) -> bool:
         """Note that the inode is about to be read as `file_id`; True if the kernel's pages are of that content, which

@@ -8,14 +8,14 @@ import errno
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 from fs import paths
 from fs.client import Appender, Client, Reader
 from fs.errors import LocksLost, NoSuchFile, ReadFailed, SpeedwellError, StaleFile
 from fs.limits import require_possible_length
 from fs.proto.speedwell_pb2 import Attributes
-from fuse_mount.holes import data_in, seek
-from fuse_mount.staging import Source, Staging
+from fuse_mount.staging import Source, Staging, seek
 
 CONFIRM_SECONDS = 2.0
 """After so long without a change here the nameserver is asked for the newest version before a write."""
@@ -200,7 +200,8 @@ class OpenFile:
             staging = self._staging if handle.reads(self.attributes.file_id) else None
             if not 0 <= offset < (reader.size if staging is None else staging.size):
                 raise OSError(errno.ENXIO, "beyond the end")
-            return seek(data_in(reader, staging, offset), offset, whence)
+            data = reader.data(offset) if staging is None else staging.data(reader, offset)
+            return seek(data, offset, whence)
 
     def _read_staged(self, staging: Staging, handle: "Handle", offset: int, view: memoryview) -> int:
         filled = 0
@@ -334,24 +335,21 @@ class OpenFile:
                 staging.close()
 
 
+@dataclass(slots=True, eq=False)
 class Handle:
     """What one open(2) returned."""
 
-    __slots__ = ("_reader", "append", "executes", "failure", "file", "lock_generation", "made_file", "synchronous",
-                 "writable", "wrote", "wrote_under_mode")
-
-    def __init__(self, file: OpenFile, *, writable: bool = False, append: bool = False,
-                 reader: Reader | None = None) -> None:
-        self.file = file
-        self.writable = writable
-        self.append = append
-        self._reader = reader
-        self.executes = False   # it is a running program
-        self.synchronous = False    # each write is to be on the disks before it returns
-        self.made_file = False  # the file was made by this open(2)
-        self.wrote = self.wrote_under_mode = False  # ever; since this mount has set the file's mode
-        self.lock_generation: int | None = None     # of the session when a lock was taken through it
-        self.failure: SpeedwellError | None = None
+    file: OpenFile
+    writable: bool = False
+    append: bool = False
+    _reader: Reader | None = None
+    executes: bool = False  # it is a running program
+    synchronous: bool = False   # each write is to be on the disks before it returns
+    made_file: bool = False     # the file was made by this open(2)
+    wrote: bool = False     # ever
+    wrote_under_mode: bool = False  # since this mount has set the file's mode
+    lock_generation: int | None = None  # of the session when a lock was taken through it
+    failure: SpeedwellError | None = None
 
     @property
     def version(self) -> str | None:

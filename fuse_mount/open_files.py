@@ -41,19 +41,14 @@ class OpenFiles:
             reader: Reader | None = None) -> int:
         """Register an open file and return the number of its handle."""
         with self._lock:
-            file = self._files.get(attributes.inode)
-            if file is None:
-                file = self._files[attributes.inode] = OpenFile(
-                    self._client, attributes, self._staging_directory)
-                fresh = True
-            else:
-                fresh = False
-            handle = Handle(file, writable=writable, append=append, reader=reader)
-            file.handles.add(handle)
+            known = self._files.get(attributes.inode)
+            file = known or OpenFile(self._client, attributes, self._staging_directory)
+            self._files[file.inode] = file
             number = next(self._numbers)
-            self._handles[number] = handle
-        if not fresh:
-            file.refresh(attributes)
+            self._handles[number] = handle = Handle(file, writable, append, reader)
+            file.handles.add(handle)
+        if known is not None:
+            known.refresh(attributes)
         return number
 
     def remove(self, number: int) -> None:

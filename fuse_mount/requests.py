@@ -39,7 +39,7 @@ class Requests(Session):
         self._libfuse.fuse_reply_none(request)
 
     def _forget_multi(self, request: int, count: int, forgotten: Any) -> None:
-        self._operations.forget([(each.inode, each.lookups) for each in forgotten[:count]])
+        self._operations.forget(map(tuple, forgotten[:count]))
         self._libfuse.fuse_reply_none(request)
 
     # ------------------------------------------------------------------ attributes

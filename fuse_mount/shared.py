@@ -12,12 +12,12 @@ from fs import paths
 from fs.client import Client
 from fs.client.look_ahead import LookAhead
 from fs.client.session import Session
-from fs.errors import NoSuchAttribute, NoSuchFile, SpeedwellError
+from fs.errors import LocksLost, NoSuchAttribute, NoSuchFile, ReadFailed, SpeedwellError
 from fs.file_status import CAPABILITIES, SET_ID_BITS, pack
 from fs.proto.speedwell_pb2 import Attributes
 from fuse_mount.held_locks import MAX_WAITERS, HeldLocks
 from fuse_mount.nodes import Nodes
-from fuse_mount.open_file import OpenFile
+from fuse_mount.open_file import Handle, OpenFile
 from fuse_mount.open_files import OpenFiles
 
 # The kernel keeps attributes just long enough not to ask for the same ones several times within one system call, and
@@ -26,6 +26,7 @@ ONE_CALL_SECONDS = 0.01
 ROOT_SECONDS = 0.1  # those of the root, of which others ask whether the mount is alive
 ROOT_INODE = 1
 RETRY_SECONDS = 5.0
+RENEWAL_SECONDS = 20.0
 
 
 def name_seconds(seconds: float) -> float:
@@ -118,8 +119,6 @@ class SharedState:
         self._nodes = Nodes(client.metadata.cache_seconds)
         self._session = Session(client.metadata)
         self._held: set[int] = set()
-        self._set_id: set[int] = set()
-        self._capable: set[int] = set()
         self._told_stale: dict[int, ToldStale] = {}
         self._locks = HeldLocks()
         self._listings: dict[int, Listing] = {}
@@ -188,19 +187,17 @@ class SharedState:
 
     def _note_mode(self, attributes: Attributes) -> None:
         """Remember who has set-id bits to lose, and who may have capabilities."""
-        if attributes.has_extended_attributes:
-            self._capable.add(attributes.inode)
-        if attributes.mode & SET_ID_BITS:
-            self._set_id.add(attributes.inode)
-        elif self._set_id:
-            self._set_id.discard(attributes.inode)
+        node = self._nodes.get(attributes.inode)
+        node.may_be_capable |= attributes.has_extended_attributes
+        node.sets_id = bool(attributes.mode & SET_ID_BITS)
 
     def _written(self, inode: int) -> None:
         """A program writes to a file: the capabilities go, and unless it is root's the set-id bits, as on any
         filesystem."""
-        if inode in self._capable:
+        node = self._nodes.get(inode)
+        if node.may_be_capable:
             self._drop_capabilities(inode)
-        if inode not in self._set_id or self._kernel.caller()[0] == 0:
+        if not node.sets_id or self._kernel.caller().uid == 0:
             return
         path = paths.of_inode(inode)
         attributes = self._client.lookup(path)
@@ -209,9 +206,72 @@ class SharedState:
         if cleared != mode:
             self._client.set_attributes(path, mode=cleared)
             self._kernel.drop_attributes(inode)
-        self._set_id.discard(inode)
+        node.sets_id = False
 
     def _drop_capabilities(self, inode: int) -> None:
-        self._capable.discard(inode)
+        self._nodes.get(inode).may_be_capable = False
         with suppress(NoSuchAttribute, NoSuchFile):
             self._metadata.remove_extended_attribute(paths.of_inode(inode), CAPABILITIES)
+
+    # ------------------------------------------------------------------ between mounts
+
+    def _flush(self, handle: Handle, *, whole_file: bool = False) -> None:
+        """Publish what was written through the handle, or with `whole_file` through any."""
+        self._require_locks(handle)
+        if handle.wrote or (whole_file and handle.file.dirty):
+            handle.raise_failure()
+            before = handle.file.attributes
+            handle.file.flush()
+            after = handle.file.attributes
+            if after is not before and after.file_id != before.file_id:
+                self._nodes.published(after.inode, before.file_id, after.file_id)
+            self._after_flush(handle.file)
+            if handle.wrote_under_mode and after.mode & SET_ID_BITS:   # which another mount has set
+                handle.wrote_under_mode = False
+                self._note_mode(after)
+                self._written(after.inode)
+
+    def _require_locks(self, handle: Handle) -> None:
+        """A program that had a lock must not go on when others may have it: its handle fails from then on. Raises
+        LocksLost."""
+        if handle.lock_generation is None:
+            return
+        handle.raise_failure()
+        try:
+            self._session.require(handle.lock_generation)
+        except LocksLost as error:
+            handle.file.give_up(error)
+            handle.failure = error
+            raise
+
+    def _after_flush(self, file: OpenFile) -> None:
+        """Have the kernel ask again: a commit sets the times anew, and what it knows may be older than what was
+        published."""
+        if file.merged:
+            file.merged = False
+            self._forget_pages(file.inode)
+            self._kernel.drop_pages(file.inode)
+        else:
+            self._kernel.drop_attributes(file.inode)
+
+    def _take_newest(self, handle: Handle) -> None:
+        """Have all programs that have the file open here see what was published before on any mount."""
+        file = handle.file
+        self._metadata.forget_all()
+        self._kernel.drop_attributes(file.inode)
+        with file.renewal:
+            try:
+                if file.renew():
+                    self._forget_pages(file.inode)
+            except NoSuchFile:
+                return  # another mount has removed it: nobody can change it any more
+            if not self._has_pages_of(file.inode, file.attributes.file_id):
+                raise ReadFailed(f"the kernel has kept old pages of inode {file.inode} for {RENEWAL_SECONDS:g} s")
+
+    def _has_pages_of(self, inode: int, file_id: str) -> bool:
+        """Have the kernel keep no pages but of that content. Only who has the file's `renewal` may believe it: until
+        the old ones are dropped, others would read them."""
+        if self._nodes.reads(inode, file_id) or self._kernel.drop_pages(inode, RENEWAL_SECONDS):
+            return True
+        self._forget_pages(inode)
+        return False

@@ -4,6 +4,7 @@ The bytes lie at their own offsets in a sparse temporary file without a name, so
 disk, not by memory, and nothing is left of them when the mount dies.
 """
 
+import errno
 import os
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fs.channel import Channel
-from fs.client import Changes
+from fs.client import Changes, Reader
 
 MAX_INTERVALS = 16384
 """So many scattered writes are published before more are taken."""
@@ -111,6 +112,17 @@ class Staging:
                     yield Interval(begin, stop, Source.ZEROS)
                 begin = stop
 
+    def data(self, reader: Reader, offset: int) -> Iterator[tuple[int, int]]:
+        """What is not in holes from `offset` on, of what this makes of what is read: begin and end of each."""
+        for piece in self.pieces(offset, self.size):
+            if piece.source is Source.STAGED:
+                yield piece.begin, piece.end
+            elif piece.source is Source.BASE:
+                for begin, end in reader.data(piece.begin):
+                    if begin >= piece.end:
+                        break
+                    yield begin, min(end, piece.end)
+
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` with staged bytes."""
         while view:
@@ -166,3 +178,17 @@ class Staging:
                 left.append(Interval(max(one.begin, end), one.end, one.source))
         self._intervals[first:last] = left
         self._begins[first:last] = [one.begin for one in left]
+
+
+def seek(data: Iterator[tuple[int, int]], offset: int, whence: int) -> int:
+    """The next byte of `data`, or with SEEK_HOLE the next that is none. Raises OSError(ENXIO): there is no data."""
+    position = offset
+    for begin, end in data:
+        if whence == os.SEEK_DATA:
+            return begin
+        if begin > position:
+            break
+        position = end
+    if whence == os.SEEK_DATA:
+        raise OSError(errno.ENXIO, "there are only holes up to the end")
+    return position

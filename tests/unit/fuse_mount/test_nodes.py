@@ -15,13 +15,14 @@ def test_an_inode_is_known_until_the_kernel_has_forgotten_each_look_up() -> None
 
 
 def test_what_is_noted_of_an_inode_goes_when_the_kernel_has_it_no_more() -> None:
-    nodes, noted, other = Nodes(kept_seconds=1.0), {7, 8, 9}, {7, 9}
+    nodes = Nodes(kept_seconds=1.0)
     for inode in (7, 7, 8):
         nodes.found(inode, b"a")
-    nodes.forget([(7, 1), (8, 1)], noted, other)
-    assert (noted, other) == ({7, 9}, {7, 9})
-    nodes.forget([(7, 1)], noted, other)
-    assert (noted, other) == ({9}, {9})
+        nodes.get(inode).sets_id = True
+    nodes.forget([(7, 1), (8, 1)])
+    assert (nodes.get(7).sets_id, nodes.get(8).sets_id) == (True, False)
+    nodes.forget([(7, 1)])
+    assert not nodes.get(7).sets_id
 
 
 def test_pages_are_of_the_content_that_was_read_last_or_made_from_it_here() -> None:
