@@ -154,9 +154,10 @@ class FileOperations(LockOperations):
                 info.keep_cache = self._nodes.reads(file.inode, attributes.file_id)
 
     def _catch_up(self, attributes: Attributes, handle: Handle) -> None:
-        """Whoever opens a file sees what was written and closed before: also in the next fstat(2)."""
+        """Whoever opens a file sees what was written and closed before: also in the next fstat(2). What another
+        request is told just now the kernel may not have yet, and does not take over if it has to ask again."""
         now = handle.file.size, attributes.mtime_ns, attributes.ctime_ns
-        if self._nodes.get(attributes.inode).told != now:
+        if self._nodes.get(attributes.inode).told != now or self._kernel.is_being_told():
             self._kernel.drop_attributes(attributes.inode)
 
     # ------------------------------------------------------------------ content

@@ -36,6 +36,7 @@ DROP_SECONDS = 0.05
 DROPPED_AT_ONCE = 16
 NOT_SAVED = -errno.EIO   # what `serve` returns if something that was written could not be saved
 MAX_GROUPS = 1024
+TELL_ATTRIBUTES = frozenset((*FINDS, "getattr", "setattr", "readdirplus"))
 
 
 class Arguments(Structure):
@@ -120,6 +121,9 @@ class Session:
         if self._briefly.fuse_session_exited(self._session):
             return errno.ENOTCONN
         return errno.EINTR if self._briefly.fuse_req_interrupted(self._here.thread.request) else None
+
+    def is_being_told(self) -> bool:
+        return self.measures.is_served(TELL_ATTRIBUTES, self._here.thread)
 
     def drop_attributes(self, inode: int) -> None:
         inode = ROOT_INODE if inode == self._root else inode    # which the kernel need not know

@@ -6,7 +6,7 @@ of nanoseconds, which cost least to find.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -78,6 +78,11 @@ class Measures:
         """Read and written."""
         threads = tuple(self._threads)
         return sum(thread.read_bytes for thread in threads), sum(thread.written_bytes for thread in threads)
+
+    def is_served(self, operations: Set[str], but_for: Served) -> bool:
+        """Whether another thread than that serves one of `operations` just now."""
+        return any(thread.began_ns and thread.operation in operations and thread is not but_for
+                   for thread in tuple(self._threads))
 
     def under_way_seconds(self) -> list[float]:
         """For how long each request is being served that is, but for those that wait for another program."""

@@ -97,6 +97,9 @@ class Kernel(Protocol):
         """With which errno a request that waits has to end: that program got a signal, or the mount ends. Without a
         signal, EINTR would become ERESTARTSYS there, of which no program knows."""
 
+    def is_being_told(self) -> bool:
+        """Whether another request is served whose answer has attributes."""
+
     def drop_attributes(self, inode: int) -> None:
         """Have the kernel ask again."""
 

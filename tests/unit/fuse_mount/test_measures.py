@@ -111,3 +111,24 @@ def test_labels_are_operations_and_names_of_errors_only() -> None:
 def test_a_mount_that_did_nothing_has_measured_nothing() -> None:
     measures = Measures()
     assert (measures.operations(), measures.errors(), measures.moved_bytes()) == ({}, {}, (0, 0))
+
+
+@pytest.mark.parametrize("operation, told", [("lookup", True), ("getattr", True), ("write", False)])
+def test_an_open_knows_whether_another_request_is_told_attributes(operation: str, told: bool) -> None:
+    answers, begun, may_end = Answers(), threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def serve(request: int) -> None:
+        found.append(answers.is_being_told())
+        begun.set()
+        may_end.wait(60)
+
+    thread = threading.Thread(target=answers._guarded(operation, serve), args=(1,))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert (found, answers.is_being_told()) == ([False], told)
+    finally:
+        may_end.set()
+        thread.join()
+    assert not answers.is_being_told()
