@@ -10,7 +10,7 @@ from typing import Any
 
 from fs.file_status import NS, STATUS, TYPE_BITS
 from fuse_mount.libfuse import Session
-from fuse_mount.shared import Listing, Status, name_seconds
+from fuse_mount.shared import ONE_CALL_SECONDS, Listing, Status
 
 # fuse_lowlevel.h, FUSE_SET_ATTR_...
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_ATIME_NOW, SET_MTIME_NOW = (
@@ -225,4 +225,4 @@ def _times(seconds: float) -> bytes:
     """How long the kernel may keep a name and its attributes."""
     whole_seconds = int(seconds)
     rest_ns = int((seconds - whole_seconds) * NS)
-    return TIMES.pack(0, whole_seconds, whole_seconds, rest_ns if name_seconds(seconds) else 0, rest_ns)
+    return TIMES.pack(0, whole_seconds, whole_seconds, rest_ns if seconds > ONE_CALL_SECONDS else 0, rest_ns)

@@ -29,11 +29,6 @@ RETRY_SECONDS = 5.0
 RENEWAL_SECONDS = 20.0
 
 
-def name_seconds(seconds: float) -> float:
-    """For how long the kernel may keep a name of what it may keep for `seconds`."""
-    return seconds if seconds > ONE_CALL_SECONDS else 0.0
-
-
 class Status(NamedTuple):
     """What the kernel is told of an inode, with what is not published yet, and for how long it may keep it."""
 
@@ -133,10 +128,7 @@ class SharedState:
 
     def _status(self, attributes: Attributes, path: bytes) -> Status:
         """What the kernel is told about what `path` leads to."""
-        return self._status_for(attributes, self._metadata.seconds_left(path))
-
-    def _status_for(self, attributes: Attributes, seconds: float) -> Status:
-        """The same of what may be told for so many seconds."""
+        seconds = self._metadata.seconds_left(path)
         size, mtime_ns, ctime_ns = attributes.size, attributes.mtime_ns, attributes.ctime_ns
         hole_bytes = attributes.hole_bytes
         file = self._files.by_inode(attributes.inode) if self._files else None
