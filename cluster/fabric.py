@@ -156,7 +156,7 @@ class FabricSettings(BaseModel):
 
 def with_all_systems(fabric: Fabric) -> dict[str, Any]:
     """Settings with which all five systems are on."""
-    return {"coflows": POLICIES.default(Kind.COFLOW), "host_agents": POLICIES.default(Kind.TIMESLICES),
+    return {"coflows": "coflow-plus", "host_agents": POLICIES.default(Kind.TIMESLICES),
             "placement_policy": "sinbad-plus", "metadata_stores": len({host.rack for host in fabric.hosts})}
 
 

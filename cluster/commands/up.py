@@ -35,8 +35,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--mount", type=MountPoint(), metavar="DIR", help="Mount the filesystem there.")
 @click.option("--mount-on", multiple=True, metavar="HOST", help="With --fabric: mount on that host, at "
               f"{MOUNT_ROOT}/HOST. May be repeated.")
-@click.option("--all", "all_systems", is_flag=True, help="With --fabric: all five systems, as if --coflows, "
-              "--host-agents, --placement-policy sinbad-plus and --metadata-stores (one for each rack) were given.")
+@click.option("--all", "all_systems", is_flag=True, help="With --fabric: all five systems, as if --coflows "
+              "coflow-plus, --host-agents, --placement-policy sinbad-plus, --metadata-stores with one for each rack.")
 @click.option("--coflows", cls=PolicyOption, is_flag=False, flag_value=POLICIES.default(Kind.COFLOW),
               metavar="[POLICY]",
               help="With --fabric: slice links into queues, and schedule the transfers of the filesystem as coflows, "

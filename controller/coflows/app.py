@@ -227,6 +227,8 @@ class Coflows(Application):
             in_thread = len(updates) > FEW_FLOWS or self._decision_seconds > SHORT_SECONDS
             plan = (tpool.execute if in_thread else _here)(self._decide, updates, began)
         self.book.planned(plan)
+        if plan.assignments is not None:
+            self.forwarding.records.ranks = plan.ranks
         self._away -= returned
         if plan.assignments is not None or updates.ended:
             self._schedule_changed.set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler
+from controller.policy.coflows.coflow import Assignment, Coflow, CoflowScheduler, Schedule
 from controller.policy.errors import PolicyError
 from controller.policy.network.five_tuple import FiveTuple
 from controller.policy.network.graph import Network
@@ -44,6 +44,8 @@ class CoflowPlan:
     assignments: dict[FiveTuple, Assignment] | None = None
     enforced: dict[FiveTuple, Assignment] = field(default_factory=dict)
     order: Sequence[bytes] = ()
+    ranks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By source and destination, the place of the first coflow between them in the order of service."""
 
 
 class CoflowPlanner:
@@ -84,7 +86,8 @@ class CoflowPlanner:
             return CoflowPlan(refused)
         assignments: dict[FiveTuple, Assignment] = dict(decision.schedule.assignments)  # type: ignore[arg-type]
         return CoflowPlan(refused, assignments, self._enforce(assignments, self._network),
-                          decision.schedule.order)  # type: ignore[arg-type]  # coflows are known to it by their ids
+                          decision.schedule.order,  # type: ignore[arg-type]  # coflows are known to it by their ids
+                          _ranks(decision.schedule))
 
     def _arrive(self, coflow: Coflow, refused: dict[FiveTuple, str], now: float) -> None:
         """One flow at a time only if some are refused."""
@@ -96,3 +99,13 @@ class CoflowPlanner:
                 return
             for flow in coflow.flows:
                 self._arrive(Coflow(coflow.id, (flow,), coflow.arrived_at), refused, now)
+
+
+def _ranks(schedule: Schedule) -> dict[tuple[str, str], int]:
+    places = {coflow_id: place for place, coflow_id in enumerate(schedule.order)}
+    ranks: dict[tuple[str, str], int] = {}
+    for five_tuple, assignment in schedule.assignments.items():
+        pair = five_tuple.source, five_tuple.destination    # type: ignore[attr-defined]  # flows are 5-tuples here
+        place = places.get(assignment.coflow_id, len(places))
+        ranks[pair] = min(place, ranks.get(pair, place))
+    return ranks

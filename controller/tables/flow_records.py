@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -167,6 +167,8 @@ class FlowRecords:
         self._records: dict[FiveTuple, FlowRecord] = {}
         self._by_cookie: dict[int, FlowRecord] = {}
         self._on_default: dict[FiveTuple, FlowRecord] = {}
+        self.ranks: Mapping[tuple[str, str], int] = {}
+        """By source and destination of scheduled flows, which come first; who holds flows back goes by it."""
         # A restarted controller must not take an entry of its former life for one of its own.
         self._cookies = itertools.count(secrets.randbits(16) << 32)
 

@@ -51,6 +51,7 @@ class PinnedPair(OutputModel):
     destination_name: NodeName
     path: list[Node] = Field(description="From host to host; the switches between carry it out.")
     path_names: list[NodeName]
+    rank: int | None = Field(description="The place of the first coflow between the two in the order of service.")
 
 
 class PinnedPairs(OutputModel):
@@ -102,7 +103,8 @@ class Timeslices(Application):
         name = self._state.name_of
         return PinnedPairs(pairs=[PinnedPair(
             source=pair[0], source_name=name(pair[0]), destination=pair[1], destination_name=name(pair[1]),
-            path=list(path.nodes), path_names=list(map(name, path.nodes)))
+            path=list(path.nodes), path_names=list(map(name, path.nodes)),
+            rank=self._forwarding.records.ranks.get(pair))
             for pair, path in sorted(self._pinned.items()) if pair in self._confirmed])
 
     def _follow_flows(self) -> None:

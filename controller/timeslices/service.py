@@ -26,7 +26,7 @@ from host_agent.channel import MAX_BPS, MAX_DATAGRAM_BYTES, BacklogReport, Regis
 from host_agent.errors import InvalidDatagram
 from host_agent.session import SchedulerEnd
 
-LOOK_SECONDS, LEAST_SECONDS = 1.0, 0.05
+LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
 """Between two looks at the controller's network, and where new pairs cannot wait so long."""
 MAX_PAIRS = 4096
 """That the controller pins at once."""
@@ -52,6 +52,7 @@ class _Pin(BaseModel):
     source: str
     destination: str
     path: tuple[str, ...] = Field(min_length=3)
+    rank: int | None = None
 
 
 class _Pins(BaseModel):
@@ -78,6 +79,9 @@ class NetworkWatch(threading.Thread):
         """Another object whenever it has changed."""
         self.paths: dict[Pair, Path] = {}
         """On which the network keeps pairs; another object whenever it has changed."""
+        self.ranks: dict[Pair, int] = {}
+        """Of pairs that serve coflows, in which order; another object whenever it has changed."""
+        self._network_due = 0.0
 
     @property
     def is_answered(self) -> bool:
@@ -94,7 +98,9 @@ class NetworkWatch(threading.Thread):
     def run(self) -> None:
         while True:
             try:
-                self._ask_for_network()
+                if time.monotonic() >= self._network_due:
+                    self._ask_for_network()
+                    self._network_due = time.monotonic() + LOOK_SECONDS
                 self._ask_for_paths()
                 if self._problem:
                     log.info("%s says again what the network is", self._url)
@@ -105,7 +111,7 @@ class NetworkWatch(threading.Thread):
                     log.warning("%s does not say what the network is: %s", self._url, problem)
                 self._problem = problem
             time.sleep(LEAST_SECONDS)
-            self._is_wanted_anew.wait(LOOK_SECONDS - LEAST_SECONDS)
+            self._is_wanted_anew.wait(ORDER_SECONDS - LEAST_SECONDS)
 
     def _ask_for_paths(self) -> None:
         self._is_wanted_anew.clear()
@@ -117,6 +123,7 @@ class NetworkWatch(threading.Thread):
         paths = {(each.source, each.destination): Path(each.path) for each in said.pairs}
         if paths != self.paths:
             self.paths = paths
+        self.ranks = {(each.source, each.destination): each.rank for each in said.pairs if each.rank is not None}
 
     def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
         try:
@@ -229,6 +236,7 @@ class TurnService:
         if self.watch.paths is not self._paths:
             self._paths = self.watch.paths
             self._tell(self.keeper.pinned(self._paths, now))
+        self.keeper.ranked(self.watch.ranks)
         self.watch.pin(self.keeper.pairs)
         self._tell(self.keeper.pass_time(now))
         for agent in self._places.keys() - set(self.keeper.agents):

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 
-from controller.policy.errors import PolicyError, UnknownLink
-from controller.policy.network.graph import Link, Network, Path
+from controller.policy.errors import UnknownLink
+from controller.policy.network.graph import Network, Path
 from controller.policy.registry import POLICIES, Kind
+from controller.policy.timeslices.contention import contended
 from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
 from host_agent.channel import LEASE_SLICES, MAX_BACKLOGS, MAX_SLICES, MAX_TURNS, BacklogReport, Slice, Turns
 
@@ -46,12 +47,14 @@ class TurnKeeper:
         self._heard_at: dict[str, float] = {}
         self._looked_at = self._planned_at = 0.0
         self._pins: dict[Pair, Path] = {}
+        self._ranks: Mapping[Pair, int] = {}
         self._set_network(network)
 
     def _set_network(self, network: Network) -> None:
         self._network = network
         self._policy: TimeslicePolicy = POLICIES.make(Kind.TIMESLICES, self._policy_name, network,
                                                       self._slice_seconds)
+        self._policy.ranks = self._ranks
         self._pin(self._pins)
 
     def _pin(self, pairs: Iterable[Pair]) -> None:
@@ -93,6 +96,10 @@ class TurnKeeper:
             return self.network_changed(self._network, now)
         self._pin(moved)
         return self._coordinate(now) if moved else []
+
+    def ranked(self, ranks: Mapping[Pair, int]) -> None:
+        """In which order coflows are served: for what is decided from now on."""
+        self._ranks = self._policy.ranks = ranks
 
     def reported(self, report: BacklogReport, now: float) -> Sending:
         """An agent's report. A destination that it does not name has nothing queued, unless the report is full."""
@@ -143,27 +150,13 @@ class TurnKeeper:
         return self._tell(dropped, now) if dropped else []
 
     def _wanted(self, now: float) -> dict[str, set[str]]:
-        paths = {}
-        for source, destinations in self._backlog.items():
-            for destination in destinations:
-                try:
-                    paths[source, destination] = self._policy.paths.of((source, destination))
-                except PolicyError:         # not in the network, or not yet
-                    continue
-        could_send_bps: defaultdict[Link, dict[str, float]] = defaultdict(dict)
-        for (source, destination), links in paths.items():
-            bps = self._policy.paths.carries_bps((source, destination))
-            for link in links:
-                could_send_bps[link][source] = max(bps, could_send_bps[link].get(source, 0.0))
-        contended = {link for link, senders in could_send_bps.items()
-                     if len(senders) > 1 and sum(senders.values()) > self._network.capacity_bps(link)}
+        queued = [(source, each) for source, destinations in self._backlog.items() for each in destinations]
         self._contended_at = {pair: at for pair, at in self._contended_at.items() if now - at < CALM_SECONDS}
+        of_pair = contended(self._policy.paths, self._network, queued)
+        self._contended_at |= {pair: now for pair, is_contended in of_pair.items() if is_contended}
         wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for pair, links in paths.items():
-            if not contended.isdisjoint(links):
-                self._contended_at[pair] = now
-            if pair in self._contended_at:
-                wanted[pair[0]].add(pair[1])
+        for source, destination in self._contended_at.keys() & of_pair.keys():
+            wanted[source].add(destination)
         return wanted
 
     # --- what agents are told ---
@@ -185,7 +178,8 @@ class TurnKeeper:
 
     def _plan(self, now: float) -> dict[Pair, tuple[Slice, ...]]:
         """What follows until leases are over if nothing changes: so a slice begins on time if we come late."""
-        policy = deepcopy(self._policy, {id(shared): shared for shared in (self._network, self._policy.paths)})
+        policy = deepcopy(self._policy, {id(shared): shared for shared in (self._network, self._policy.paths,
+                                                                      self._policy.ranks)})
         allowed = dict(self._allowed)
         spans: defaultdict[Pair, list[tuple[int, int, int]]] = defaultdict(list)
         at, end = now, now + LEASE_SLICES * self._slice_seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from controller.policy.errors import InvalidNetwork
@@ -24,6 +24,9 @@ class TimeslicePolicy(Protocol):
     `now` is in seconds and never goes back."""
 
     paths: PinnedPaths
+    ranks: Mapping[Pair, int]
+    """By pair, the place of its coflow in the order of service: lower ones may be served first, and those without one
+    last."""
 
     def backlogged(self, source: str, destinations: Collection[str], now: float) -> Directives:
         """These are the destinations for which a source has packets waiting, and no others. Raises UnknownNode, or

@@ -30,6 +30,10 @@ LEAST_PART = 0.25
 costs more than it brings."""
 
 
+AGED_SLICES, UNRANKED = 20, 1 << 30
+"""A pair that has waited for so many slices comes before all ranks."""
+
+
 class XCoPlus(TimeslicePolicy):
     """All slices begin and end together. See `TimeslicePolicy`."""
 
@@ -41,6 +45,7 @@ class XCoPlus(TimeslicePolicy):
         self._end = math.inf
         self._waits_since: dict[Pair, int] = {}
         self._given_bps: dict[Pair, float] = {}
+        self.ranks = {}
 
     def backlogged(self, source: str, destinations: Collection[str], now: float) -> Directives:
         """See `TimeslicePolicy`."""
@@ -95,7 +100,7 @@ class XCoPlus(TimeslicePolicy):
                 left_bps[link] = left(link) - rate_bps
         filled = []
         waiting = [pair for pair in self._waits_since if pair not in self._given_bps]
-        for pair in sorted(waiting, key=self._waits_since.__getitem__):
+        for pair in sorted(waiting, key=self._turn):
             links = self.paths.of(pair)
             rate_bps = min(map(left, links))
             if rate_bps * ROUNDING >= LEAST_PART * self.paths.carries_bps(pair):
@@ -104,6 +109,11 @@ class XCoPlus(TimeslicePolicy):
                 self._given_bps[pair] = rate_bps
                 filled.append(pair)
         return filled
+
+    def _turn(self, pair: Pair) -> tuple[int, int]:
+        since = self._waits_since[pair]
+        has_aged = self._number - since >= AGED_SLICES
+        return -1 if has_aged else self.ranks.get(pair, UNRANKED), since
 
     def _drop(self, pair: Pair) -> None:
         self._waits_since.pop(pair, None)

@@ -196,7 +196,7 @@ def test_an_agent_that_is_killed_comes_back(installation: Installation) -> None:
 def test_one_load_under_all_five_systems_is_served_and_leaves_nothing_behind(installation: Installation) -> None:
     status = installation.speedwell.ok("status", "--installation", installation.directory)
     assert "new large files by sinbad-plus" in status
-    assert "with coflows by mincof, turns by xco-plus, metadata on 2 stores" in status
+    assert "with coflows by coflow-plus, turns by xco-plus, metadata on 2 stores" in status
     installation.wait_until_all_are_free()
     before = installation.traces()
     writer, reader = (Path(mountpoint) for mountpoint in installation.description["mounts"].values())

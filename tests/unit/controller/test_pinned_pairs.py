@@ -60,6 +60,9 @@ def test_every_address_has_its_name_beside_it(simulated) -> None:
         [told] = pins.app.list_pairs().pairs
         assert (told.source_name, told.destination_name) == tuple(map(name, pins.pair))
         assert told.path_names == list(map(name, path)) and told.path_names[1] != path[1]
+        assert told.rank is None
+        pins.world.app.records.ranks = {pins.pair: 3}
+        assert pins.app.list_pairs().pairs[0].rank == 3
 
     simulated(scenario)
 

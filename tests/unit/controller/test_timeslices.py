@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.policy.network import graph
 from controller.policy.network.graph import Network
+from controller.policy.timeslices.xco_plus import AGED_SLICES
 from controller.timeslices import service as service_module
 from controller.timeslices.main import command
 from controller.timeslices.metrics import SchedulerMetrics
@@ -106,6 +107,22 @@ def test_senders_to_one_receiver_take_turns_with_a_lease_of_three_slices(agents:
     assert sorted(seen) == sorted([(A, D), (B, D), (C, D)] * 3)
     assert {each.lease_microseconds for each in agents.turns.values()} == {30_000}
     assert {slice_.rate_bps for each in agents.turns.values() for slice_ in each.slices} == {round(BPS)}
+
+
+def test_xco_plus_gives_turns_in_the_order_of_coflows_until_others_have_waited_long() -> None:
+    agents = Agents(TurnKeeper("xco-plus", SLICE, star()))
+    agents.keeper.ranked({(B, D): 1, (C, D): 0})
+    for sender in (A, B, C):
+        agents.report(sender, D)
+    seen: list[tuple[str, str]] = []
+    for _ in range(AGED_SLICES + 5):
+        agents.pass_slices(1, (A, D), (B, D), (C, D))
+        [sending] = agents.sending
+        seen.append(sending)
+    assert set(seen[1:AGED_SLICES - 1]) == {(C, D)} and set(seen) == {(A, D), (B, D), (C, D)}
+    agents.keeper.network_changed(star(), agents.now)
+    agents.pass_slices(3, (A, D), (B, D), (C, D))
+    assert agents.sending == {(C, D)}
 
 
 LEAVES, SPINES = ("1", "2"), ("3", "4")
@@ -299,6 +316,7 @@ def service() -> Iterator[TurnService]:
 def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, monkeypatch: pytest.MonkeyPatch,
                                                          caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(service_module, "ORDER_SECONDS", 0.06)
     with Controller(answer, answer, GOOD) as controller, caplog.at_level(logging.INFO):
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
@@ -309,7 +327,7 @@ def test_the_watch_survives_and_tells_what_is_no_network(answer: bytes | None, m
 
 
 def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(service_module, "ORDER_SECONDS", 3600.0)
     with Controller(GOOD) as controller:
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()
@@ -322,7 +340,7 @@ def test_the_watch_asks_for_the_paths_of_pairs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_watch_forgets_paths_that_the_network_keeps_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(service_module, "ORDER_SECONDS", 0.1)
     with Controller(GOOD) as controller:
         watch = NetworkWatch(ControllerAt(controller.url))
         watch.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from controller.policy.network.graph import Network, Path
 from controller.policy.timeslices.rate_limits import RateLimits
 from controller.policy.timeslices.timeslice_policy import Directives, Pair, TimeslicePolicy
 from controller.policy.timeslices.xco import XCo
-from controller.policy.timeslices.xco_plus import XCoPlus
+from controller.policy.timeslices.xco_plus import AGED_SLICES, XCoPlus
 from sim.fabric_network import network_of
 from tests.unit.policy.networks import join, network_with
 from topo.fabric import Fabric, fat_tree, spine_leaf, three_tier
@@ -268,10 +269,11 @@ def test_no_link_is_ever_given_more_than_it_carries(make: Make, fabric: Fabric,
 
 
 @given(fabric=st.sampled_from(FABRICS), pairs=st.sets(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1,
-                                                      max_size=40))
+                                                      max_size=40), ranked=st.booleans(), rng=st.randoms())
 @settings(max_examples=60, deadline=None)
 def test_xco_plus_serves_every_pair_within_as_many_slices_as_pairs_share_its_links(
-        fabric: Fabric, pairs: set[tuple[int, int]]) -> None:
+        fabric: Fabric, pairs: set[tuple[int, int]], ranked: bool, rng: Random) -> None:
+    """And not much later where coflows' order is kept."""
     network = network_of(fabric)
     names = sorted(network.hosts)
     backlog: defaultdict[str, set[str]] = defaultdict(set)
@@ -283,8 +285,9 @@ def test_xco_plus_serves_every_pair_within_as_many_slices_as_pairs_share_its_lin
     hosts.report(backlog)
     waiting = [(source, to) for source, all_to in backlog.items() for to in all_to]
     links = {pair: set(policy.paths.of(pair)) for pair in waiting}
-    bound = {pair: 1 + sum(bool(links[pair] & links[other]) for other in waiting)
+    bound = {pair: 1 + ranked * AGED_SLICES + sum(bool(links[pair] & links[other]) for other in waiting)
              for pair in waiting}
+    policy.ranks = {pair: rng.randrange(3) for pair in waiting if rng.random() < 0.7} if ranked else {}
     served = dict.fromkeys(waiting, 0)
     for number in range(1, 120 if waiting else 0):
         hosts.pass_slice()

@@ -191,6 +191,8 @@ def test_a_flow_that_never_sends_keeps_no_bandwidth_from_others(run: Any) -> Non
         (entry,) = site.entries
         assert site.flow_of(1).source_port in dict(entry.match).values()
         assert site.coflows.book.order == (b"2" * 16,)
+        flow = site.flow_of(1)
+        assert site.coflows.forwarding.records.ranks[flow.source, flow.destination] == 0
 
     run(scenario)
 

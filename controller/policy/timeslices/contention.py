@@ -1,0 +1,28 @@
+"""Which pairs of hosts need turns: coordination is on demand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from controller.policy.errors import PolicyError
+from controller.policy.network.graph import Link, Network
+from controller.policy.timeslices.timeslice_policy import Pair, PinnedPaths
+
+
+def contended(paths: PinnedPaths, network: Network, pairs: Iterable[Pair]) -> dict[Pair, bool]:
+    """Of the pairs with something queued that have a path: whether it crosses a link on which their senders could
+    together send more than it carries."""
+    links_of = {}
+    could_send_bps: defaultdict[Link, dict[str, float]] = defaultdict(dict)
+    for pair in pairs:
+        try:
+            links_of[pair] = paths.of(pair)
+        except PolicyError:     # not in the network, or not yet
+            continue
+        bps = paths.carries_bps(pair)
+        for link in links_of[pair]:
+            could_send_bps[link][pair[0]] = max(bps, could_send_bps[link].get(pair[0], 0.0))
+    full = {link for link, senders in could_send_bps.items()
+            if len(senders) > 1 and sum(senders.values()) > network.capacity_bps(link)}
+    return {pair: not full.isdisjoint(links) for pair, links in links_of.items()}
