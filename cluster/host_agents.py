@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.controller_client import session
 from cluster.errors import NotRunning
 from cluster.processes import Command, program
+from fs.identity import files
 from topo.emulation.settings import Settings
 from topo.fabric import Fabric
 
@@ -35,17 +36,9 @@ def make_keys(place: Path, fabric: Fabric, of_host: Callable[[bytes, str], bytes
     """New ones, one for all and one `of_host` for each address: nobody of an earlier run is believed."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(mode=0o700)
-    key = secrets.token_hex(32)
-    write_key(key_file(place), key)
-    for host in fabric.hosts:
-        write_key(key_file(place, host.ip), of_host(key.encode(), host.ip).decode())
-
-
-def write_key(path: Path, key: str) -> None:
-    """For its owner alone from the first moment."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(key + "\n")
+    key = secrets.token_hex(32).encode()
+    files.replace_all([(key_file(place), key + b"\n"),
+                       *((key_file(place, host.ip), of_host(key, host.ip) + b"\n") for host in fabric.hosts)])
 
 
 def slice_ms(fabric: Fabric) -> int:

@@ -72,11 +72,20 @@ def join(part: Part, token: invitations.Token) -> current.Current:
     return remember(_write(part, token.roles, found))
 
 
+def present(processes: Processes) -> list[str]:
+    """The roles that this machine has, in the order in which they start."""
+    return [role for role in ORDER if (processes.directory / f"{role}.toml").exists()]
+
+
+def unit_of(role: str) -> str:
+    return f"speedwell-{role}.service"
+
+
 def wanted(processes: Processes) -> list[str]:
     """What runs while the machine takes part, but for the supervisor. What somebody has unmounted stays so."""
     mountpoint = processes.settings["mount"]
     is_mounted = mountpoint and (processes.find(roles.MOUNT) or ours(processes, Path(mountpoint)))
-    return [role for role in _roles(processes) if role != roles.MOUNT or is_mounted]
+    return [role for role in present(processes) if role != roles.MOUNT or is_mounted]
 
 
 def command_again(processes: Processes, role: str) -> Command:
@@ -84,11 +93,14 @@ def command_again(processes: Processes, role: str) -> Command:
 
 
 def up(processes: Processes) -> list[str]:
-    """Start what does not run; returns what was started. Raises StartFailed; AlreadyRunning if another command is at
-    work."""
+    """Start what does not run; returns what was started. Raises StartFailed; InvalidSetting where systemd does that;
+    AlreadyRunning if another command is at work."""
+    if processes.settings.get("systemd"):
+        raise InvalidSetting("systemd starts what runs here: "
+                             f"`systemctl start {' '.join(unit_of(role) for role in present(processes))}`")
     with processes.exclusive("`speedwell up`"):
         processes.forget_dead()
-        missing = [role for role in _roles(processes) if not processes.find(role)]
+        missing = [role for role in present(processes) if not processes.find(role)]
         for role in missing:
             processes.start(command_again(processes, role))
         if not processes.find(SUPERVISOR):
@@ -137,10 +149,6 @@ def _require_new(part: Part, left: str = "") -> bool:
     return not part.directory.exists()
 
 
-def _roles(processes: Processes) -> list[str]:
-    return [role for role in ORDER if (processes.directory / f"{role}.toml").exists()]
-
-
 def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replication: int = 3) -> Processes:
     """The files of each role, and the state by which commands find this part."""
     directory, folder = part.directory, part.directory / identities.FOLDER
@@ -181,7 +189,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replicat
 
 def _begin_namespace(processes: Processes, part: Part, nameserver: str) -> None:
     """Once and for all: from now on an empty directory means that the namespace was lost."""
-    if roles.NAMESERVER not in _roles(processes):
+    if roles.NAMESERVER not in present(processes):
         return
     command = command_again(processes, roles.NAMESERVER)
     processes.start(Command(command.name, [*command.argv, "--new"]))

@@ -16,7 +16,7 @@ import click
 from controller.errors import InvalidSettings
 from controller.policy_options import PolicyOption, policy_path_option
 from controller.settings import Settings, load_settings
-from fs import command_line
+from fs import command_line, systemd
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
                 "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "page.app",
@@ -80,7 +80,8 @@ def _run(settings: Settings) -> None:
     stop = _stop_signal()
     controller = Controller(settings, _applications(settings))
     set_interpreter()
-    click.echo(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
+    systemd.ready(f"ready openflow={controller.openflow_address} rest={controller.rest_address}")
+    _tell_watchdog()
     stop.wait()
     controller.stop(STOP_SECONDS)
     sys.stdout.flush()
@@ -113,6 +114,16 @@ def _patch() -> None:
 
     eventlet.monkey_patch(thread=False)
     import controller.application  # noqa: F401  (it makes Ryu importable)
+
+
+def _tell_watchdog() -> None:
+    """From the hub: a step that keeps all others waiting keeps this, too."""
+    import eventlet
+
+    seconds = systemd.watchdog_seconds()
+    if seconds is not None:
+        systemd.notify("WATCHDOG=1")
+        eventlet.spawn_after(seconds, _tell_watchdog)
 
 
 def _stop_signal() -> Any:

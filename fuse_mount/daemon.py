@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from fs import systemd
 from fs.ending import run_to_the_end
 
 READY = b"R"
@@ -22,7 +23,7 @@ class Report:
     def ready(self, message: str) -> None:
         """Say that the service works. From now on a daemon writes to its log only."""
         if self._descriptor is None:
-            print(message, flush=True)
+            systemd.ready(message)
             return
         self._send(READY + message.encode("utf-8", "surrogateescape"))
         sys.stdout.flush()

@@ -16,7 +16,7 @@ import click
 from coflow.errors import CoflowError
 from coflow.host_heartbeat import interface_of
 from coflow.settings import SchedulerAddress, read_key
-from fs import command_line
+from fs import command_line, systemd
 from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.config import config_option
@@ -65,7 +65,7 @@ def command(address: str, scheduler: str, key_file: Path, rate: int | None, queu
         told += f" {prometheus.serve(metrics, [AgentMetrics(agent)])}"
     gc.collect()
     gc.freeze()         # what start-up made stays: a look through it would hold a slice up
-    print(told, flush=True)
+    systemd.ready(told)
     agent.run()
     return 0
 

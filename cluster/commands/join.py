@@ -19,6 +19,10 @@ FIRST = (roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT)
 _mount_option = click.option("--mount", type=MountPoint(), metavar="MOUNTPOINT", help="Where the filesystem is "
                              "mounted on this machine.")
 
+_systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file_okay=False), is_flag=False,
+                               flag_value="/etc/systemd/system", metavar="[DIR]", help="Write a unit for each role, "
+                               "for systemd to start in place of `speedwell up`.")
+
 
 @click.command(help=f"""Make the first machine of an installation that has several.
 
@@ -32,12 +36,14 @@ _mount_option = click.option("--mount", type=MountPoint(), metavar="MOUNTPOINT",
               help="Of this machine, and of its dataserver.")
 @click.option("--replication", type=click.IntRange(1, 16), default=3, show_default=True, help="Replicas of a file.")
 @_mount_option
+@_systemd_option
 def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int,
-         mount: Path | None) -> None:
+         mount: Path | None, systemd: Path | None) -> None:
     from cluster import parts
 
     picked = dict.fromkeys([*(chosen or FIRST[:2]), *([roles.MOUNT] if mount else [])])
-    _tell(parts.first(parts.Part(directory.absolute(), name, address, str(mount or "")), list(picked), replication))
+    _tell(parts.first(parts.Part(directory.absolute(), name, address, str(mount or "")), list(picked), replication),
+          systemd)
 
 
 @click.command()
@@ -46,7 +52,8 @@ def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, repl
 @click.option("--address", metavar="IP", help="Of this machine, where others reach it.  [default: that with which "
               "it reaches the authority]")
 @_mount_option
-def join(token: str, directory: Path, address: str | None, mount: Path | None) -> None:
+@_systemd_option
+def join(token: str, directory: Path, address: str | None, mount: Path | None, systemd: Path | None) -> None:
     """Get this machine's certificates for an installation.
 
     TOKEN is what `speedwell identity invite` has printed on the authority's machine; it is good once. Keys are made
@@ -60,9 +67,16 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None) -
     if mount is not None and roles.MOUNT not in given.roles:
         raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
     _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
-                                str(mount or "")), given))
+                                str(mount or "")), given), systemd)
 
 
-def _tell(made: Current) -> None:
+def _tell(made: Current, systemd: Path | None) -> None:
     echo(f"nameserver {made.nameserver}")
-    echo(f"next: {made.up_again}")
+    if systemd is None:
+        echo(f"next: {made.up_again}")
+        return
+    from cluster import units
+    from cluster.processes import Processes
+
+    names = units.write(Processes(Path(made.directory)), systemd)
+    echo(f"next: `systemctl daemon-reload`, `systemctl enable --now {' '.join(names)}`")

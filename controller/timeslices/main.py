@@ -18,7 +18,7 @@ from controller.policy.registry import POLICIES, Kind
 from controller.policy_options import PolicyOption, policy_path_option
 from controller.timeslices.service import NetworkWatch, TurnService
 from controller.timeslices.turns import TurnKeeper
-from fs import command_line
+from fs import command_line, systemd
 from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.config import config_option
@@ -63,7 +63,7 @@ def command(controller_url: str, identity: Path | None, listen: str, key_file: P
         told += f" {prometheus.serve(metrics, [SchedulerMetrics(service)])}"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
-    print(told, flush=True)
+    systemd.ready(told)
     service.run()
     return 0
 

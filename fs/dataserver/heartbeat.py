@@ -65,9 +65,17 @@ class Heartbeats:
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
 
+    def come_round(self) -> bool:
+        """Whether a pass has begun since this was asked for the last time."""
+        passes, self._passes = self._passes, 0
+        return passes > 0
+
+    _passes = 0
+
     def run_forever(self) -> None:
         """One pass each second until `stop`."""
         while not self._stop.is_set():
+            self._passes += 1
             try:
                 self.run_once()
                 if self._trouble:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line, local, metrics, units
+from fs import command_line, local, metrics, systemd, units
 from fs.addresses import parse_address
 from fs.coflows import configured, host_heartbeats
 from fs.command_line import Number
@@ -155,8 +155,8 @@ def run(flags: SimpleNamespace) -> int:
     scrubber.start()
     if host_beats is not None:
         host_beats.start()
-    print(f"ready {advertised}:{port}", flush=True)
-    signal.sigwait(STOP_SIGNALS)
+    systemd.ready(f"ready {advertised}:{port}")
+    systemd.wait_for(STOP_SIGNALS, heartbeats.come_round)
     if host_beats is not None:
         host_beats.stop()
     scrubber.stop()

@@ -38,8 +38,7 @@ def join(directory: Path, token: Token) -> dict[str, str]:
     made = not directory.exists()
     if not made and any(path.name != _KEYS for path in directory.iterdir()):
         raise IdentityError(f"{directory} is not empty: name a new directory")
-    trusted = _ask(token.authority, "GET", "/v1/authority", {}, _untrusting())
-    authority = str(trusted.get("authority")).encode()
+    authority = authority_at(token.authority)
     if fingerprint(authority) != token.fingerprint:
         raise IdentityError(f"who listens at {token.authority} is not the authority that the token is of")
     context = _context()
@@ -66,6 +65,11 @@ def join(directory: Path, token: Token) -> dict[str, str]:
         raise
     except (KeyError, TypeError, AttributeError, ValueError):
         raise _Lost(f"{token.authority} answers as no authority does") from None
+
+
+def authority_at(address: str) -> bytes:
+    """The certificate of the authority that listens there, as it says. Raises IdentityError."""
+    return str(_ask(address, "GET", "/v1/authority", {}, _untrusting()).get("authority")).encode()
 
 
 def hear(directory: Path) -> None:

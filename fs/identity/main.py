@@ -9,10 +9,10 @@ from typing import NoReturn
 
 import click
 
-from fs import command_line
+from fs import command_line, systemd
 from fs.config import config_option
 from fs.ending import run_to_the_end
-from fs.errors import InvalidArgument
+from fs.errors import IdentityError, InvalidArgument
 from fs.identity.keeper import keep_renewed
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -38,8 +38,17 @@ def command(directory: Path, listen: str | None, log_level: str) -> None:
         said = f"ready {listen.rpartition(':')[0]}:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
     threading.Thread(target=keep_renewed, args=(directory, threading.Event()), daemon=True).start()
-    click.echo(said)
-    signal.sigwait(STOP_SIGNALS)
+    systemd.ready(said)
+    systemd.wait_for(STOP_SIGNALS, lambda: listen is None or _answers(said.removeprefix("ready ")))
+
+
+def _answers(address: str) -> bool:
+    from fs.identity.joining import authority_at
+
+    try:
+        return bool(authority_at(address))
+    except IdentityError:
+        return False
 
 
 def status_of(arguments: list[str] | None = None) -> int:

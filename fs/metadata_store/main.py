@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from fs import command_line
+from fs import command_line, systemd
 from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.config import config_option
@@ -79,8 +79,8 @@ def command(store: str, listen: str, blocks: tuple[str, ...], controller: str | 
     membership = Membership(joined, Peer(host, port), ownership, routes) if joined and host else None
     if membership is not None:
         membership.start()
-    print(f"ready {host or bound}:{port}", flush=True)
-    signal.sigwait(STOP_SIGNALS)
+    systemd.ready(f"ready {host or bound}:{port}")
+    systemd.wait_for(STOP_SIGNALS)
     if membership is not None:
         membership.stop()
     routes.set(set())

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 import click
 
-from fs import command_line, units
+from fs import command_line, systemd, units
 from fs import metrics as prometheus
 from fs.addresses import parse_address
 from fs.config import config_option
 from fs.ending import run_to_the_end
-from fs.errors import DatabaseDamaged, InvalidArgument
+from fs.errors import DatabaseDamaged, InvalidArgument, SpeedwellError
 from fs.identity.bundle import Identity
 from fs.identity.roles import NAMESERVER
 from fs.nameserver import settings as defaults
@@ -40,8 +40,9 @@ from fs.store import EtcdClient, LevelDBStore, ReplicatedStore, Store
 
 log = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 STOP_GRACE_SECONDS = 0.2
+PROBE_SECONDS = 10.0
 STACK_BYTES = 256 << 10
 """Of a thread: there is one for each connection."""
 
@@ -110,8 +111,9 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
         else:
             server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host
-        click.echo(f"ready {shown_host}:{bound_port}")
-        signal.sigwait(STOP_SIGNALS)
+        own_address = f"{shown_host}:{bound_port}"
+        systemd.ready(f"ready {own_address}")
+        systemd.wait_for(STOP_SIGNALS, lambda: _answers(own_address, identity_directory))
         log.info("stopping")
         stopped = None if server is None else server.stop(STOP_GRACE_SECONDS)
         frames.stop(STOP_GRACE_SECONDS)
@@ -133,6 +135,15 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
     except BaseException:
         client.close()
         raise
+
+
+def _answers(address: str, identity: Path | None) -> bool:
+    from fs.client.nameservers import leads  # only where there is a watchdog
+
+    try:
+        return leads(address, PROBE_SECONDS, identity) is not None
+    except SpeedwellError:
+        return True     # it says why it cannot
 
 
 @click.command("speedwell-nameserver", context_settings={"help_option_names": ["-h", "--help"]})

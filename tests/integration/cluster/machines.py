@@ -7,6 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
+from cluster.processes import start_ticks
 from tests.integration.cluster.speedwell import SCRIPTS
 from tests.waiting import wait_until
 
@@ -27,6 +28,7 @@ class Machine:
 
     def __init__(self, name: str, number: int, ending: ExitStack) -> None:
         self.name = name
+        self.pid = 0
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--uts", "bash", "-c", _SET_UP],
             stdout=subprocess.PIPE, text=True)
@@ -54,8 +56,14 @@ class Machine:
             env={**kept, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"})
 
     def _end(self) -> None:
+        """Of what is seen outside nothing is left when it returns: the kernel takes its time with a namespace."""
+        subprocess.run(["ip", "link", "delete", f"to-{self.name}"], capture_output=True, check=False)
         self._holder.kill()
         self._holder.wait(TIMEOUT_SECONDS)
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+        if self.pid:
+            wait_until(lambda: start_ticks(self.pid) is None, TIMEOUT_SECONDS, f"{self.name} goes on")
 
 
 def ip(*arguments: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster.machines import Machine, machines
+from tests.integration.cluster.machines import BRIDGE, Machine, machines
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
@@ -23,6 +23,7 @@ STEPS = re.compile(r"<!-- on: (\w) -->\n```sh\n(.*?)```", re.DOTALL)
 def site() -> Iterator[dict[str, Machine]]:
     with ExitStack() as ending:
         yield machines("abc", ending)
+    assert not {path.name for path in Path("/sys/class/net").iterdir()} & {BRIDGE, "to-a", "to-b", "to-c"}
 
 
 def pid(machine: Machine, process: str) -> int:
@@ -37,7 +38,7 @@ def test_the_page_s_commands_do_what_it_says(site: dict[str, Machine]) -> None:
     for name, script in STEPS.findall(PAGE.read_text()):
         machine = site[name]
         if "kill -9" in script:
-            assert site["a"].run("speedwell stat /services").count(":7500") == 3
+            assert site["a"].run("speedwell stat /bash").count(":7500") == 3
             machine.run(f"kill -9 {pid(machine, 'supervisor')}")     # else it starts the server again
             script = script.replace("PID", str(pid(machine, "dataserver")))
         if "TOKEN" in script:
@@ -55,4 +56,4 @@ def test_the_page_s_commands_do_what_it_says(site: dict[str, Machine]) -> None:
     # what was stopped goes on where it was
     site["a"].run("speedwell up")
     site["c"].attempt("speedwell down --force")
-    site["b"].run("speedwell get /services - | cmp - /etc/services")
+    site["b"].run("speedwell get /bash - | cmp - /bin/bash")

@@ -1,0 +1,137 @@
+"""What services tell systemd, on a real socket, and the units that start them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster import parts, units
+from cluster.errors import InvalidSetting
+from cluster.processes import Processes
+from fs import systemd
+from fs.identity import roles
+from fs.identity.authority import Authority
+
+WATCHDOG = {"WATCHDOG_USEC": "600000"}
+DEADLINE_SECONDS = 200
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.bind(str(tmp_path / "notify"))
+        found.settimeout(DEADLINE_SECONDS)
+        yield found
+
+
+@contextmanager
+def service(told: socket.socket, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-m", *map(str, arguments)], stdout=subprocess.DEVNULL,
+                          env={**WATCHDOG, "NOTIFY_SOCKET": told.getsockname(), "PATH": "/usr/bin:/bin"}) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+    assert process.returncode == 0
+
+
+def commands(tmp_path: Path) -> dict[str, list[object]]:
+    return {
+        "nameserver": ["fs.nameserver.main", "--listen", "127.0.0.1:0", "--new", "--directory", tmp_path / "names"],
+        "dataserver": ["fs.dataserver.main", "--id", "a", "--listen", "127.0.0.1:0", "--nameserver", "127.0.0.1:9",
+                       "--directory", tmp_path / "data"],
+        "certificates": ["fs.identity.main", "--directory", tmp_path / "identity", "--listen", "127.0.0.1:0"],
+        "controller": ["controller.main", "--openflow-port", 0, "--rest-port", 0]}
+
+
+@pytest.mark.parametrize("role", ["nameserver", "dataserver", "certificates", "controller"])
+def test_a_service_says_that_it_is_ready_and_then_that_it_works(role: str, told: socket.socket,
+                                                                tmp_path: Path) -> None:
+    Authority.make(tmp_path / "identity").ensure([(roles.AUTHORITY, roles.AUTHORITY)])
+    with service(told, *commands(tmp_path)[role]):
+        assert told.recv(100) == b"READY=1"
+        assert [told.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+
+
+def test_a_service_whose_door_is_shut_does_not_say_that_it_works(told: socket.socket, tmp_path: Path) -> None:
+    with service(told, *commands(tmp_path)["nameserver"]) as process:
+        assert [told.recv(100), told.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
+        process.send_signal(signal.SIGSTOP)
+        told.settimeout(2.0)
+        with pytest.raises(TimeoutError):
+            for _ in range(100):
+                told.recv(100)
+
+
+@pytest.mark.parametrize("name", ["{}/notify", "@speedwell-test-{}"])
+def test_the_socket_may_have_a_name_without_a_file(name: str, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    place = name.format(tmp_path)
+    monkeypatch.setenv("NOTIFY_SOCKET", place)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.bind(place.replace("@", "\0"))
+        found.settimeout(DEADLINE_SECONDS)
+        systemd.notify("READY=1")
+        assert found.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize("place", [None, "", "relative", "/nowhere/at/all", "@nobody-listens"])
+def test_without_systemd_nothing_happens(place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    if place is not None:
+        monkeypatch.setenv("NOTIFY_SOCKET", place)
+    systemd.notify("READY=1")
+
+
+def test_how_often_the_watchdog_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, seconds in (("60000000", 20.0), ("0", None), ("", None), ("x", None)):
+        monkeypatch.setenv("WATCHDOG_USEC", text)
+        assert systemd.watchdog_seconds() == seconds
+
+
+def machine(directory: Path) -> Processes:
+    (directory / "identity").mkdir(parents=True)
+    return parts._write(parts.Part(directory, "a", "127.0.0.1", str(directory.parent / "mnt")),
+                        [roles.NAMESERVER, roles.DATASERVER, roles.CONTROLLER, roles.MOUNT],
+                        {"nameserver": "127.0.0.1:7400", "controller": ""})
+
+
+def test_each_role_has_a_unit_and_the_mount_s_is_seen_by_everybody(tmp_path: Path) -> None:
+    names = units.write(machine(tmp_path / "a"), tmp_path)
+    assert names == [f"speedwell-{role}.service" for role in parts.ORDER]
+    with pytest.raises(InvalidSetting, match="systemctl start speedwell-certificates"):
+        parts.up(Processes(tmp_path / "a"))     # they would have the same ports
+    texts = {name: (tmp_path / name).read_text() for name in names}
+    for name, text in texts.items():
+        assert "$" not in text
+        assert "Type=notify" in text
+        assert ("ProtectSystem=strict" in text) == ("WatchdogSec=" in text) == ("mount" not in name)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    names = units.write(machine(tmp_path / "a"), tmp_path)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in names)],
+                          capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in done.stderr, done.stderr
+    broken = tmp_path / names[0]
+    broken.write_text(broken.read_text().replace("Type=notify", "Tipe=notify"))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(broken)],
+                          capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    assert "Tipe" in done.stderr
+
+
+def test_a_directory_that_systemd_would_read_otherwise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="name another"):
+        units.write(machine(tmp_path / "a b" / "c"), tmp_path)
+    assert not list(tmp_path.glob("*.service"))
