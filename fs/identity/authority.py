@@ -153,10 +153,15 @@ class Authority:
                if certificate.revoked_at is None and not certificate.elsewhere and certificate.is_due(now)]
         return self.renew(due) if due else []
 
-    def enrol(self, keys: Mapping[Holder, ec.EllipticCurvePublicKey]) -> dict[str, bytes]:
-        """Certificates for keys that others hold; by name, what their `files.CERTIFICATE` has in front of the key."""
+    def enrol(self, keys: Mapping[Holder, ec.EllipticCurvePublicKey], *, renews: bool = False) -> dict[str, bytes]:
+        """Certificates for keys that others hold; by name, what their `files.CERTIFICATE` has in front of the key.
+        Raises IdentityError where one `renews` what was revoked."""
         with files.locked(self.directory):
             certificates, validity = self._issued()
+            newest = {each.name: each for each in certificates}
+            for holder in keys if renews else ():
+                if newest[holder.name].revoked_at is not None:
+                    raise IdentityError(f"the certificate of the {holder.role} {holder.name} was revoked")
             signed = self._sign(list(keys.items()), certificates, validity, elsewhere=True)
             self._save(certificates, validity)
             return {holder.name: each for holder, each in zip(keys, signed, strict=True)}

@@ -115,7 +115,7 @@ class Enrollment(ThreadingHTTPServer):
         if not newest.is_due(time.time()):
             raise Refused(HTTPStatus.CONFLICT, f"the certificate of the {known} is not due for renewal")
         key = invitations.requested_key(str(question.get("request")).encode())
-        made = authority.enrol({Holder(newest.name, newest.role, newest.scope, newest.address): key})
+        made = authority.enrol({Holder(newest.name, newest.role, newest.scope, newest.address): key}, renews=True)
         log.info("renewed the certificate of %s", newest.name)
         return {"certificate": made[newest.name].decode()}
 

@@ -29,7 +29,7 @@ from cluster.errors import ClusterError
 from fs.errors import IdentityError
 from fs.identity import enrollment, files, invitations, joining, keeper
 from fs.identity.authority import Authority
-from fs.identity.bundle import Identity
+from fs.identity.bundle import LOOK_SECONDS, Identity
 from fs.identity.enrollment import Enrollment
 from fs.identity.invitations import Token, invite, parsed
 from fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES
@@ -241,8 +241,18 @@ def test_what_is_renewed_and_revoked_by_name_ends_on_its_machine_too(site: Site,
     joining.hear(tmp_path / "c")
     assert serial in files.read_json(tmp_path / "c/c" / files.REVOKED)
     due(site, "b", tmp_path / "b/b")
-    for ask in (joining.hear, lambda directory: joining.renew_due(directory, time.time())):
-        assert "the certificate of the dataserver b was revoked" in str(failure(lambda ask=ask: ask(tmp_path / "b")))
+    why = "the certificate of the dataserver b was revoked"
+    assert why in str(failure(lambda: joining.renew_due(tmp_path / "b", time.time())))     # at once
+    assert site.authority.newest()["b"].serial == serial
+
+    def is_refused() -> bool:
+        try:
+            joining.hear(tmp_path / "b")
+        except IdentityError as error:
+            return why in error.message
+        return False
+
+    wait_until(is_refused, 20 * LOOK_SECONDS, "a revoked certificate is served")
     assert serial in files.read_json(tmp_path / "b/mount-b" / files.REVOKED)     # it is asked for, too
 
 
