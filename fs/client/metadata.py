@@ -3,16 +3,18 @@
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from fs import paths
 from fs.client.attribute_cache import AttributeCache
+from fs.client.look_ahead import LookAhead
 from fs.client.nameservers import Nameservers
 from fs.client.operator_requests import OperatorRequests
 from fs.client.posix_metadata import PosixMetadata, message
-from fs.errors import InvalidArgument, NoSuchFile
+from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
 
@@ -53,6 +55,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         self.cache_seconds = cache_seconds
         self._caching = cache_seconds > 0 and cache_entries > 0
         self._cache = AttributeCache(cache_seconds, cache_entries)
+        self._look_ahead = LookAhead()
         self.fences: dict[int, Callable[[], tuple[int, int]]] = {}    # by inode
         self._requesters: list[Requester] = []
         self._nameservers = Nameservers(nameserver, call_timeout_seconds, local_host, identity)
@@ -69,6 +72,7 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         if not fresh:
             cached = self._cache.get(path, time.monotonic())
             if cached is not None:      # under a path as it was sent
+                self._look_ahead.hits += 1
                 return cached
         path = paths.normalise(path)
         directory = path if paths.is_inode(path) else paths.parent(path)
@@ -80,6 +84,11 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             raise
         if self._caching:
             self._cache.fill(directory, moment, [(path, attributes)], now)
+            if not fresh and path not in (paths.ROOT, directory):
+                limit = self._look_ahead.missed(directory, paths.name(path))
+                if limit:
+                    with suppress(SpeedwellError):  # what was asked for is known already
+                        self.list_page(directory, paths.name(path), limit)
         return attributes
 
     def known(self, path: bytes) -> Attributes | None:
@@ -114,14 +123,19 @@ class MetadataClient(PosixMetadata, OperatorRequests):
         entries: list[DirectoryEntry] = []
         more = True
         while more:
-            moment, now = self._cache.moment(), time.monotonic()
-            reply = self._list(pb.ListRequest(path=path, after=entries[-1].name if entries else b"", limit=LIST_PAGE))
-            if self._caching:
-                self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
-                                                for entry in reply.entries], now)
+            reply = self.list_page(path, entries[-1].name if entries else b"")
             entries.extend(reply.entries)
             more = reply.more
         return entries
+
+    def list_page(self, path: bytes, after: bytes = b"", limit: int = LIST_PAGE) -> pb.ListReply:
+        """Up to `limit` entries with names after `after`, and whether there are more. Raises as `list`."""
+        moment, now = self._cache.moment(), time.monotonic()
+        reply = self._list(pb.ListRequest(path=path, after=after, limit=limit))
+        if self._caching:
+            self._cache.fill(path, moment, [(paths.join(path, entry.name), entry.attributes)
+                                            for entry in reply.entries], now)
+        return reply
 
     def list_columns(self, path: bytes, after: bytes = b"", *, statuses: bool,
                      limit: int = 0) -> tuple[pb.ListReply, int, float]:
