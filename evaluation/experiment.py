@@ -12,7 +12,7 @@ from cluster.tables import Table
 from evaluation.results.report import Layout
 from sim.errors import InvalidSetting
 
-PAPERS = ("mayflower", "mincof", "sinbad", "xco", "metaflow")
+PAPERS = ("mayflower", "mincof", "sinbad", "xco", "metaflow", "together")
 """Modules of `evaluation.papers`. Each has its experiments in EXPERIMENTS, by names that begin with its own."""
 
 Result = dict[str, Any]

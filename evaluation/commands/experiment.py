@@ -133,7 +133,7 @@ def _check(name: str, found: Experiment, choices: Choices, wanted: Emulation, si
     _refuse(
         (choices.trace is not None and not found.needs,
          f"{name} plays no trace: --trace goes with sinbad experiments, but for sinbad-busiest"),
-        (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments"),
+        (choices.policies and found.method_of is None, "--policy does not go with metaflow experiments and together"),
         (emulate and found.emulation is None, f"{name} runs in the simulator only"),
         (emulate and choices.trace is not None, "--trace does not go with --emulate"),
         (not emulate and wanted != Emulation(), "--runs, --reads, --host-mbps and --slowdown go with --emulate"),

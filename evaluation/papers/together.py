@@ -1,0 +1,210 @@
+"""All five systems at once: every subset of them under one mixed load, and what each adds to the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from cluster.tables import Table
+from evaluation.experiment import Choices, Experiment, Result
+from evaluation.results.report import Measure
+from evaluation.results.statistics import Estimate, mean_estimate, ratio_estimate
+from sim.errors import Overloaded
+from sim.together import Messages, Systems, TogetherSimulation, Transfer
+from sim.workload import Read, Workload, generate
+from topo.fabric import Fabric, three_tier
+
+NAMES = ("reads", "coflows", "placements", "turns", "metadata")
+ON = Systems()
+KINDS = ("read", "write", "metadata", "short")
+ALL, NOTHING = "all five", "nothing"
+FANNED = 4
+WARM_UP = 0.1
+CHOSEN = {
+    "fabric": "three-tier, 2 pods of 2 racks of 4 hosts at 1 Gbit/s, 2:1 above racks and 2:1 above pods",
+    "reads": "files of 64 MiB by Zipf's law, and a quarter as many requests that fetch 16 MiB of each of four files "
+             "at once",
+    "writes": "64 MiB, three replicas, half as many as reads; all hosts are candidates",
+    "background": "64 MiB by TCP between two hosts, half as often as reads, told to nobody",
+    "metadata": "1,600 requests a second of 0.5 ms; off: one nameserver beside the fabric; on: four stores in it",
+    "short": "200 flows of 20 kB a second, two round trips each",
+    "queues": "1 ms of the port, full where TCP is held back by the link; incast loses no packets",
+    "policies": ", ".join(f"{name}: {policy}" for name, policy in asdict(ON).items()) +
+                "; off: nearest and ECMP, fair sharing, rack-aware",
+}
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The systems that are on."""
+
+    name: str
+    on: tuple[str, ...]
+
+    @property
+    def systems(self) -> Systems:
+        return replace(ON, **{name: "" for name in NAMES if name not in self.on})
+
+
+def _subset(on: tuple[str, ...]) -> Subset:
+    return Subset({len(NAMES): ALL, 0: NOTHING}.get(len(on), " + ".join(on)), on)
+
+
+SUBSETS = tuple(_subset(on) for number in range(len(NAMES), -1, -1) for on in combinations(NAMES, number))
+
+
+@dataclass(frozen=True)
+class Point:
+    """`rate` is reads per host and second."""
+
+    name: str = "16 hosts"
+    rate: float = 0.25
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run. Equal tasks give equal results."""
+
+    point: Point
+    method: Subset
+    seed: int
+
+    def parameters(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {"point": self.point.name, "x": self.point.rate, "workload": asdict(self.point),
+                "method": {"name": self.method.name, "on": list(self.method.on)}, "seed": self.seed}
+
+
+def _task(point: Point, method: Subset, seed: int, choices: Choices) -> Task:
+    return Task(replace(point, seconds=10.0) if choices.quick else point, method, seed)
+
+
+def load(fabric: Fabric, point: Point, seed: int) -> list[Transfer]:
+    """What is asked for, in order: the same whichever systems are on."""
+    draw, size = Random(f"load {seed}"), 64 * 2**20 * 8.0
+    hosts = [host.name for host in fabric.hosts]
+    found: list[Transfer] = []
+    workload = Workload(reads_per_server_second=point.rate, files=200, read_bits=size)
+    for read in generate(workload, fabric, draw):
+        if read.arrival > point.seconds:
+            break
+        found.append(Transfer("read", read.arrival, (read,)))
+    fanned = generate(replace(workload, reads_per_server_second=point.rate / FANNED, read_bits=size / FANNED), fabric,
+                      draw)
+    others = generate(workload, fabric, Random(f"files {seed}"))
+    for read in fanned:
+        if read.arrival > point.seconds:
+            break
+        of_files = [read.replicas, *(next(others).replicas for _ in range(FANNED - 1))]
+        found.append(Transfer("read", read.arrival, tuple(
+            Read(read.arrival, read.client, replicas, read.size_bits)
+            for replicas in of_files if read.client not in replicas)))
+    for kind in ("write", "background"):
+        now = draw.expovariate(point.rate / 2 * len(hosts))
+        while now < point.seconds:
+            writer, client = draw.sample(hosts, 2)
+            found.append(Transfer(kind, now, (), writer, client, size))
+            now += draw.expovariate(point.rate / 2 * len(hosts))
+    return sorted(found, key=lambda each: each.arrival)
+
+
+def fabric() -> Fabric:
+    return three_tier(pods=2, racks_per_pod=2, hosts_per_rack=4, host_bps=1e9,
+                      oversubscription={"edge": 2.0, "aggregation": 2.0})
+
+
+def run_task(task: Task) -> Result:
+    """One run as a JSON object: mean, 95th and 99th percentile of each kind in milliseconds, the use of links."""
+    built, point = fabric(), task.point
+    simulation = TogetherSimulation(built, task.method.systems, task.seed, Messages())
+    try:
+        outcome = simulation.play(load(built, point, task.seed), point.seconds)
+    except Overloaded as error:
+        return {"task": task.parameters(), "overloaded": str(error)}
+    found: dict[str, float] = {"link_use": outcome.link_use}
+    for kind in (*KINDS, "background"):
+        ms = [1e3 * seconds for arrival, seconds in outcome.seconds[kind] if arrival >= WARM_UP * point.seconds]
+        found |= {f"{kind}_mean": float(np.mean(ms)), f"{kind}_p95": float(np.percentile(ms, 95)),
+                  f"{kind}_p99": float(np.percentile(ms, 99))}
+    return {"task": task.parameters(), **found}
+
+
+def effects(name: str, results: Sequence[Result]) -> Iterable[Table | str]:
+    """Main effects and interactions of two systems on the means, and whether the goals are met."""
+    runs = {(frozenset(each["task"]["method"]["on"]), each["task"]["seed"]): each for each in results
+            if "overloaded" not in each}
+    seeds = sorted({seed for _, seed in runs})
+    if len(runs) < len(SUBSETS) * len(seeds):
+        return
+    terms = [*combinations(NAMES, 1), *combinations(NAMES, 2)]
+    columns = ("of", *(f"{kind}, mean" for kind in KINDS))
+    yield Table("What a system changes, over all that the others may be, and what two do to each other", columns,
+                [(" x ".join(term), *(_percent(_effect(runs, seeds, term, f"{kind}_mean")) for kind in KINDS))
+                 for term in terms], columns[1:],
+                "In the geometric mean, with 95 % intervals over seeds. Two systems that help each other have an "
+                "interaction below 0; two that fight, above.")
+    yield from goals(runs, seeds)
+
+
+Runs = dict[tuple[frozenset[str], int], Result]
+
+
+def _effect(runs: Runs, seeds: Sequence[int], term: Sequence[str], measure: str) -> Estimate:
+    """The contrast of a factor, or of two, in logarithms."""
+    of_seeds = []
+    for seed in seeds:
+        signed = [math.log(run[measure]) * math.prod(1 if name in on else -1 for name in term)
+                  for (on, of), run in runs.items() if of == seed]
+        of_seeds.append(2 * sum(signed) / len(signed))
+    return mean_estimate(of_seeds)
+
+
+def _percent(of_log: Estimate) -> str:
+    value, low, high = (100 * math.expm1(each) for each in of_log)
+    return f"{round(value):+d} %" + (f" [{round(low):+d}, {round(high):+d}]" if of_log.has_interval else "")
+
+
+def goals(runs: Runs, seeds: Sequence[int]) -> Iterable[str]:
+    """One line for each kind: the default against nothing, the best subset and each single system."""
+    def ratio(kind: str, on: Iterable[str]) -> Estimate:
+        """Of the default's mean to that of a subset."""
+        return ratio_estimate(*([runs[frozenset(of), seed][f"{kind}_mean"] for seed in seeds] for of in (NAMES, on)))
+
+    singles = dict.fromkeys(NAMES, 0)
+    for kind in KINDS:
+        best = max(SUBSETS, key=lambda each: ratio(kind, each.on).value)
+        below = [name for name in NAMES if ratio(kind, (name,)).value < 1]
+        for name in below:
+            singles[name] += 1
+        over, whole = ratio(kind, best.on), ratio(kind, ())
+        yield (f"{kind}: all five take {_times(whole)} of what nothing takes; the best subset is {best.name}, of "
+               f"which all five take {_times(over)}; below {', '.join(below) or 'none'} alone")
+    yield "Kinds in which all five are below a single system: " + ", ".join(
+        f"{name} {number}" for name, number in singles.items())
+
+
+def _times(estimate: Estimate) -> str:
+    interval = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if estimate.has_interval else ""
+    return f"{estimate.value:.2f}{interval}"
+
+
+EXPERIMENTS = {
+    "together": Experiment(
+        title="Five systems as one: every subset under one mixed load", x_label="", base=ALL, bounds={},
+        methods=SUBSETS, points=(Point(),), runs=6, quick_runs=2, task=_task, run=run_task, chosen=CHOSEN,
+        measures=(*(Measure(f"{kind}_{which}", f"{kind}, {label}, ms") for kind in KINDS
+                    for which, label in (("mean", "mean"), ("p95", "95th percentile"), ("p99", "99th percentile"))),
+                  Measure("background_mean", "background, mean, ms"),
+                  Measure("link_use", "use of links between switches")),
+        claims=("no subset better than all five by more than 3 % in a mean",
+                "at least 30 % below nothing in reads and writes", "below each single system in two of four kinds"),
+        claims_of="Goals",
+        beside=effects, palette=tuple(each.name for each in SUBSETS), minutes=6, quick_minutes=0.6),
+}
