@@ -265,7 +265,7 @@ EXPERIMENTS = {
         measures=(Measure("rack_bytes_cv", "std / mean of bytes"), Measure("rack_blocks_cv", "std / mean of blocks")),
         points=(replace(DISKS, window_seconds=60.0),),
         claims=("EC2: 15.8 GB on machines of 92 GB, by HDFS's rule 6.7 GB: 0.17 and 0.07 of the mean",)),
-    "sinbad-load": _figure(minutes=0.9, quick_minutes=0.1,
+    "sinbad-load": _figure(minutes=2, quick_minutes=0.1,
         title="Times of block writes by the jobs' arrival rate (figure 11)", x_label="arrival rate",
         measures=_MEANS[:1],
         points=tuple(WritePoint(f"{speedup:g} x", speedup, speedup=speedup) for speedup in (0.5, 1.0, 2.0)),
