@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from cluster import host_agents, identities, mounts
 from cluster.controller_client import session
+from cluster.data_directories import MAX_DIRECTORIES, directory_options
 from cluster.errors import InvalidSetting
 from cluster.identities import with_identity
 from cluster.local_commands import durability_options
@@ -82,6 +83,7 @@ class FabricSettings(BaseModel):
     machine: bool = False
     """Whether this machine is a host of the fabric itself, `machine`, for the commands that run on it."""
     nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
+    directories_per_server: int = Field(default=1, ge=1, le=MAX_DIRECTORIES)
     replication: int = Field(default=3, ge=1, le=16)
     chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
     fsync: Literal["always", "fsync", "never"] | None = None
@@ -370,7 +372,7 @@ class FabricCluster:
             "--listen", f"0.0.0.0:{DATASERVER_PORT}", "--advertise", host.ip,
             "--other-host", host.management_ip,
             "--rack", host.rack, "--pod", host.pod, "--nameserver", self.nameserver, "--controller", self.controller,
-            "--directory", str(self.settings.directory / "data" / name),
+            *directory_options(self.settings.directory / "data" / name, self.settings.directories_per_server),
         ], prefix=self._inside(name), env=self.environment(host.ip)), name)
 
     @property

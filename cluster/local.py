@@ -59,7 +59,7 @@ Progress = Callable[[str], None]
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
     (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver, `fsync` and `min_replicas`
-    as the nameserver has them, nobody answers Prometheus, with identities)."""
+    as the nameserver has them, nobody answers Prometheus, with identities, one directory a dataserver)."""
 
     directory: Path
     mount: Path | None = None
@@ -71,6 +71,7 @@ class LocalSettings:
     min_replicas: int | None = None
     metrics: bool | None = None
     identity: bool | None = None
+    directories_per_server: int | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,10 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
     if dataservers < recorded.get("dataservers", 0):
         raise InvalidSetting(f"--dataservers: {directory} was made with {recorded['dataservers']}; the files "
                              "on the others would lose replicas")
+    directories = settings.directories_per_server or recorded.get("directories_per_server", 1)
+    if directories < recorded.get("directories_per_server", 1):
+        raise InvalidSetting(f"--directories-per-server: {directory} was made with "
+                             f"{recorded['directories_per_server']}; the replicas in the others would be lost")
     if not 1 <= replication <= dataservers:
         raise InvalidSetting(f"--replication: {replication} is not between 1 and the number of dataservers "
                              f"({dataservers})")
@@ -234,6 +239,7 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
               "etcd_ports": recorded.get("etcd_ports", []), "addresses": recorded.get("addresses", {}),
               "namespace": recorded.get("namespace", False), "fsync": settings.fsync or recorded.get("fsync"),
               "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {},
+              "directories_per_server": directories,
               # one that was started before there were identities goes on without them until it is stopped
               "identity": recorded.get("identity", not running) if settings.identity is None else settings.identity}
     if settings.metrics or recorded.get("metrics"):
@@ -254,7 +260,7 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     running = [record.name for record in processes.running()]
     nameservers = nameserver_names(chosen["nameservers"])
     options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
-               "min_replicas": nameservers}
+               "min_replicas": nameservers, "directories_per_server": dataserver_names(chosen)}
     if running and chosen["identity"] != recorded.get("identity", False):
         now = "without" if chosen["identity"] else "with"
         raise AlreadyRunning(f"{processes.directory} runs {now} identities; stop it with `speedwell down --local "
@@ -263,7 +269,7 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
         raise AlreadyRunning(f"{processes.directory} runs without --metrics; stop it with `speedwell down --local "
                              f"{processes.directory}` first")
     for setting, affected in options.items():
-        before = recorded.get(setting)
+        before = recorded.get(setting, 1 if setting == "directories_per_server" else None)
         if set(affected) & set(running) and before != chosen[setting]:
             option = f" --{setting.removesuffix('_bytes').replace('_', '-')}"
             shown = size(before) if before and setting == "chunk_size_bytes" else before

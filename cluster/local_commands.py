@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import mounts
+from cluster.data_directories import directory_options
 from cluster.errors import StartFailed
 from cluster.identities import OPERATORS, with_identity
 from cluster.local_metrics import is_free, with_metrics
@@ -69,7 +70,8 @@ def dataserver_command(processes: Processes, name: str, listen: str) -> Command:
         program("speedwell-dataserver"), "--id", name, "--listen", listen,
         "--advertise", LOOPBACK, "--rack", f"r{name[1:]}", "--pod", "p0",
         "--nameserver", processes.settings["addresses"]["nameserver"],
-        "--directory", str(processes.directory / "dataservers" / name)])))
+        *directory_options(processes.directory / "dataservers" / name,
+                           processes.settings.get("directories_per_server", 1))])))
 
 
 def mount_command(processes: Processes, mountpoint: Path) -> Command:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NONE = "-"
 """What stands in a cell that would be empty, so that the columns of a line can be counted."""
-ALARMING = {"DEAD": "red", "NOT MOUNTED": "red", "away": "red"}
+ALARMING = {"DEAD": "red", "FAILED": "red", "NOT MOUNTED": "red", "away": "red"}
 LEAST_FOLDED = 12
 """Columns of a terminal: where a text would have less, rows are shown as blocks."""
 CAPTION_COLUMNS = 80

@@ -20,6 +20,8 @@ from fs import units
 from fs.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fs.proto.speedwell_pb2 import StatisticsReply
 
 NAMESERVER_TIMEOUT_SECONDS = 2.0
@@ -232,6 +234,7 @@ def _print(state: Status) -> None:
     if state.statistics is not None:
         _print_statistics(state.statistics)
     _print_servers(state)
+    _print_disks((state.statistics or {}).get("dataservers", []))
     for process in state.processes:
         if process["restarts"]:
             times = "once" if process["restarts"] == 1 else f"{process['restarts']} times"
@@ -272,3 +275,14 @@ def _print_servers(state: Status) -> None:
                      f"{server['host']}:{server['port']}", server["rack"], units.size(server["available_bytes"])))
     if rows:
         echo_table(("process", "pid", "state", "memory", "address", "rack", "free"), rows, ("pid", "memory", "free"))
+
+
+def _print_disks(servers: Sequence[dict[str, Any]]) -> None:
+    """Of the dataservers that have several."""
+    rows = [(server["dataserver_id"], disk["path"], "FAILED" if disk["failure"] else "in use",
+             units.size(disk["capacity_bytes"]) if disk["capacity_bytes"] else "",
+             "" if disk["failure"] else units.size(disk["available_bytes"]))
+            for server in servers if len(server["directories"]) > 1 for disk in server["directories"]]
+    if rows:
+        echo("")
+        echo_table(("dataserver", "directory", "state", "size", "free"), rows, ("size", "free"))

@@ -11,6 +11,7 @@ import click
 from cluster import current
 from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.output import echo, echo_json
+from cluster.data_directories import MAX_DIRECTORIES
 from cluster.processes import Processes
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
@@ -49,6 +50,8 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "the machines for new large files: {placement}.")
 @policy_path_option
 @click.option("--dataservers", type=click.IntRange(1), metavar="N", help="How many dataservers [default: 3].")
+@click.option("--directories-per-server", type=click.IntRange(1, MAX_DIRECTORIES), metavar="N", help="How many "
+              "directories each dataserver keeps files in, as if each were a disk of its own [default: 1].")
 @click.option("--nameservers", type=click.IntRange(1), metavar="N", help="How many nameservers, of which one leads; "
               "several keep the namespace in an etcd that is started too [default: 1].")
 @click.option("--metadata-stores", type=click.IntRange(1), metavar="N", help="With --fabric: N hosts run a metadata "
@@ -70,9 +73,10 @@ MOUNT_ROOT = Path("/mnt/speedwell")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], all_systems: bool, coflows: str | None, replica_policy: str | None,
-       path_policy: str | None, placement_policy: str | None, dataservers: int | None, nameservers: int | None,
-       metadata_stores: int | None, host_agents: str | None, replication: int | None, chunk_size: int | None,
-       fsync: str | None, min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
+       path_policy: str | None, placement_policy: str | None, dataservers: int | None,
+       directories_per_server: int | None, nameservers: int | None, metadata_stores: int | None,
+       host_agents: str | None, replication: int | None, chunk_size: int | None, fsync: str | None,
+       min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -85,7 +89,8 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     not run.
     """
     one_installation(installation, directory)
-    shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas}
+    shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas,
+              "directories_per_server": directories_per_server}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
                             ("--dataservers", dataservers), ("--metrics", metrics or None)):
@@ -126,7 +131,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
-                         metrics or None, identity), as_json)
+                         metrics or None, identity, directories_per_server), as_json)
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:

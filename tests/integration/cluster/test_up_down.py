@@ -109,6 +109,23 @@ def test_after_its_supervisor_was_killed_up_starts_another_one_and_down_stops_ev
     assert [pid for pid in before.values() if Path(f"/proc/{pid}").exists() and start_ticks(pid)] == []
 
 
+def test_status_shows_every_directory_of_a_dataserver_and_which_has_failed(tmp_path):
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    speedwell.ok("up", "--local", directory, "--dataservers", "1", "--directories-per-server", "2")
+    disks = [directory / "dataservers" / name for name in ("d0", "d0-disk2")]
+
+    def lines() -> list[list[str]]:
+        shown = [line.split() for line in speedwell.run("status").stdout.decode().splitlines()]
+        return [line for line in shown if line[:1] == ["d0"] and line[1].startswith(str(directory))]
+
+    wait_until(lambda: [line[1:4] for line in lines()] == [[str(disk), "in", "use"] for disk in disks], 30,
+               lambda: f"not shown: {lines()}")
+    disks[1].rename(directory / "aside")
+    wait_until(lambda: [line[2] for line in lines()] == ["in", "FAILED"], 30, lambda: f"not failed: {lines()}")
+    assert speedwell.run("status").returncode == 1
+    speedwell.ok("down")
+
+
 def is_whole(speedwell: Speedwell) -> bool:
     return speedwell.run("status").returncode == 0
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,12 @@ import pytest
 from cluster import local, local_metrics
 from cluster.errors import AlreadyRunning, InvalidSetting, InvalidState, NotRunning
 from cluster.local import LocalSettings
-from cluster.local_commands import durability_options, listen_address
+from cluster.local_commands import dataserver_command, durability_options, listen_address
 from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
             "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True,
-            "fsync": None, "min_replicas": None, "identity": False}
+            "fsync": None, "min_replicas": None, "directories_per_server": 1, "identity": False}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
@@ -80,6 +81,18 @@ def test_fsync_and_min_replicas_are_remembered_and_given_to_the_nameserver(tmp_p
     chosen = local._choose(LocalSettings(tmp_path, min_replicas=1), tmp_path, processes)
     assert durability_options(chosen) == ["--fsync", "always", "--min-replicas", "1"]
     assert durability_options(RECORDED) == []
+
+
+def test_each_dataserver_gets_its_directories_which_may_become_more_but_not_fewer(tmp_path):
+    processes = installation(tmp_path, directories_per_server=2)
+    command = dataserver_command(processes, "d1", "127.0.0.1:1").argv
+    given = [value for option, value in pairwise(command) if option == "--directory"]
+    assert given == [str(tmp_path / "dataservers" / name) for name in ("d1", "d1-disk2")]
+    assert local._choose(LocalSettings(tmp_path), tmp_path, processes)["directories_per_server"] == 2
+    more = local._choose(LocalSettings(tmp_path, directories_per_server=3), tmp_path, processes)
+    assert more["directories_per_server"] == 3
+    with pytest.raises(InvalidSetting, match="made with 2; the replicas in the others would be lost"):
+        local._choose(LocalSettings(tmp_path, directories_per_server=1), tmp_path, processes)
 
 
 def test_two_dataservers_mean_two_replicas_unless_said_otherwise(tmp_path):
