@@ -42,14 +42,18 @@ class Quarantine:
         self._lock = threading.Lock()
         self._paths: dict[str, str] = {}
         self._age_before = 0
+        found: list[Path] = []
         for directory in self._directories():
             try:
                 directory.mkdir(exist_ok=True)
                 self._age_before = max(self._age_before, _read_age(directory / "age"))
-                self._paths |= {match[2]: str(path) for path in sorted(directory.iterdir())
-                                if (match := _NAME.match(path.name))}
+                found += [path for path in directory.iterdir() if _NAME.match(path.name)]
             except OSError as error:
                 raise disk_error(error, f"cannot use {directory}") from None
+        for path in sorted(found, key=lambda path: path.name):
+            file_id = path.name[13:49]
+            self._remove(file_id)   # on another disk, which had failed when it was put aside once more
+            self._paths[file_id] = str(path)
 
     def __bool__(self) -> bool:
         return bool(self._paths)
@@ -63,10 +67,11 @@ class Quarantine:
             self._keep_age()
 
     def restore(self, file_id: str) -> bool:
-        """Put a content back where it was; whether it was here. Raises StorageFailed."""
+        """Put a content back where it was; whether it was here. One that was made anew meanwhile is not replaced.
+        Raises StorageFailed."""
         with self._lock:
             path = self._paths.get(file_id)
-            if path is None:
+            if path is None or self._store.has(file_id):
                 return False
             self._store.move_in(file_id, path)
             del self._paths[file_id]
