@@ -107,6 +107,7 @@ class Appends:
         with self._store.opened_for_append(operation.file_id, operation.inode, operation.path,
                                            operation.chunk_size, operation.length) as file, \
                 turn(file, operation.epoch, channel, RELAYED_TURN_SECONDS):
+            self._store.make_room(file, operation.length)
             records = [Record.of(record) for record in operation.records]
             writer = self._writer(file, operation, records)
             relay = Relay(operation, operation.relay, self._connections, self._door, writer.segments)

@@ -102,6 +102,11 @@ class Directories:
         weights = [max(1, available.get(directory, 0)) * max(1, directory.left_bytes) for directory in roomy]
         return random.choices(roomy, weights)[0]
 
+    def roomier(self, than: Directory, size_bytes: int) -> Directory | None:
+        """The one with most room of those that have so much. Raises StorageFailed."""
+        free = {each: each.free_bytes() for each in self.sound if each is not than}
+        return max((each for each, left in free.items() if left >= size_bytes), key=free.__getitem__, default=None)
+
     # ------------------------------------------------------------------ disks
 
     def uses(self) -> list[DirectoryUse]:

@@ -130,6 +130,14 @@ class Directory:
         reserved = min(RESERVED_BYTES, size_bytes // 50) if self._reserved_bytes is None else self._reserved_bytes
         return size_bytes, max(0, disk.f_bavail * disk.f_frsize - reserved)
 
+    def free_bytes(self) -> int:
+        """What files that are there may still take. Raises StorageFailed."""
+        try:
+            disk = os.statvfs(self.root)
+        except OSError as error:
+            raise StorageFailed(f"{self.path}: {error.strerror}") from None
+        return disk.f_bavail * disk.f_frsize
+
     @property
     def disk(self) -> str:
         """The same text for all directories on one disk, on this boot of this machine. Raises StorageFailed."""

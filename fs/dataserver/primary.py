@@ -67,6 +67,7 @@ class Primary:
                 turn(file, operation.epoch, channel, TURN_SECONDS):
             replicas = self.office.take_charge(file, operation.epoch, operation.relay,
                                                min_replicas=operation.min_replicas)
+            self._store.make_room(file, operation.length)
             wanted = operation.records[0]
             done = self._done_before(file, replicas, operation)
             if done is not None:

@@ -21,6 +21,7 @@ from fs.dataserver.directory import FILE_ID, Directory
 from fs.dataserver.disk import begin_file, boot_id, disk_error, write_file
 from fs.dataserver.durability import recover
 from fs.dataserver.lease import boot_seconds
+from fs.dataserver.moving import MOVED_BYTES, copy_to, used_bytes
 from fs.dataserver.record import SMALL_BYTES, SMALL_DESCRIPTION_BYTES, SMALL_SUFFIX
 from fs.dataserver.stored_file import StoredFile, load
 from fs.errors import InvalidArgument, NoSpace, NoSuchFile, SpeedwellError, StorageFailed
@@ -32,6 +33,9 @@ MAX_OFFSET = 1 << 62
 MAX_CHUNKS_PER_APPEND = 65536
 KEPT_FILES = 4096
 """Files whose state stays in memory while nobody uses them."""
+
+GROWTH_BYTES = 256 << 10
+"""What an append takes on the disk beside its bytes at most: sums, names, the directory of a file that was small."""
 
 _TOMBSTONES = 65536
 MOST_FORSAKEN = 1 << 18
@@ -135,6 +139,33 @@ class FileStore:
         finally:
             self._release(file)
 
+    def make_room(self, file: StoredFile, size_bytes: int) -> None:
+        """Move a file to another disk if its own has no room for so many bytes more and another one has. The caller
+        has the file's turn. Raises StorageFailed."""
+        if len(self.directories.sound) == 1:
+            return
+        here = self.directories.of(file.directory)
+        needed_bytes = size_bytes + GROWTH_BYTES
+        if here.free_bytes() >= needed_bytes:
+            return
+        try:
+            taken_bytes = used_bytes(file)
+            there = self.directories.roomier(here, taken_bytes + needed_bytes)
+            if there is None or taken_bytes > MOVED_BYTES:
+                return
+            place = copy_to(there, file)
+        except OSError as error:
+            log.warning("%s", disk_error(error, f"cannot move {file.file_id} to another disk"))
+            return
+        with self._lock:
+            file.directory, file.note_written = place, there.note_written
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+                file.descriptor = -1
+        there.note_written(taken_bytes)
+        here.erase(file.file_id)
+        log.info("%s moved from %s, whose disk is full, to %s", file.file_id, here.path, there.path)
+
     def inode_of(self, file_id: str) -> int | None:
         """Of the file that a content here belongs to; None for one that is not here. Raises StorageFailed."""
         with self._lock:
@@ -212,13 +243,17 @@ class FileStore:
         place = self.directories.of(source).place(file_id) + (SMALL_SUFFIX if source.endswith(SMALL_SUFFIX) else "")
         with self._lock:
             try:
-                if any(each.has(file_id) for each in self.directories.sound):
+                if self.has(file_id):
                     raise StorageFailed(f"{file_id} is here already")
                 os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
                 os.rename(source, place)  # noqa: PTH104
             except OSError as error:
                 raise disk_error(error, f"cannot move {file_id}") from None
             self._deleted.pop(file_id, None)
+
+    def has(self, file_id: str) -> bool:
+        """Whether there is anything of a file where it is safe."""
+        return any(each.has(file_id) for each in self.directories.sound)
 
     def ids(self) -> Iterator[str]:
         """The ids of all files on disk, in no order."""

@@ -291,7 +291,7 @@ class StoredFile:
 
     def _stored_sums(self, first: int, end: int) -> bytes:
         wanted = (end - first) * SUM_BYTES
-        was_small = self.small
+        was = self.record
         path, begin = self.sums_place()
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -300,7 +300,7 @@ class StoredFile:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if was_small and not self.small:
+            if self.record != was:
                 return self._stored_sums(first, end)
             raise StorageFailed(f"sums of {self.file_id}: {error.strerror}") from None
         if len(stored) != wanted:
@@ -326,12 +326,12 @@ class StoredFile:
             begin += count
 
     def _open(self, name: str, start: int) -> tuple[int, int]:
-        was_small = self.small
+        was = self.record
         path, offset = self.located(name, start)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC), offset
         except OSError as error:
-            if was_small and not self.small:  # it moved between the look and the open
+            if self.record != was:  # it moved between the look and the open
                 return self._open(name, start)
             raise StorageFailed(f"chunk {name} of {self.file_id}: {error.strerror}") from None
 

@@ -119,6 +119,7 @@ class Versions:
         with self._store.opened_for_append(operation.base, operation.inode, operation.path,
                                            operation.chunk_size) as base, \
                 turn(base, operation.epoch, channel, timeout_seconds):
+            self._store.make_room(base, sum(one.length for one in operation.ranges))
             yield base
 
     def _writer(self, operation: WriteOperation, base: StoredFile) -> VersionWriter:

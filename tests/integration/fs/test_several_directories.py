@@ -8,6 +8,7 @@ import pytest
 
 from cluster.fsck import check
 from fs.client import Client
+from fs.errors import NoSpace
 from tests.local_cluster import LocalCluster
 from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
@@ -83,6 +84,31 @@ def test_a_directory_that_goes_away_takes_only_its_own_replicas(cluster: LocalCl
     wait_until(lambda: not failures(client) and check(client.metadata).clean, 60, "it is not as it was",
                interval_seconds=0.5)
     read(client, range(FILES + 6))
+
+
+@pytest.mark.root
+def test_files_on_a_full_disk_grow_on_another_one_until_none_has_room(tmp_path: Path) -> None:
+    """As below; both disks are small. The other server has room for everything."""
+    disks = tmp_path / "c" / "d0", tmp_path / "c" / "d0-1"
+    for directory in disks:
+        directory.mkdir(parents=True)
+    begin = ('mount -t tmpfs -o mode=700,size=4m none "$0" && mount -t tmpfs -o mode=700,size=12m none "$1" && '
+             'shift && exec "$@"')
+    with LocalCluster(tmp_path / "c", dataservers=1, replication=1, directories=2, prefixes={
+            "d0": ["unshare", "--mount", *PROPAGATION, "sh", "-c", begin, *map(str, disks)]}) as cluster:
+        client = cluster.client(metadata_cache_seconds=0)
+        write(client, range(8), replication=1)
+        whole = {number: body(number) for number in range(8)}
+        with pytest.raises(NoSpace):
+            for turn in range(20):
+                for number in whole:
+                    client.append(f"/{number}", body(turn))
+                    whole[number] += body(turn)
+        assert sum(map(len, whole.values())) > 10 << 20, "the small disk's files did not move"
+        for number, expected in whole.items():
+            with client.open_read(f"/{number}") as reader:
+                assert reader.read(0, reader.size) == expected
+        assert check(client.metadata).clean
 
 
 @pytest.mark.root

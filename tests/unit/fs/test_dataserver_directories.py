@@ -3,8 +3,10 @@
 import errno
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,10 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fs.checksums import blocks_of
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.contents import Contents, inventory
 from fs.dataserver.directory import Directory
 from fs.dataserver.door import Door
+from fs.dataserver.durability import sync
+from fs.dataserver.holes import blocks_to_verify
 from fs.dataserver.identity import Identity
 from fs.dataserver.lease import Lease
 from fs.dataserver.metrics import StateMetrics
@@ -344,6 +349,109 @@ def test_quarantine_keeps_each_content_on_its_disk_and_gives_it_back(store: File
     assert [report.file_id for report in again.reports("", 100)] == [id_of(number) for number in homes]
     for number, where in homes.items():
         assert again.restore(id_of(number)) and home(store, number) == where
+
+
+def test_a_content_that_was_put_aside_on_two_disks_is_kept_once_and_its_newer_one_comes_back(
+        store: FileStore, roots: list[Path]) -> None:
+    for root, body in ((roots[0], b"older"), (roots[1], b"newer")):
+        with FileStoreOf([root.with_name(f"{root.name}-alone")]) as alone:
+            append(alone, 1, body)
+            Quarantine(alone, 1000 if body == b"older" else 2000).put(id_of(1))
+        for path in root.with_name(f"{root.name}-alone").glob("quarantine/*-*"):
+            (root / "quarantine").mkdir(exist_ok=True)
+            path.rename(root / "quarantine" / path.name)
+    quarantine = Quarantine(store)
+    assert len(quarantine.reports("", 10)) == 1 and not list((roots[0] / "quarantine").glob("*-*"))
+    assert quarantine.restore(id_of(1)) and content(store, 1) == b"newer"
+
+
+def test_a_content_that_was_made_anew_is_held_whatever_was_put_aside_on_a_disk_that_comes_back(
+        store: FileStore) -> None:
+    append(store, 1, b"old")
+    quarantine = Quarantine(store)
+    quarantine.put(id_of(1))
+    append(store, 1, b"anew")
+    contents = Contents(store, quarantine)
+    contents.compare([FileReport(file_id=id_of(1), inode=7)], ())
+    assert not contents.lost and content(store, 1) == b"anew" and len(quarantine.reports("", 10)) == 1
+
+
+def fill(monkeypatch: pytest.MonkeyPatch, *full: str) -> None:
+    """No file may grow any more on these disks."""
+    monkeypatch.setattr(Directory, "free_bytes", lambda self: 0 if self.path.name in full else 1 << 30)
+
+
+def grow(store: FileStore, number: int, data: bytes) -> None:
+    """As an append does that comes over the network."""
+    with store.opened(id_of(number)) as file:
+        store.make_room(file, len(data))
+    append(store, number, data)
+
+
+@pytest.mark.parametrize("size_bytes", [10, 1 << 20])
+def test_a_file_whose_disk_is_full_moves_and_grows_while_it_is_read(
+        store: FileStore, roots: list[Path], monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    body, more = os.urandom(size_bytes), os.urandom(size_bytes)
+    append(store, 1, body)
+    before = home(store, 1)
+    fill(monkeypatch, before)
+    with store.opened(id_of(1)) as file, ThreadPoolExecutor(1) as pool:
+        sync(file)
+        ended = threading.Event()
+        reading = pool.submit(lambda: [file.read(0, size_bytes) == body for _ in iter(ended.is_set, True)])
+        store.make_room(file, len(more))
+        ended.set()
+        assert all(reading.result(60))
+    grow(store, 1, more)
+    after = home(store, 1)
+    assert after != before and content(store, 1) == body + more
+    assert not list((roots[0].parent / before).glob("*/*23abcd*")) and not list(roots[0].parent.glob("*/making/*"))
+    store.close()
+    with FileStoreOf(roots) as again:
+        assert home(again, 1) == after and content(again, 1) == body + more
+        with again.opened(id_of(1)) as file:
+            assert list(blocks_to_verify(file, file.committed)) == list(range(blocks_of(2 * size_bytes)))
+            for block in range(blocks_of(2 * size_bytes)):
+                file.verified_block(block, file.committed)
+
+
+def test_a_file_stays_where_it_is_if_no_disk_has_room_or_it_is_too_long_to_move(
+        store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(store, 1, b"stays")
+    before = home(store, 1)
+    fill(monkeypatch, *NAMES)
+    grow(store, 1, b" here")
+    assert home(store, 1) == before
+    fill(monkeypatch, before)
+    monkeypatch.setattr("fs.dataserver.store.MOVED_BYTES", 0)
+    grow(store, 1, b"!")
+    assert home(store, 1) == before and content(store, 1) == b"stays here!"
+
+
+def test_a_move_that_fails_leaves_the_file_as_it_was(
+        store: FileStore, roots: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    append(store, 1, bytes(1 << 20))
+    before = home(store, 1)
+    fill(monkeypatch, before)
+    monkeypatch.setattr("fs.dataserver.moving.copy_sparse", raising(errno.ENOSPC))
+    grow(store, 1, b"more")
+    assert home(store, 1) == before and content(store, 1) == bytes(1 << 20) + b"more"
+    assert len(list(roots[0].parent.glob("*/*/*23abcd*"))) == 1
+
+
+def test_a_server_that_dies_amid_a_move_has_the_file_once(
+        store: FileStore, roots: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        append(store, number, b"%d" % number)
+    monkeypatch.setattr(Directory, "erase", lambda self, file_id: None)
+    for number in range(20):
+        fill(monkeypatch, home(store, number))
+        grow(store, number, b"")
+    monkeypatch.undo()
+    store.close()
+    with FileStoreOf(roots) as again:
+        assert len(list(again.ids())) == 20
+        assert [content(again, number) for number in range(20)] == [b"%d" % number for number in range(20)]
 
 
 STEP = st.one_of(
