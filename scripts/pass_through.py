@@ -19,7 +19,7 @@ FIELDS = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns", "st_gid", "st_mode", "st_
 
 
 class PassThrough(mfusepy.Operations):  # type: ignore[misc]
-    """The calls that fsbench makes."""
+    """The calls that fsbench and a dataserver make."""
 
     use_ns = True
 
@@ -47,6 +47,22 @@ class PassThrough(mfusepy.Operations):  # type: ignore[misc]
     def unlink(self, path: str) -> int:
         os.unlink(self._at(path))  # noqa: PTH108
         return 0
+
+    def rename(self, old: str, new: str) -> int:
+        os.replace(self._at(old), self._at(new))  # noqa: PTH105
+        return 0
+
+    def link(self, target: str, source: str) -> int:
+        os.link(self._at(source), self._at(target))
+        return 0
+
+    def chmod(self, path: str, mode: int) -> int:
+        os.chmod(self._at(path), mode)  # noqa: PTH101
+        return 0
+
+    def statfs(self, path: str) -> dict[str, int]:
+        found = os.statvfs(self._at(path))
+        return {name: getattr(found, name) for name in dir(found) if name.startswith("f_") and name != "f_fsid"}
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
         return os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)

@@ -5,7 +5,7 @@ import logging
 import os
 import random
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from functools import partial
 from pathlib import Path
 
 from fs.dataserver.directory import Directory, ForeignDirectory
@@ -23,9 +23,15 @@ class Directories:
         """`reserved_bytes` and `rate_bytes` of each are as `Directory` has them. Raises InvalidArgument for one that
         lies in another."""
         self.all = [Directory(path.absolute(), reserved_bytes, rate_bytes) for path in paths]
-        for one, other in permutations(paths, 2):
-            if one.resolve().is_relative_to(other.resolve()):
-                raise InvalidArgument(f"--directory: {one} is, or lies in, {other}: each needs a disk of its own")
+        resolved: dict[Path, Path] = {}
+        for directory in self.all if len(paths) > 1 else ():
+            with _failing(directory):
+                place = directory.answer(directory.path.resolve)
+                for other, there in resolved.items():
+                    if place.is_relative_to(there) or there.is_relative_to(place):
+                        raise InvalidArgument(f"--directory: {directory.path} is, or lies in, or holds {other}: each "
+                                              "needs a disk of its own")
+                resolved[directory.path] = place
 
     def __iter__(self) -> Iterator[Path]:
         """Those that are used."""
@@ -39,22 +45,26 @@ class Directories:
         """Make them this server's. With `accept_empty` one that was its own and is empty is a new disk, else it has
         failed. Raises StorageFailed if none can be used or one is another server's."""
         roots = [directory.root for directory in self.all]
-        known = set().union(*(directory.others() for directory in self.all)) if len(roots) > 1 else set()
-        for directory in self.all:
-            try:
-                if directory.root in known and not directory.is_owned and not accept_empty:
-                    raise StorageFailed(f"{directory.path} was this dataserver's and is empty: mount its disk, or "
-                                        "start once with --accept-empty if it has a new one")
-                directory.claim(dataserver_id)
-                if len(roots) > 1:
-                    with contextlib.suppress(NoSpace):      # full is not failed, and the others know it
-                        directory.remember(roots)
-            except ForeignDirectory:
-                raise
-            except (StorageFailed, NoSpace) as error:
-                directory.failure = error.message
-                if len(roots) > 1:
-                    log.error("the directory %s is not used: %s", directory.path, error)
+        known: set[str] = set()
+        for directory in self.sound if len(roots) > 1 else ():
+            with _failing(directory):
+                known |= directory.answer(directory.others)
+
+        def claim(directory: Directory) -> None:
+            if directory.root in known and not directory.is_owned and not accept_empty:
+                raise StorageFailed(f"{directory.path} was this dataserver's and is empty: mount its disk, or "
+                                    "start once with --accept-empty if it has a new one")
+            directory.claim(dataserver_id)
+            if len(roots) > 1:
+                with contextlib.suppress(NoSpace):      # full is not failed, and the others know it
+                    directory.remember(roots)
+
+        for directory in self.sound:
+            with _failing(directory):
+                directory.answer(partial(claim, directory))
+        for directory in self.all if len(roots) > 1 else ():
+            if directory.failure:
+                log.error("the directory %s is not used: %s", directory.path, directory.failure)
         self.require_one()
         self._keep_one_of_each()
 
@@ -77,6 +87,12 @@ class Directories:
             if directory.failure:
                 log.error("the directory %s has failed, its replicas are lost: %s", directory.path, directory.failure)
         return self.sound != before
+
+    def require_answers(self) -> None:
+        """Raises DiskHangs if one of several that are used does not answer."""
+        for directory in self.sound if len(self.all) > 1 else ():
+            with contextlib.suppress(OSError):
+                directory.answer(directory.probe)
 
     def holding(self, place: str) -> Directory | None:
         """The one that a path lies in, if it is used."""
@@ -146,6 +162,17 @@ class Directories:
                             log.warning("%s is also in %s: the older one, in %s, is dropped", file_id,
                                         seen[file_id].path, older.path)
                             older.erase(file_id)
+
+
+@contextlib.contextmanager
+def _failing(directory: Directory) -> Iterator[None]:
+    """Where its disk fails it is not used. Raises ForeignDirectory."""
+    try:
+        yield
+    except ForeignDirectory:
+        raise
+    except (StorageFailed, NoSpace) as error:
+        directory.failure = error.message
 
 
 def _shown(text: str) -> str:

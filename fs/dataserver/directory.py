@@ -11,8 +11,11 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -24,6 +27,10 @@ from fs.private_directory import keep_private
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+HANG_SECONDS = 30.0
+GRACE_SECONDS = 5.0
 RESERVED_BYTES = 1 << 30
 _NOT_OF_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 FILE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -33,8 +40,13 @@ class ForeignDirectory(StorageFailed):
     """It is another dataserver's, another process uses it, or it is no directory."""
 
 
+class DiskHangs(StorageFailed):
+    """A disk does not answer, not even with an error."""
+
+
 class Directory:
-    """Thread-safe; one process per directory. `failure` says why it is not used (any more)."""
+    """Thread-safe; one process per directory. `failure` says why it is not used (any more), `hangs` whether nobody
+    may even read there."""
 
     def __init__(self, path: Path, reserved_bytes: int | None = None, rate_bytes: float = 0.0) -> None:
         """`reserved_bytes` of the disk are kept for files that grow: a GiB, or a fiftieth of a small one; it writes
@@ -42,6 +54,7 @@ class Directory:
         self.path = path
         self.root = str(path)   # plain strings: Path objects would be a third of a small append's time
         self.failure = ""
+        self.hangs = False
         self.left_bytes = 0     # that the disk could have written besides, a second
         self._reserved_bytes = reserved_bytes
         self._written_bytes = 0
@@ -153,6 +166,29 @@ class Directory:
         """Learn `left_bytes` for the time since the last call."""
         self.left_bytes = self._rate.left_bytes()
 
+    def answer(self, task: Callable[[], T]) -> T:
+        """What `task` returns, or raises, in a thread that is left behind if the disk hangs. Raises DiskHangs."""
+        answer: Future[T] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(task())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="ask-disk", daemon=True).start()
+        wait([answer], HANG_SECONDS)
+        wait([answer], GRACE_SECONDS)   # a process that stood still could not hear the answer
+        if not answer.done():
+            self.hangs = True
+            raise DiskHangs(f"{self.path} has not answered for {HANG_SECONDS:g} s")
+        return answer.result()
+
+    def probe(self) -> None:
+        """Raises OSError."""
+        os.statvfs(self.root)
+        write_file(f"{self.root}/probe", b"1")
+
     def look(self) -> None:
         """Set `failure` if it is another directory now, cannot be read, or takes no byte though its disk is not
         full."""
@@ -160,8 +196,7 @@ class Directory:
             if self._owner >= 0 and not os.path.samestat(os.fstat(self._owner), os.stat(f"{self.root}/dataserver")):  # noqa: PTH116
                 self.failure = "another directory is there: was its disk unmounted?"
                 return
-            os.statvfs(self.root)
-            write_file(f"{self.root}/probe", b"1")
+            self.probe()
         except OSError as error:
             if error.errno not in _NOT_OF_THE_DISK and not isinstance(disk_error(error, ""), NoSpace):
                 self.failure = error.strerror or str(error)

@@ -1,6 +1,7 @@
 """`speedwell-dataserver`: the command line of the dataserver."""
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -31,6 +32,7 @@ from fs.dataserver.pace import Pace
 from fs.dataserver.quarantine import DEFAULT_KEEP_SECONDS, Quarantine
 from fs.dataserver.scrub import Scrubber
 from fs.dataserver.store import FileStore
+from fs.dataserver.watch import Watch
 from fs.ending import run_to_the_end
 from fs.errors import InvalidArgument, reason
 from fs.identity.bundle import Identity as Certificate
@@ -62,7 +64,7 @@ def listen(host: str, port: int) -> socket.socket:
 @click.option("--rack", default="rack0", show_default=True, help="Failure domain, for placement.")
 @click.option("--pod", default="pod0", show_default=True, help="Group of racks, for placement.")
 @click.option("--nameserver", required=True, metavar="HOST:PORT,...", help="All, where there are several.")
-@click.option("--directory", "directories", required=True, multiple=True, type=click.Path(path_type=Path),
+@click.option("--directory", "directories", required=True, multiple=True, type=Path,    # click.Path asks the disk
               metavar="DIR", help="Where the chunks are kept. May be repeated, for one directory on each disk: new "
               "files go where there is room, and a disk that fails takes only its own replicas with it.")
 @click.option("--accept-empty", is_flag=True, help="A directory of this server that is empty now has a new disk. "
@@ -148,15 +150,18 @@ def run(flags: SimpleNamespace) -> int:
     heartbeats = Heartbeats(link, lease, own, store, copies, mirroring, identity, quarantine, authority.policy,
                             door)
     host_beats = host_heartbeats(advertised)
+    watch = Watch(store.directories, lambda: os._exit(1))   # what waits for the disk cannot be ended otherwise
     acceptor = threading.Thread(target=server.serve, name="accept", daemon=True)
     acceptor.start()
     heartbeats.start()
     mirroring.start()
     scrubber.start()
+    watch.start()
     if host_beats is not None:
         host_beats.start()
     systemd.ready(f"ready {advertised}:{port}")
     systemd.wait_for(STOP_SIGNALS, heartbeats.come_round)
+    watch.stop()
     if host_beats is not None:
         host_beats.stop()
     scrubber.stop()

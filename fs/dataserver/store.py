@@ -208,7 +208,8 @@ class FileStore:
             if len(self.directories.sound) < len(self.directories.all) and len(self._forsaken) < MOST_FORSAKEN:
                 self._forsaken.add(file_id)
         for directory in self.directories.all:
-            directory.erase(file_id)
+            if not directory.hangs:
+                directory.erase(file_id)
 
     def begin_anew(self, file_id: str, inode: int) -> None:
         """Forget what is left of a content of the file `inode`, and that it was deleted: a new replica of it is being
@@ -332,7 +333,7 @@ class FileStore:
 
     def _load(self, file_id: str) -> StoredFile | None:
         is_forsaken = file_id in self._forsaken or len(self._forsaken) >= MOST_FORSAKEN
-        failed = [] if is_forsaken else [each for each in self.directories.all if each.failure]
+        failed = [] if is_forsaken else [each for each in self.directories.all if each.failure and not each.hangs]
         for directory in [*self.directories.sound, *failed]:
             try:
                 file = load(file_id, directory.place(file_id))

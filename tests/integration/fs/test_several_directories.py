@@ -1,6 +1,10 @@
 """Dataservers with two directories: one that is full is passed over, one that goes away is made good elsewhere."""
 
+import contextlib
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from tests.waiting import wait_until
 
 FILES = 24
 FILE_BYTES = 150_000
+PASS_THROUGH = Path(__file__).parents[3] / "scripts" / "pass_through.py"
 
 
 def body(number: int) -> bytes:
@@ -84,6 +89,41 @@ def test_a_directory_that_goes_away_takes_only_its_own_replicas(cluster: LocalCl
     wait_until(lambda: not failures(client) and check(client.metadata).clean, 60, "it is not as it was",
                interval_seconds=0.5)
     read(client, range(FILES + 6))
+
+
+@contextlib.contextmanager
+def hanging(source: Path, mountpoint: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A disk at `mountpoint`, served by a process that can be stopped."""
+    for directory in (source, mountpoint):
+        directory.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, PASS_THROUGH, source, mountpoint]) as process:
+        try:
+            wait_until(mountpoint.is_mount, 30, "not mounted")
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            subprocess.run(["umount", "-l", str(mountpoint)], check=True, timeout=30)
+
+
+@pytest.mark.root
+@pytest.mark.full
+def test_a_server_whose_disk_hangs_ends_and_serves_the_others_when_it_is_started_again(tmp_path: Path) -> None:
+    disk = tmp_path / "c" / "d0-1"
+    with hanging(tmp_path / "source", disk) as process, LocalCluster(
+            tmp_path / "c", dataservers=2, replication=2, directories=2) as cluster:
+        client = cluster.client(metadata_cache_seconds=0)
+        write(client, range(FILES), replication=2)
+        assert stored_in(tmp_path / "source")
+        process.send_signal(signal.SIGSTOP)
+        server = cluster.dataserver("d0")
+        assert server.process is not None and server.process.wait(90) == 1
+        assert "d0-1 has not answered for 30 s: this dataserver ends" in server.log.read_text()
+        server.stop()
+        cluster.revive()
+        wait_until(lambda: failures(client) == [f"d0 {disk}"], 90, "nobody says that it has failed")
+        read(client, range(FILES))
+        write(client, range(FILES, FILES + 6), replication=2)
+        read(client, range(FILES + 6))
 
 
 @pytest.mark.root

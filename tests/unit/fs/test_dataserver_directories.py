@@ -18,6 +18,7 @@ from fs.checksums import blocks_of
 from fs.dataserver.append_writer import AppendWriter
 from fs.dataserver.contents import Contents, inventory
 from fs.dataserver.directory import Directory
+from fs.dataserver.disk import write_file
 from fs.dataserver.door import Door
 from fs.dataserver.durability import sync
 from fs.dataserver.holes import blocks_to_verify
@@ -27,6 +28,7 @@ from fs.dataserver.metrics import StateMetrics
 from fs.dataserver.quarantine import Quarantine
 from fs.dataserver.store import FileStore
 from fs.dataserver.version_writer import Change, VersionWriter
+from fs.dataserver.watch import Watch
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError, StorageFailed
 from fs.proto.speedwell_pb2 import FileReport, HeartbeatReply
 
@@ -374,6 +376,69 @@ def test_a_content_that_was_made_anew_is_held_whatever_was_put_aside_on_a_disk_t
     contents = Contents(store, quarantine)
     contents.compare([FileReport(file_id=id_of(1), inode=7)], ())
     assert not contents.lost and content(store, 1) == b"anew" and len(quarantine.reports("", 10)) == 1
+
+
+@pytest.fixture
+def hangs(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The names of directories whose disks answer no write, without an error."""
+    names, ended = set[str](), threading.Event()
+
+    def write(path: str, content: bytes, sync: bool = False) -> None:
+        if path.startswith(tuple(f"{root}/" for root in names)):
+            ended.wait(60)
+        write_file(path, content, sync)
+
+    monkeypatch.setattr("fs.dataserver.directory.write_file", write)
+    monkeypatch.setattr("fs.dataserver.directory.HANG_SECONDS", 0.3)
+    monkeypatch.setattr("fs.dataserver.directory.GRACE_SECONDS", 0.2)
+    yield names
+    ended.set()
+
+
+def test_a_server_ends_when_a_disk_hangs_and_not_before(
+        store: FileStore, roots: list[Path], hangs: set[str], monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("fs.dataserver.watch.INTERVAL_SECONDS", 0.01)
+    ended = threading.Event()
+    watch = Watch(store.directories, ended.set)
+    watch.start()
+    assert not ended.wait(0.5)
+    hangs.add(str(roots[1]))
+    assert ended.wait(30)
+    assert "b has not answered for 0.3 s: this dataserver ends" in caplog.text
+    watch.stop()
+
+
+def test_a_disk_that_answers_with_an_error_does_not_hang(store: FileStore, roots: list[Path]) -> None:
+    fail(roots[1])
+    store.directories.require_answers()
+
+
+def test_a_server_starts_without_a_disk_that_hangs_and_touches_it_no_more(
+        store: FileStore, roots: list[Path], hangs: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = filled(store)
+    store.close()
+    (roots[1] / "directories").write_text("others\n")     # so that it is written at the start
+    hangs.add(str(roots[1]))
+    with FileStoreOf(roots) as again:
+        [use] = [use for use in again.directories.uses() if use.failure]
+        assert use.path == str(roots[1]) and "has not answered" in use.failure
+        monkeypatch.setattr(Directory, "erase", only_where(roots[0], roots[2]))
+        for number, where in homes.items():
+            if where == "b":
+                with pytest.raises(NoSuchFile):
+                    content(again, number)
+                append(again, number, b"anew", epoch=2)
+            else:
+                assert content(again, number) == b"%d" % number
+            again.delete(id_of(number))
+
+
+def only_where(*roots: Path) -> Callable[[Directory, str], None]:
+    def erase(directory: Directory, file_id: str) -> None:
+        assert directory.path in roots, "its disk hangs"
+
+    return erase
 
 
 def fill(monkeypatch: pytest.MonkeyPatch, *full: str) -> None:
