@@ -55,6 +55,7 @@ class Directory:
         self.root = str(path)   # plain strings: Path objects would be a third of a small append's time
         self.failure = ""
         self.hangs = False
+        self.forsaken: set[str] = set()     # what was deleted since it failed: not to be read here
         self.left_bytes = 0     # that the disk could have written besides, a second
         self._reserved_bytes = reserved_bytes
         self._written_bytes = 0

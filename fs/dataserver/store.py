@@ -69,7 +69,6 @@ class FileStore:
         self._reported: OrderedDict[str, tuple[float, FileLength]] = OrderedDict()
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self.remembers_since = boot_seconds()   # what was deleted before may be forgotten
-        self._forsaken: set[str] = set()    # not to be read where a disk has failed
         self._lock = threading.Lock()
         try:
             self.directories.claim(dataserver_id, accept_empty=accept_empty)
@@ -205,8 +204,9 @@ class FileStore:
             while len(self._deleted) > _TOMBSTONES:
                 self.remembers_since = self._deleted.popitem(last=False)[1]
             self._forget(file_id)
-            if len(self.directories.sound) < len(self.directories.all) and len(self._forsaken) < MOST_FORSAKEN:
-                self._forsaken.add(file_id)
+            for directory in self.directories.all:
+                if directory.failure and len(directory.forsaken) < MOST_FORSAKEN:
+                    directory.forsaken.add(file_id)
         for directory in self.directories.all:
             if not directory.hangs:
                 directory.erase(file_id)
@@ -332,8 +332,8 @@ class FileStore:
                     directory.erase(file.file_id)
 
     def _load(self, file_id: str) -> StoredFile | None:
-        is_forsaken = file_id in self._forsaken or len(self._forsaken) >= MOST_FORSAKEN
-        failed = [] if is_forsaken else [each for each in self.directories.all if each.failure and not each.hangs]
+        failed = [each for each in self.directories.all if each.failure and not each.hangs
+                  and file_id not in each.forsaken and len(each.forsaken) < MOST_FORSAKEN]
         for directory in [*self.directories.sound, *failed]:
             try:
                 file = load(file_id, directory.place(file_id))

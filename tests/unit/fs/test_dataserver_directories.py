@@ -264,6 +264,19 @@ def test_nothing_is_read_on_a_failed_disk_after_many_deletions(store: FileStore,
         content(store, fourth)
 
 
+def test_what_was_made_anew_after_a_deletion_is_read_on_a_disk_that_fails_later(
+        store: FileStore, roots: list[Path]) -> None:
+    append(store, 1, b"old")
+    first = home(store, 1)
+    fail(roots[NAMES.index(first)])
+    assert store.look_after_directories()
+    store.begin_anew(id_of(1), 7)
+    append(store, 1, b"anew", epoch=2)
+    fail(roots[NAMES.index(home(store, 1))])
+    assert store.look_after_directories()
+    assert content(store, 1) == b"anew"
+
+
 def test_a_directory_that_is_empty_at_the_start_is_a_disk_that_is_not_mounted(
         store: FileStore, roots: list[Path], caplog: pytest.LogCaptureFixture) -> None:
     homes = filled(store)
