@@ -14,7 +14,7 @@ from typing import Any
 from ryu.controller import ofp_event
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
 from ryu.lib import hub
-from ryu.ofproto import ofproto_v1_3
+from ryu.ofproto import ofproto_v1_3 as ofproto
 
 from controller.application import Application
 from controller.errors import ControllerError
@@ -76,9 +76,8 @@ class Discovery(Application):
         self._probes: dict[PortKey, tuple[bytes, bytes]] = {}
         """The message that sends a port's probe up to the frame, and the frame up to its epoch."""
         self._capacities = PortCapacities(settings.default_capacity_bps)
-        self._listening: dict[str, Any] = {}
-        """The connections of switches that hand up probes."""
-        self._listening_since: dict[str, float] = {}
+        self._listening: dict[str, tuple[Any, float]] = {}
+        """The connections of switches that hand up probes, and since when."""
         self._admission = Admission(self.state, self.loops.spawn, self._switch_connected, self._switch_gone)
         self._absent_switches = AbsentSwitches(settings.switch_expiry_seconds, listed(settings.datapath_ids))
         self._host_ports = DeclaredPorts(settings.host_ports)
@@ -136,8 +135,7 @@ class Discovery(Application):
                 self.logger.warning("switch %s does not hand up probes: %s", self.state.name_of(dpid), error)
                 hub.sleep(LISTEN_RETRY_SECONDS)
                 continue
-            self._listening[dpid] = datapath
-            self._listening_since[dpid] = time.monotonic()
+            self._listening[dpid] = datapath, time.monotonic()
             for key in [key for key, port in self.state.ports.items() if key[0] == dpid and port.up]:
                 self._start_probing(key)
             for key in self.state.last_hops_to(dpid):
@@ -173,7 +171,6 @@ class Discovery(Application):
         for key in keys:
             self._stop_probing(key)
         self._listening.pop(dpid, None)
-        self._listening_since.pop(dpid, None)
         self._absent_switches.left(dpid, time.monotonic())
         self.logger.warning("switch %s disconnected, %d links with it", self.state.name_of(dpid), len(lost))
         self._tell_links(lost, live=False)
@@ -198,7 +195,6 @@ class Discovery(Application):
         key = dpid, description.port_no
         if description.port_no > PORT_MAX:
             return
-        ofproto = ofproto_v1_3
         up = not (description.state & ofproto.OFPPS_LINK_DOWN or description.config & ofproto.OFPPC_PORT_DOWN)
         known = self.state.ports.get(key)
         port = PortInfo(
@@ -226,7 +222,8 @@ class Discovery(Application):
         self.send_event_to_observers(EventPortChanged(*key))
 
     def _start_probing(self, key: PortKey) -> None:
-        if key not in self._host_ports and self._listening.get(key[0]) is self.state.datapaths.get(key[0]):
+        datapath, _ = self._listening.get(key[0], (None, 0.0))
+        if key not in self._host_ports and datapath is self.state.datapaths.get(key[0]):
             self._probes[key] = self._packet_out(key, self.state.ports[key].hw_addr)
             self.probing.add_port(key, time.monotonic())
 
@@ -267,10 +264,9 @@ class Discovery(Application):
             if not self.state.leads_away(key):
                 self.state.remove_link(key)
                 self._set_kind(key, PortKind.EDGE)
-        for key in self.probing.suspects():
-            if key not in self._being_checked:
-                self._being_checked.add(key)
-                self.loops.spawn(self._check_silence, key)
+        for key in [key for key in self.probing.suspects() if key not in self._being_checked]:
+            self._being_checked.add(key)
+            self.loops.spawn(self._check_silence, key)
 
     def _send_probe(self, key: PortKey) -> bool:
         """Hand a probe to the switch's connection unless that is backed up: waiting here would delay all others."""
@@ -313,7 +309,7 @@ class Discovery(Application):
     def _is_new(self, dpid: str, now: float) -> bool:
         """Whether the cables of a switch may not all have been found yet."""
         new_seconds = max(NEW_SWITCH_SECONDS, NEW_SWITCH_INTERVALS * self.probing.current_interval_seconds)
-        return now - self._listening_since.get(dpid, now) < new_seconds
+        return now - self._listening.get(dpid, (None, now))[1] < new_seconds
 
     def _join(self, a: PortKey, b: PortKey) -> None:
         """The state changes in one step; who is told of it may already do something else meanwhile."""
@@ -351,10 +347,8 @@ class Discovery(Application):
                 return
             self.logger.warning("link at port %d of %s is silent", key[1], self.state.name_of(key[0]))
             self._tell_links(self.state.remove_link(key), live=False)
-            self.probing.begin_anew(key, time.monotonic())
-            for end in (key, other):
-                if end is not None:
-                    self._set_kind(end, PortKind.UNDETERMINED)
+            for end in filter(None, (key, other)):
+                self._find_out(end)
         except ControllerError:
             return
         finally:
@@ -374,14 +368,6 @@ class Discovery(Application):
             self._capacities_due[dpid] = now + self.state.settings.ovsdb_interval_seconds
             self.loops.spawn(self._read_capacities, dpid)
 
-    def _limit_packet_ins(self, info: SwitchInfo) -> None:
-        """Raises DatabaseUnreachable."""
-        datapath, settings = self.state.datapaths.get(info.dpid), self.state.settings
-        if datapath is not None and limit_packet_ins(self.state.database(info), datapath.target,
-                                                     settings.packet_ins_per_switch):
-            self.logger.info("switch %s hands up at most %d packets a second", info.name,
-                             settings.packet_ins_per_switch)
-
     def _refuse_database(self, info: SwitchInfo, why: str, problem: str) -> None:
         if self.state.refusals.count("ovsdb", why, time.monotonic()):
             self.logger.warning("the database of switch %s: %s", info.name, problem)
@@ -392,9 +378,11 @@ class Discovery(Application):
             self._capacities_due.pop(dpid, None)
             return
         try:
-            found = read_capacities(self.state.database(info),
-                                    refuse=lambda problem: self._refuse_database(info, "bad-row", problem))
-            self._limit_packet_ins(info)
+            database, most = self.state.database(info), self.state.settings.packet_ins_per_switch
+            found = read_capacities(database, refuse=lambda problem: self._refuse_database(info, "bad-row", problem))
+            datapath = self.state.datapaths.get(dpid)
+            if datapath is not None and limit_packet_ins(database, datapath.target, most):
+                self.logger.info("switch %s hands up at most %d packets a second", info.name, most)
         except DatabaseNotProven as error:
             self._refuse_database(info, "certificate", str(error))
             return
@@ -403,12 +391,9 @@ class Discovery(Application):
             return
         if dpid not in self.state.datapaths:
             return
-        for port_no in self._capacities.told(dpid, found):
-            key = dpid, port_no
+        for key in [(dpid, port_no) for port_no in self._capacities.told(dpid, found)]:
             port, capacity_bps = self.state.ports.get(key), self._capacities.of(key)
-            if port is None or port.capacity_bps == capacity_bps:
-                continue
-            self.state.set_port(dpid, replace(port, capacity_bps=capacity_bps))
-            peer = self.state.links.get(key)
-            if peer is not None:
-                self.send_event_to_observers(EventLinkChanged((dpid, peer[0]), live=True))
+            if port is not None and port.capacity_bps != capacity_bps:
+                self.state.set_port(dpid, replace(port, capacity_bps=capacity_bps))
+                if key in self.state.links:
+                    self.send_event_to_observers(EventLinkChanged((dpid, self.state.links[key][0]), live=True))

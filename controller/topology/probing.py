@@ -119,13 +119,6 @@ class Probing:
         port.far_end = None
         port.unanswered = 0
 
-    def begin_anew(self, key: PortKey, now: float) -> None:
-        """Both ends of a link that was found dead are undetermined again."""
-        far_end = self._ports[key].far_end if key in self._ports else None
-        for end in (key, far_end):
-            if end is not None and end in self._ports:
-                self.add_port(end, now)
-
     # --- the schedule ---
 
     def tick(self, now: float) -> list[PortKey]:

@@ -85,6 +85,9 @@ class Machine(RuleBasedStateMachine):
         assert all(key[0] in state.datapaths for key in state.ports)
         assert all(state.links[peer] == key and key != peer for key, peer in state.links.items())
         assert all(key in state.ports and state.ports[key].up for key in state.links)
+        for (dpid, port_no), last in state._last_hops.items():
+            assert state.ports[dpid, port_no].up and (dpid, port_no) not in state.links
+            assert (dpid, last) in state.switch_ports() and last in state.edge_switches()
         attached = {host.ip: host for host in state.hosts.values()
                     if host.port_key in state.ports and state.ports[host.port_key].up}
         assert state.network.hosts == attached.keys()
