@@ -193,6 +193,7 @@ def test_an_agent_that_is_killed_comes_back(installation: Installation) -> None:
     assert "SPEEDWELL-GATE" in installation.on(FABRIC.hosts[0].name, "iptables", "-t", "mangle", "-S")
 
 
+@pytest.mark.full
 def test_one_load_under_all_five_systems_is_served_and_leaves_nothing_behind(installation: Installation) -> None:
     status = installation.speedwell.ok("status", "--installation", installation.directory)
     assert "new large files by sinbad-plus" in status
