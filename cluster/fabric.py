@@ -106,6 +106,8 @@ class FabricSettings(BaseModel):
     poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
     identity: bool = True
     """Whether servers and mounts have certificates, and take only who has one."""
+    encrypt_data: bool = False
+    """TLS on the data channel."""
 
     @field_validator("directory")
     @classmethod
@@ -168,7 +170,7 @@ class FabricCluster:
     def __init__(self, settings: FabricSettings) -> None:
         self.settings = settings
         self.processes = Processes(settings.directory)
-        self.processes.settings = {"identity": settings.identity}
+        self.processes.settings = {"identity": settings.identity, "encrypt_data": settings.encrypt_data}
         self.network = with_machine(settings.fabric) if settings.machine else settings.fabric
         self.emulation = Emulation(self.network, directory=settings.directory,
                                    controller=(MACHINE, OPENFLOW_PORT), shaped=settings.shaped,

@@ -59,7 +59,8 @@ Progress = Callable[[str], None]
 class LocalSettings:
     """What to start. None means: as the installation in `directory` was last started, else the default
     (no mount, 3 dataservers, as many replicas up to 3, chunks of 256 MiB, one nameserver, `fsync` and `min_replicas`
-    as the nameserver has them, nobody answers Prometheus, with identities, one directory a dataserver)."""
+    as the nameserver has them, nobody answers Prometheus, with identities, one directory a dataserver, contents in
+    the clear)."""
 
     directory: Path
     mount: Path | None = None
@@ -72,6 +73,7 @@ class LocalSettings:
     metrics: bool | None = None
     identity: bool | None = None
     directories_per_server: int | None = None
+    encrypt_data: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,9 @@ def _choose(settings: LocalSettings, directory: Path, processes: Processes) -> d
               "min_replicas": settings.min_replicas or recorded.get("min_replicas"), "metrics": {},
               "directories_per_server": directories,
               # one that was started before there were identities goes on without them until it is stopped
-              "identity": recorded.get("identity", not running) if settings.identity is None else settings.identity}
+              "identity": recorded.get("identity", not running) if settings.identity is None else settings.identity,
+              "encrypt_data": recorded.get("encrypt_data", False) if settings.encrypt_data is None
+              else settings.encrypt_data}
     if settings.metrics or recorded.get("metrics"):
         chosen["metrics"] = local_metrics.addresses(
             recorded.get("metrics", {}),
@@ -261,10 +265,10 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     nameservers = nameserver_names(chosen["nameservers"])
     options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
                "min_replicas": nameservers, "directories_per_server": dataserver_names(chosen)}
-    if running and chosen["identity"] != recorded.get("identity", False):
-        now = "without" if chosen["identity"] else "with"
-        raise AlreadyRunning(f"{processes.directory} runs {now} identities; stop it with `speedwell down --local "
-                             f"{processes.directory}` first")
+    for setting, called in (("identity", "identities"), ("encrypt_data", "--encrypt-data")):
+        if running and chosen[setting] != recorded.get(setting, False):
+            raise AlreadyRunning(f"{processes.directory} runs {'without' if chosen[setting] else 'with'} {called}; "
+                                 f"stop it with `speedwell down --local {processes.directory}` first")
     if running and chosen["metrics"] and not recorded.get("metrics"):
         raise AlreadyRunning(f"{processes.directory} runs without --metrics; stop it with `speedwell down --local "
                              f"{processes.directory}` first")

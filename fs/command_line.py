@@ -30,6 +30,11 @@ def identity_option(whose: str) -> Callable[[F], F]:
                         "connections are not protected.")
 
 
+encryption_option = click.option(
+    "--encrypt-data", is_flag=True, help="TLS on the data channel, too, except between a client and a dataserver on "
+    "one host. For all nameservers and dataservers of an installation; needs --identity.")
+
+
 class Interrupted(Exception):
     """Ctrl-C. Click would turn KeyboardInterrupt into an abort with an empty line of its own."""
 

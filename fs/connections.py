@@ -1,5 +1,6 @@
 """Connections kept open to dataservers, so that a small request does not pay for a new one."""
 
+import socket
 import threading
 import time
 from collections import deque
@@ -23,7 +24,9 @@ Address = tuple[str, int, bool]
 class Connector(Protocol):
     """Makes connections, as `fs.channel.connect` does."""
 
-    def __call__(self, host: str, port: int, *, timeout_seconds: float, stall_timeout_seconds: float) -> Channel:
+    def __call__(self, host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
+                 bound: socket.socket | None = None) -> Channel:
         """Raises ConnectionLost."""
 
 

@@ -64,11 +64,14 @@ def most_connections() -> int:
 
 
 class FrameServer(ABC):
-    """Serves a listening socket until `stop`. A subclass says what a request is.
+    """Serves a listening socket until `stop`. A subclass says what a request is, and whether local users may ask who
+    are neither root nor our own where there is an identity.
 
     A connection too many takes the place of the one that has rested for the longest time. As long as all are at work
     it waits to be accepted.
     """
+
+    admits_local_users = False
 
     def __init__(self, listener: socket.socket, *, local_listener: socket.socket | None = None,
                  idle_seconds: float = IDLE_SECONDS, max_connections: int = 0,
@@ -105,7 +108,8 @@ class FrameServer(ABC):
     def serve(self) -> None:
         """Accept connections until `stop`."""
         if self._local_listener is not None:
-            admit = self._accept if self._own_identity is None else self._accept_own
+            is_open = self._own_identity is None or self.admits_local_users
+            admit = self._accept if is_open else self._accept_own
             threading.Thread(target=self._serve, args=(self._local_listener, admit), name="accept",
                              daemon=True).start()
         self._serve(self._listener, self._accept if self._handshakes is None else self._handshakes.begin)

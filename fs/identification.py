@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame, connect
+from fs.channel import STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, MalformedFrame
 from fs.proto.speedwell_pb2 import (
     OK,
     DataReply,
@@ -62,7 +62,7 @@ def connect_identified(server: Replica, metadata: MetadataClient,
     """A connection of its own to that very dataserver. Raises WrongServer, ConnectionLost, and what the nameserver
     answers."""
     key = metadata.proof_key()
-    channel = connect(server.host, server.port)
+    channel = metadata.connect_data(server.host, server.port)
     identify(channel, server.dataserver_id, metadata.namespace, key)
     channel.set_timeout(stall_timeout_seconds)
     return channel

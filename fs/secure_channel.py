@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from fs.channel import (
     CONNECT_TIMEOUT_SECONDS,
@@ -14,8 +15,10 @@ from fs.channel import (
     ConnectionLost,
     open_connection,
 )
+from fs.connections import Connector
 from fs.errors import IdentityError, NotAuthenticated, SpeedwellError
 from fs.identity.bundle import Identity, Peer, explain, peer_of
+from fs.identity.roles import DATASERVER
 
 
 class SecureChannel(Channel):
@@ -28,13 +31,21 @@ class SecureChannel(Channel):
     socket: ssl.SSLSocket
 
     def __init__(self, connection: ssl.SSLSocket, identity: Identity, sender: Peer,
-                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> None:
+                 stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
+                 refused: type[SpeedwellError] = NotAuthenticated) -> None:
+        """`refused` is raised where the other end does not take our certificate."""
         super().__init__(connection, stall_timeout_seconds)
         connection.setblocking(False)
         os.set_blocking(connection.fileno(), True)
         self.sender = sender
         self._identity = identity
+        self._refused = refused
         self._generation = identity.generation
+
+    @property
+    def refusal(self) -> str:
+        """Why the other end is not served or trusted any more; empty for most."""
+        return self._identity.refusal(self.sender)
 
     def send_bytes(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         try:
@@ -60,6 +71,10 @@ class SecureChannel(Channel):
             # not SSLSocket's, which lets go of TLS first: a thread that is sending might go on in plain text
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
+    def _checksums_in_hardware(self) -> bool:
+        """`sendfile` would pass TLS by: Python's `ssl` has no kernel TLS before 3.12."""
+        return False
+
     def _send_frame(self, frame: bytes, more: bool) -> None:
         if (sent := self.socket.write(frame)) < len(frame):
             self.socket.sendall(memoryview(frame)[sent:])
@@ -79,15 +94,17 @@ class SecureChannel(Channel):
         if isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError):
             return super()._lost(BlockingIOError())
         why = explain(error) if isinstance(error, ssl.SSLError) else None
-        return super()._lost(error) if why is None else NotAuthenticated(_told(self.peer, why, self._identity))
+        return super()._lost(error) if why is None else self._refused(_told(self.peer, why, self._identity))
 
 
 def connect(host: str, port: int, identity: Identity, role: str, *,
             timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-            stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS) -> SecureChannel:
-    """Connect to a server of that role. Raises ConnectionLost, NotAuthenticated."""
+            stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS, bound: socket.socket | None = None,
+            refused: type[SpeedwellError] = NotAuthenticated) -> SecureChannel:
+    """Connect to a server of that role, as `fs.channel.connect`. Raises ConnectionLost, and `refused` where one end
+    does not take the other's certificate."""
     deadline = time.monotonic() + timeout_seconds
-    connection = open_connection(host, port, timeout_seconds=timeout_seconds)
+    connection = open_connection(host, port, timeout_seconds=timeout_seconds, bound=bound)
     peer = f"{host}:{port}"
     try:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -97,7 +114,7 @@ def connect(host: str, port: int, identity: Identity, role: str, *,
         why = explain(error) if isinstance(error, ssl.SSLError) else None
         if why is None:
             raise ConnectionLost(f"{peer} does not shake hands: {error}") from None
-        raise NotAuthenticated(_told(peer, why, identity)) from None
+        raise refused(_told(peer, why, identity)) from None
     try:
         sender = peer_of(secured)
         refusal = identity.refusal(sender)
@@ -105,8 +122,13 @@ def connect(host: str, port: int, identity: Identity, role: str, *,
         refusal = str(error)
     if refusal:
         secured.close()
-        raise NotAuthenticated(f"{peer}: {refusal}")
-    return SecureChannel(secured, identity, sender, stall_timeout_seconds)
+        raise refused(f"{peer}: {refusal}")
+    return SecureChannel(secured, identity, sender, stall_timeout_seconds, refused)
+
+
+def data_connector(identity: Identity) -> Connector:
+    """Connects to dataservers. Where certificates are not taken that is as if nobody answered."""
+    return partial(connect, identity=identity, role=DATASERVER, refused=ConnectionLost)
 
 
 def _told(peer: str, why: str, identity: Identity) -> str:

@@ -12,6 +12,7 @@ from cluster import current
 from cluster.commands.connection import installation_option, one_installation
 from cluster.commands.output import echo, echo_json
 from cluster.data_directories import MAX_DIRECTORIES
+from cluster.errors import InvalidSetting
 from cluster.processes import Processes
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
@@ -70,13 +71,16 @@ MOUNT_ROOT = Path("/mnt/speedwell")
               "DIR/metrics-targets.json says where.")
 @click.option("--identity/--insecure", default=None, help="Whether its servers have certificates, and take "
               "only who has one, too [default: they do].")
+@click.option("--encrypt-data/--no-encrypt-data", default=None, help="Whether contents cross the network over TLS "
+              "[default: they do not].")
 @click.option("--json", "as_json", is_flag=True, help="Describe what runs as one JSON object.")
 def up(directory: Path | None, installation: Path | None, fabric: str | None, mount: Path | None,
        mount_on: tuple[str, ...], all_systems: bool, coflows: str | None, replica_policy: str | None,
        path_policy: str | None, placement_policy: str | None, dataservers: int | None,
        directories_per_server: int | None, nameservers: int | None, metadata_stores: int | None,
        host_agents: str | None, replication: int | None, chunk_size: int | None, fsync: str | None,
-       min_replicas: int | None, metrics: bool, identity: bool | None, as_json: bool) -> None:
+       min_replicas: int | None, metrics: bool, identity: bool | None, encrypt_data: bool | None,
+       as_json: bool) -> None:
     """Start an installation.
 
     With --fabric: an emulated network with its controller, a nameserver, and a dataserver on every host.
@@ -89,8 +93,10 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     not run.
     """
     one_installation(installation, directory)
+    if encrypt_data and identity is False:
+        raise InvalidSetting("--encrypt-data: it does not go with --insecure")
     shared = {"nameservers": nameservers, "replication": replication, "fsync": fsync, "min_replicas": min_replicas,
-              "directories_per_server": directories_per_server}
+              "directories_per_server": directories_per_server, "encrypt_data": encrypt_data}
     if fabric is not None:
         for name, given in (("--local", directory), ("--installation", installation), ("--mount", mount),
                             ("--dataservers", dataservers), ("--metrics", metrics or None)):
@@ -131,7 +137,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
         return
 
     _local(LocalSettings(directory, mount, dataservers, replication, chunk_size, nameservers, fsync, min_replicas,
-                         metrics or None, identity, directories_per_server), as_json)
+                         metrics or None, identity, directories_per_server, encrypt_data), as_json)
 
 
 def _local(settings: LocalSettings, as_json: bool) -> None:

@@ -36,6 +36,7 @@ class FrameCalls:
 
     def __init__(self, host: str, pool: ConnectionPool) -> None:
         self.namespace = b""     # of the nameserver, when it was last connected to
+        self.encrypts_data = False
         self._host = host
         self._pool = pool
 

@@ -58,7 +58,7 @@ class ClientContext:
             raise InvalidArgument(f"controller_timeout_seconds: {controller_timeout_seconds} is not positive")
         self.metadata = metadata
         self.metrics = Metrics()
-        self.connections = ConnectionPool()
+        self.connections = ConnectionPool(connector=metadata.connect_data)
         self.steering = None if controller is None else Steering(
             controller, self.metrics, replica_policy=replica_policy, path_policy=path_policy,
             timeout_seconds=controller_timeout_seconds, identity=identity)

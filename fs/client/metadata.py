@@ -14,6 +14,7 @@ from fs.client.look_ahead import LookAhead
 from fs.client.nameservers import Nameservers
 from fs.client.operator_requests import OperatorRequests
 from fs.client.posix_metadata import PosixMetadata, message
+from fs.connections import Connector
 from fs.errors import InvalidArgument, NoSuchFile, SpeedwellError
 from fs.proto import speedwell_pb2 as pb
 from fs.proto.speedwell_pb2 import Attributes, DirectoryEntry, StatisticsReply
@@ -152,6 +153,11 @@ class MetadataClient(PosixMetadata, OperatorRequests):
             above = request.path if paths.is_inode(request.path) else paths.parent(request.path)
             self._cache.fill(above, moment, [(request.path, reply.directory)], now)
         return reply
+
+    @property
+    def connect_data(self) -> Connector:
+        """Makes connections to dataservers, over TLS where the nameserver says so."""
+        return self._nameservers.connect_data
 
     @property
     def namespace(self) -> bytes:

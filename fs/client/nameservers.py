@@ -1,17 +1,20 @@
 """Requests to whichever of an installation's nameservers leads, waiting for one that is away."""
 
 import math
+import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from fs.addresses import parse_address
+from fs.channel import CONNECT_TIMEOUT_SECONDS, STALL_TIMEOUT_SECONDS, Channel, ConnectionLost, connect
 from fs.client.calls import CallFailed
 from fs.client.secure_calls import calls_to
-from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotAuthenticated, NotLeader
+from fs.errors import NameserverUnavailable, NamespaceRebuilding, NotAuthenticated, NotLeader, SpeedwellError
 from fs.identity.known import identity_for
 from fs.proto import speedwell_pb2 as pb
+from fs.secure_channel import data_connector
 
 RETRY_PAUSE_SECONDS = 0.05
 CALL_SECONDS = 5.0
@@ -62,6 +65,7 @@ class Nameservers:
         self._attempt_seconds = min(ATTEMPT_SECONDS, self._timeout_seconds) if several else self._timeout_seconds
         known = identity_for(nameserver, identity)
         self.has_identity = known is not None
+        self._connect_secured = None if known is None else data_connector(known)
         self._calls = [calls_to(address, math.ceil(self._attempt_seconds), known, wait_until_there=not several,
                                 local_host=local_host)
                        for address in addresses]
@@ -106,6 +110,22 @@ class Nameservers:
     def namespace(self) -> bytes:
         """The identity of the namespace; empty before the first call."""
         return self._calls[self._asked].namespace
+
+    def connect_data(self, host: str, port: int, *, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+                     stall_timeout_seconds: float = STALL_TIMEOUT_SECONDS,
+                     bound: socket.socket | None = None) -> Channel:
+        """Connect to a dataserver, as `fs.channel.connect`, or over TLS where the nameserver says so."""
+        secured = self._connect_secured
+        if secured is not None:
+            try:
+                if not self.namespace:      # nothing was asked yet
+                    self.call("Statistics", pb.StatisticsRequest())
+            except SpeedwellError as error:
+                raise ConnectionLost(f"whether {host}:{port} takes TLS only a nameserver knows: {error}") from None
+            if not self._calls[self._asked].encrypts_data:
+                secured = None
+        return (secured or connect)(host, port, timeout_seconds=timeout_seconds,
+                                    stall_timeout_seconds=stall_timeout_seconds, bound=bound)
 
     def close(self) -> None:
         """Calls afterwards raise FileClosed."""

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fs.channel import Channel, connect
+from fs.channel import Channel
 from fs.client.context import ClientContext
 from fs.client.steering import FollowedPlacement, Placement, SteeredRead
 from fs.coflows import MIN_BYTES, Account, Coflows, new_id
@@ -32,7 +32,7 @@ class Source:
         """A connection to the replica that it reads from; one that the controller chose knows its port. Raises
         ConnectionLost."""
         if self.read.chosen_by == "controller":
-            channel = connect(self.read.replica_host, self.read.replica_port, bound=self.bound)
+            channel = context.metadata.connect_data(self.read.replica_host, self.read.replica_port, bound=self.bound)
             return context.identified.require(channel, replica)
         return context.connection_to(replica)
 

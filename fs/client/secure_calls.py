@@ -19,6 +19,7 @@ class NameserverCalls(Protocol):
     """Connections to one nameserver."""
 
     namespace: bytes
+    encrypts_data: bool
 
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
         """The reply message. Raises what the nameserver answered (`fs.errors`), NotAuthenticated, CallFailed,
@@ -54,8 +55,11 @@ class SecureCalls(FrameCalls):
     def call(self, method: str, request: Any, timeout_seconds: float) -> Any:
         if not self.namespace and method != "Statistics":
             with suppress(NamespaceRebuilding):     # then dataservers' requests are answered all the same
-                self.namespace = self._call("Statistics", pb.StatisticsRequest(), timeout_seconds).namespace
-        return self._call(method, request, timeout_seconds)
+                self.call("Statistics", pb.StatisticsRequest(), timeout_seconds)
+        reply = self._call(method, request, timeout_seconds)
+        if method == "Statistics":
+            self.namespace, self.encrypts_data = reply.namespace, reply.encrypts_data
+        return reply
 
     def close(self) -> None:
         self._closed = True

@@ -40,6 +40,7 @@ from fs.identity.roles import DATASERVER
 from fs.limits import MAX_KEEP_SECONDS
 from fs.option_types import Rate, Size
 from fs.proto.speedwell_pb2 import Replica
+from fs.secure_channel import data_connector
 
 STACK_BYTES = 256 * 1024
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -87,6 +88,7 @@ def listen(host: str, port: int) -> socket.socket:
               f"[default: {units.duration(DEFAULT_KEEP_SECONDS)}]")
 @click.option("--insecure", is_flag=True, help="Serve everybody who reaches the data channel, without the "
               "nameserver's tokens.")
+@command_line.encryption_option
 @command_line.identity_option("This dataserver's")
 @metrics.OPTION
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
@@ -117,6 +119,9 @@ def run(flags: SimpleNamespace) -> int:
     if certificate is not None and certificate.own.name != flags.id:
         raise InvalidArgument(f"--identity: {flags.identity} is the identity of the {certificate.own}, "
                               f"not of {flags.id}")
+    if flags.encrypt_data and certificate is None:
+        raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
+    securing = certificate if flags.encrypt_data else None
     configured()    # a key that cannot be used is said now
     # Blocked before any thread starts and taken by sigwait: a handler could run while no thread looks.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -130,7 +135,7 @@ def run(flags: SimpleNamespace) -> int:
     threading.stack_size(STACK_BYTES)
     link = NameserverLink(flags.nameserver, flags.id, certificate)
     lease = Lease()
-    connections = ConnectionPool()
+    connections = ConnectionPool(connector=None if securing is None else data_connector(securing))
     scrubber = Scrubber(store, flags.id, link.look_up, connections, door, rate_bytes=flags.scrub_rate * (1 << 20))
     authority = Authority(flags.id, lease, link)
     mirror = Mirror(store.directory / "mirror")
@@ -139,7 +144,7 @@ def run(flags: SimpleNamespace) -> int:
                         mirror.holders.namespace)
     server = MeasuredDataServer(store, listener, authority, scrubber=scrubber,
                                 local_listener=local.listen(advertised, port), quarantine=quarantine,
-                                identity=identity, pace=Pace(flags.recovery_rate), door=door)
+                                identity=identity, pace=Pace(flags.recovery_rate), certificate=securing, door=door)
     if flags.metrics:
         metrics.serve(flags.metrics, [*server.collectors, StateMetrics(store, lease, door)])
     own = Replica(dataserver_id=flags.id, host=advertised, port=port, rack=flags.rack, pod=flags.pod,

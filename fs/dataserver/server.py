@@ -26,6 +26,7 @@ from fs.dataserver.stored_file import StoredFile
 from fs.dataserver.versions import Versions
 from fs.errors import InvalidArgument, NoSuchFile, NotReady, SpeedwellError, StorageFailed, TokenRefused
 from fs.frame_server import IDLE_SECONDS, LINGER_BYTES, SEND_STALL_SECONDS, FrameServer
+from fs.identity.bundle import Identity as Certificate
 from fs.limits import MAX_HOLES
 from fs.local import MAX_DESCRIPTORS, send_descriptors
 from fs.proto.speedwell_pb2 import (
@@ -47,6 +48,7 @@ from fs.proto.speedwell_pb2 import (
     ReadOperation,
     VerifyOperation,
 )
+from fs.secure_channel import SecureChannel, data_connector
 from fs.tokens import NONCE_BYTES
 
 log = logging.getLogger(__name__)
@@ -57,16 +59,19 @@ PAYLOAD_STALL_SECONDS = 10.0
 class DataServer(FrameServer):
     """Serves a `FileStore` on a listening socket until `stop`."""
 
+    admits_local_users = True   # by their tokens
+
     def __init__(self, store: FileStore, listener: socket.socket, authority: Authority, *,
                  local_listener: socket.socket | None = None, idle_seconds: float = IDLE_SECONDS,
                  max_connections: int = 0, scrubber: Scrubber | None = None,
                  quarantine: Quarantine | None = None, identity: Identity | None = None,
-                 pace: Pace | None = None, door: Door) -> None:
-        """`door` says who is served. `pace` is that of what is sent for replicas that others make."""
+                 pace: Pace | None = None, certificate: Certificate | None = None, door: Door) -> None:
+        """`door` says who is served. `pace` is that of what is sent for replicas that others make. With a
+        `certificate` all but local connections are TLS, to others too."""
         super().__init__(listener, local_listener=local_listener, idle_seconds=idle_seconds,
-                         max_connections=max_connections)
+                         max_connections=max_connections, identity=certificate)
         self._store = store
-        self._relays = ConnectionPool()
+        self._relays = ConnectionPool(connector=None if certificate is None else data_connector(certificate))
         self._door = door
         primary = Primary(store, self._relays, authority, door)
         self._appends = Appends(store, self._relays, primary, door)
@@ -87,6 +92,8 @@ class DataServer(FrameServer):
 
     def serve_request(self, channel: Channel, request: Message) -> None:
         assert isinstance(request, DataRequest)
+        if isinstance(channel, SecureChannel) and channel.refusal:
+            raise InvalidArgument(channel.refusal)
         channel.set_timeout(PAYLOAD_STALL_SECONDS, SEND_STALL_SECONDS)
         operation = request.WhichOneof("operation")
         try:

@@ -65,6 +65,8 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
     threading.stack_size(STACK_BYTES)
     host, port = parse_address(address, "--listen", lowest_port=0)
     identity = None if identity_directory is None else Identity(identity_directory).require_role(NAMESERVER)
+    if settings.encrypt_data and identity is None:
+        raise InvalidArgument("--encrypt-data: it takes --identity, for TLS")
     listen(host, port).close()  # before anything is made on the disk, and for the reason, which gRPC does not tell
     sync = settings.fsync == defaults.ALWAYS
     with ExitStack() as cleanup:
@@ -194,6 +196,7 @@ def _answers(address: str, identity: Path | None) -> bool:
 @click.option("--request-rate", type=click.FloatRange(1, 1e6), default=defaults.REQUESTS_PER_SECOND,
               show_default=True, metavar="N", help="So many requests a second each client may make; more wait.")
 @click.option("--insecure", is_flag=True, help="Give no tokens: for dataservers that are told the same.")
+@command_line.encryption_option
 @command_line.identity_option("This nameserver's")
 @click.option("--audit-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write who changes what there, a line of JSON each; needs --identity.")

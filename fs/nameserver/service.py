@@ -360,6 +360,7 @@ class NameserverService(PosixRequests, QuotaRequests, TrashRequests):
                 min_replicas=self._settings.min_replicas,
                 unwritable=self._recovery.unwritable, acls=self._namespace.has_acls,
                 insecure=["nameserver"] if self._settings.insecure else (),
+                encrypts_data=self._settings.encrypt_data,
                 placed_by_controller=self.questions.counts,
                 mirrors=() if self._mirrors is None else self._mirrors.statuses())
             for server, status in self._registry.statuses():

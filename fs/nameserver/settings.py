@@ -36,6 +36,7 @@ class Settings:
     fsync: str = DEFAULT_FSYNC
     token_seconds: float = DEFAULT_TOKEN_SECONDS
     insecure: bool = False
+    encrypt_data: bool = False
 
     def least(self, replication: int) -> int:
         """So many replicas hold a change before it is acknowledged, of a file that is to have `replication`."""

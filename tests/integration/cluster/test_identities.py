@@ -6,13 +6,16 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cluster.processes import Processes
+from fs.channel import connect
 from fs.client import Client
 from fs.errors import NotAuthenticated
+from fs.proto import speedwell_pb2 as pb
 from tests.integration.cluster.speedwell import SCRIPTS, Speedwell, error_line, kill, pids
 from tests.waiting import wait_until
 
@@ -142,6 +145,28 @@ def test_refusals_of_the_command_are_one_line(place: tuple[Speedwell, Path], tmp
     assert "already" in error_line(speedwell.run("identity", "issue", "d0", "dataserver"))
     assert "holds no certificate authority" in error_line(speedwell.run("identity", "list", "--directory", tmp_path))
     assert speedwell.run("identity", "issue", "x", "root").returncode == 2
+
+
+def test_contents_cross_the_network_over_tls_if_wanted(tmp_path: Path) -> None:
+    speedwell, directory = Speedwell(tmp_path / "state"), tmp_path / "c"
+    refusal = "--encrypt-data: it does not go with --insecure"
+    assert refusal in error_line(speedwell.run("up", "--local", directory, "--encrypt-data", "--insecure"))
+    speedwell.ok("up", "--local", directory, "--dataservers", 2, "--replication", 2, "--encrypt-data")
+    try:
+        speedwell.ok("put", "/etc/hostname", "/f")
+        assert speedwell.ok("cat", "/f") == Path("/etc/hostname").read_text()
+        operator = directory / "identity" / "operator"
+        with Client(nameserver(directory), identity=operator) as client:
+            assert client.metadata.statistics().encrypts_data
+            server = client.lookup("/f").replicas[0]
+        with closing(connect(server.host, server.port)) as channel:
+            channel.send(pb.DataRequest(identity=pb.IdentityOperation()))
+            assert "only clients with a certificate" in channel.expect(pb.DataReply).message
+        assert "already running" in speedwell.ok("up", "--local", directory)
+        assert "runs with --encrypt-data" in error_line(
+            speedwell.run("up", "--local", directory, "--no-encrypt-data"))
+    finally:
+        speedwell.ok("down", "--local", directory, "--force")
 
 
 def test_without_identities_status_says_so_and_a_running_one_does_not_change(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from cluster.processes import Processes, ProcessRecord, start_ticks
 
 RECORDED = {"kind": "local", "mount": None, "dataservers": 3, "replication": 2, "chunk_size_bytes": 1 << 20,
             "nameservers": 1, "etcd_ports": [], "addresses": {"nameserver": "127.0.0.1:4000"}, "namespace": True,
-            "fsync": None, "min_replicas": None, "directories_per_server": 1, "identity": False}
+            "fsync": None, "min_replicas": None, "directories_per_server": 1, "identity": False,
+            "encrypt_data": False}
 
 
 def installation(directory: Path, **changes: object) -> Processes:
