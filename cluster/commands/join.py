@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cluster.commands.output import echo
+from fs.errors import IdentityError
 from fs.identity import roles
 from fs.option_types import MountPoint
 
@@ -63,7 +64,10 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
     from cluster import parts
     from fs.identity import invitations  # takes 30 ms
 
-    given = invitations.parsed(token)
+    try:
+        given = invitations.parsed(token)
+    except IdentityError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
     if mount is not None and roles.MOUNT not in given.roles:
         raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
     _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
