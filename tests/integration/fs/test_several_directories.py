@@ -110,7 +110,9 @@ def hanging(source: Path, mountpoint: Path) -> Iterator[subprocess.Popen[bytes]]
 def test_a_server_whose_disk_hangs_ends_and_serves_the_others_when_it_is_started_again(tmp_path: Path) -> None:
     disk = tmp_path / "c" / "d0-1"
     with hanging(tmp_path / "source", disk) as process, LocalCluster(
-            tmp_path / "c", dataservers=2, replication=2, directories=2) as cluster:
+            tmp_path / "c", dataservers=2, replication=2, directories=2) as cluster, \
+            contextlib.ExitStack() as cleanup:
+        cleanup.callback(process.send_signal, signal.SIGCONT)   # before the cluster, which waits for its processes
         client = cluster.client(metadata_cache_seconds=0)
         write(client, range(FILES), replication=2)
         assert stored_in(tmp_path / "source")
