@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -115,7 +116,8 @@ def prepare(mountpoint: Path) -> Path:
 def _answers(mountpoint: Path) -> bool:
     """False if a FUSE mount is there whose process is gone."""
     try:
-        mountpoint.lstat()
+        if not stat.S_ISLNK(mountpoint.lstat().st_mode):    # which the kernel may answer for a process that is gone
+            os.statvfs(mountpoint)
     except OSError as error:
         return error.errno not in (errno.ENOTCONN, errno.ECONNABORTED)
     return True

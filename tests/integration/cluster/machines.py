@@ -9,12 +9,13 @@ from pathlib import Path
 
 from cluster.processes import start_ticks
 from tests.integration.cluster.speedwell import SCRIPTS
+from tests.machine_state import PROPAGATION
 from tests.waiting import wait_until
 
 BRIDGE = "machines0"
 TIMEOUT_SECONDS = 90
 _SET_UP = """set -e
-mount --make-rprivate /
+for place in / /proc /run; do mountpoint -q $place && mount --make-rprivate $place; done
 mount -t proc proc /proc
 mount -t tmpfs run /run; mount -t tmpfs srv /srv; mount -t tmpfs mnt /mnt; mount -t tmpfs tmp /tmp
 ip link set lo up
@@ -30,7 +31,8 @@ class Machine:
         self.name = name
         self.pid = 0
         self._holder = subprocess.Popen(
-            ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--uts", "bash", "-c", _SET_UP],
+            ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", *PROPAGATION, "--uts",
+             "bash", "-c", _SET_UP],
             stdout=subprocess.PIPE, text=True)
         ending.callback(self._end)
         assert self._holder.stdout is not None
@@ -51,7 +53,8 @@ class Machine:
     def attempt(self, script: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SPEEDWELL_")}
         return subprocess.run(
-            ["nsenter", "--target", str(self.pid), "--net", "--pid", "--mount", "--uts", "bash", "-ec", script],
+            ["nsenter", "--target", str(self.pid), "--net", "--pid", "--mount", "--root", "--uts",
+             "bash", "-ec", script],
             capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL,
             env={**kept, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"})
 
