@@ -233,6 +233,24 @@ def test_a_machine_renews_its_certificates_itself(site: Site, tmp_path: Path) ->
     assert identity.own.expires_at > time.time() + 29 * DAY
 
 
+def test_a_machine_whose_renewal_was_lost_renews_again_before_its_certificate_ends(
+        site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER))
+    due(site, "b", tmp_path / "b/b")
+    with monkeypatch.context() as patched:
+        def lose(self: Any, status: Any, answer: Any, kind: str = "") -> None:
+            raise ConnectionResetError
+        patched.setattr(enrollment._Handler, "_send", lose)
+        assert "does not answer" in str(failure(lambda: joining.renew_due(tmp_path / "b", time.time())))
+    lost = site.authority.newest()["b"].serial
+    before = site.content()
+    assert "is not due" in str(failure(lambda: joining.renew_due(tmp_path / "b", time.time())))
+    assert site.content() == before     # who holds one that is due makes no heap of others
+    monkeypatch.setattr(enrollment, "RENEWED_AGAIN_AT", 0.0)
+    assert joining.renew_due(tmp_path / "b", time.time()) == ["b"]
+    assert Identity(tmp_path / "b/b").own.serial == site.authority.newest()["b"].serial != lost
+
+
 def test_what_is_renewed_and_revoked_by_name_ends_on_its_machine_too(site: Site, tmp_path: Path) -> None:
     joining.join(tmp_path / "b", site.invite("b", DATASERVER, MOUNT))
     joining.join(tmp_path / "c", site.invite("c", DATASERVER))
