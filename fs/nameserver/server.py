@@ -16,7 +16,7 @@ import grpc
 from fs import rpc
 from fs.channel import Channel, ConnectionLost
 from fs.errors import NotAuthenticated, SpeedwellError
-from fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE
+from fs.frame_server import IDLE_SECONDS, NO_CERTIFICATE, SEND_STALL_SECONDS
 
 WORKERS = 4
 """Handlers take microseconds and mostly hold Python's lock: two run as many requests a second as eight."""
@@ -75,6 +75,7 @@ class ProvenGrpc:
         """Until one end has had enough; `moved` is called with each part. Raises ConnectionLost."""
         own = f"speedwell-{secrets.token_hex(16)}"
         with suppress(OSError), socket.socket(socket.AF_UNIX) as inner:
+            inner.settimeout(SEND_STALL_SECONDS)    # gRPC reads no more from who floods it, until it is read from
             inner.bind(f"\0{own}")
             conversation = self._conversations[f"unix-abstract:{own}"] = _Conversation(channel)
             try:
