@@ -89,7 +89,7 @@ class TokenKeys:
             return []
         self._looked_at = revoked
         fresh = [Revocation(serial=serial, client=client, noticed_ms=now_ms)
-                 for serial, client in revoked.items() if serial not in self._revocations]
+                 for serial, client in [*revoked.items()][-MOST_REVOKED:] if serial not in self._revocations]
         self._noticed += len(fresh)
         self._revocations.update((each.serial, each) for each in fresh)
         while len(self._revocations) > MOST_REVOKED:

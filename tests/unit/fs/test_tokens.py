@@ -449,6 +449,9 @@ class TestKeys:
         keys.renew(NOW_MS)
         told = keys.admission(self.registry(), HeartbeatRequest(), NOW_MS).revocations
         assert [each.serial for each in told] == ["2", "3", "4"]
+        keys._looked_at = None
+        keys.renew(NOW_MS + 1)
+        assert list(keys.admission(self.registry(), HeartbeatRequest(), NOW_MS).revocations) == list(told)
 
     def test_an_insecure_nameserver_gives_none(self) -> None:
         keys = TokenKeys(MemoryStore(), 3600, insecure=True)
