@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 class _Asking(threading.local):
     may_write = True
     client = ""
+    serial = ""
     authorization: Authorization | None = None
 
 
 asking = _Asking()
 """`may_write`: whether the answer may hold a token to change a file. `client`: whom alone its tokens are for; empty:
-everybody. `authorization`: where the certificate has a scope."""
+everybody; `serial` is its certificate's. `authorization`: where the certificate has a scope."""

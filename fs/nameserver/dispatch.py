@@ -97,7 +97,7 @@ class Requests:
         try:
             request = _parse(request_type, data)
             asking.may_write = sender is None or sender.role in WRITERS
-            asking.client = self.local if sender is None else str(sender)
+            asking.client, asking.serial = (self.local, "") if sender is None else (str(sender), sender.serial)
             asking.authorization = None if self._service is None else self._service.grants.authorization(sender)
             if sender is not None and sender.role == DATASERVER:
                 _require_own_name(sender, request)
@@ -117,7 +117,7 @@ class Requests:
             log.exception("%s failed", name)
             raise InternalError(f"{name} failed in the nameserver; its log says why") from None
         finally:    # whoever uses the service next in this thread is not that sender
-            asking.may_write, asking.client, asking.authorization = True, "", None
+            asking.may_write, asking.client, asking.serial, asking.authorization = True, "", "", None
 
 
 def _methods(service: NameserverService) -> Methods:

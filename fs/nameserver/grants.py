@@ -33,7 +33,9 @@ class Grants:
         rights = rights & ~WRITE if self._is_rolled_back() or not asking.may_write else rights
         if asking.authorization is not None:
             rights &= asking.authorization.rights(inode)
-        return self.keys.sign(file_id, inode, rights, self.now_ms(), asking.client) if rights else b""
+        if not rights or self.keys.is_revoked(asking.serial):   # noticed after it was let in
+            return b""
+        return self.keys.sign(file_id, inode, rights, self.now_ms(), asking.client)
 
     def authorize(self, request: pb.AuthorizeRequest) -> pb.AuthorizeReply:
         return pb.AuthorizeReply(token=self.token("", 0, OPERATE))

@@ -53,6 +53,9 @@ class TokenKeys:
             return b""
         return tokens.sign(key.number, key.secret, file_id, rights, now_ms, self._valid_ms, inode, client)
 
+    def is_revoked(self, serial: str) -> bool:
+        return serial in self._revocations
+
     def proof_key(self, client: str) -> ProofKeyReply:
         """What a client needs to show the tokens that are for it. Half as long as a token counts it stays good: that
         is how long the key before it is kept."""

@@ -185,3 +185,32 @@ def test_nobody_waits_for_the_disk_while_it_is_forced(bench: Bench, monkeypatch:
 def test_what_is_no_path_is_refused_in_words(bench: Bench, kind: str, path: bytes) -> None:
     with pytest.raises((InvalidName, NotAuthorised)):
         bench.ask(kind, path=path)
+
+
+def test_who_is_revoked_while_the_request_waits_gets_no_token_that_counts() -> None:
+    revoked: list[dict[str, str]] = [{}]
+    service = NameserverService(MemoryStore(), Settings(), generator=random.Random(1), clock_ns=lambda: 10**18,
+                                clock_seconds=lambda: 1000.0, revoked=lambda: revoked[-1])
+
+    def heartbeat() -> None:
+        service.heartbeat(pb.HeartbeatRequest(
+            server=pb.Replica(dataserver_id="d0", host="10.0.0.1", port=7000), capacity_bytes=1000,
+            available_bytes=500, term=service.provenance.term, inventory_complete=True))
+
+    heartbeat()
+    requests = Requests(service)
+    requests.answer("Create", pb.CreateRequest(path=b"/f", mode=0o644).SerializeToString())
+
+    def token(serial: str) -> bytes:
+        reply = requests.answer("Lookup", pb.LookupRequest(path=b"/f").SerializeToString(),
+                                Peer("m", MOUNT, serial, 2e9))
+        return pb.LookupReply.FromString(reply).attributes.token
+
+    def notice(sender: Peer, name: str) -> None:
+        revoked.append({"A": "mount m"})
+        heartbeat()
+
+    assert token("A")
+    requests.permit = notice
+    assert not token("A")
+    assert token("B")
