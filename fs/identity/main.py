@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,12 +44,13 @@ def command(directory: Path, listen: str | None, log_level: str) -> None:
 
 
 def _answers(address: str) -> bool:
-    from fs.identity.joining import authority_at
+    from fs.identity.joining import SECONDS, authority_at
 
+    began = time.monotonic()
     try:
         return bool(authority_at(address))
     except IdentityError:
-        return False
+        return time.monotonic() - began < SECONDS / 2   # it works, and has as many connections as it takes
 
 
 def status_of(arguments: list[str] | None = None) -> int:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 STOP_GRACE_SECONDS = 0.2
 PROBE_SECONDS = 10.0
+CLOSED_SECONDS = 0.5
+"""Who closes a connection so soon works: its door is full, or shut for a while to this host."""
+
 STACK_BYTES = 256 << 10
 """Of a thread: there is one for each connection."""
 
@@ -142,8 +146,9 @@ def _replicated_store(client: EtcdClient, prefix: str, directory: Path, address:
 def _answers(address: str, identity: Path | None) -> bool:
     from fs.client.nameservers import leads  # only where there is a watchdog
 
+    began = time.monotonic()
     try:
-        return leads(address, PROBE_SECONDS, identity) is not None
+        return leads(address, PROBE_SECONDS, identity) is not None or time.monotonic() - began < CLOSED_SECONDS
     except SpeedwellError:
         return True     # it says why it cannot
 

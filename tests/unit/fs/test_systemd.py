@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from cluster import parts, units
 from cluster.errors import InvalidSetting
 from cluster.processes import Processes
 from fs import systemd
-from fs.identity import roles
+from fs.identity import joining, roles
+from fs.identity import main as certificates
 from fs.identity.authority import Authority
+from fs.nameserver import main as nameserver
 
 WATCHDOG = {"WATCHDOG_USEC": "600000"}
 DEADLINE_SECONDS = 200
@@ -70,6 +73,29 @@ def test_a_service_whose_door_is_shut_does_not_say_that_it_works(told: socket.so
         with pytest.raises(TimeoutError):
             for _ in range(100):
                 told.recv(100)
+
+
+@pytest.mark.parametrize("answers", [nameserver._answers, certificates._answers])
+def test_a_door_that_is_full_works_and_one_that_is_silent_does_not(
+        answers: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "SECONDS", 3.0)
+    arguments = (None,) if answers is nameserver._answers else ()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        assert not answers(address, *arguments)
+
+        def close_all() -> None:
+            with suppress(OSError):
+                while True:
+                    door.accept()[0].close()
+
+        closing = threading.Thread(target=close_all, daemon=True)
+        closing.start()
+        monkeypatch.setattr(nameserver, "CLOSED_SECONDS", 60.0)
+        monkeypatch.setattr(joining, "SECONDS", 60.0)
+        assert answers(address, *arguments)
+        door.shutdown(socket.SHUT_RDWR)
+        closing.join()
 
 
 @pytest.mark.parametrize("name", ["{}/notify", "@speedwell-test-{}"])
