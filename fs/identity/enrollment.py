@@ -65,20 +65,26 @@ class Enrollment(ThreadingHTTPServer):
             raise InvalidArgument(f"--listen: cannot listen on {listen}: {reason(error)}") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:    # out of threads
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        with request.dup() as same:
-            guard = threading.Timer(SECONDS, _end, (same,))
-            guard.start()
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                guard.cancel()
-                self._free.release()
+        try:
+            with request.dup() as same:
+                guard = threading.Timer(SECONDS, _end, (same,))
+                guard.start()
+                try:
+                    super().process_request_thread(request, client_address)
+                finally:
+                    guard.cancel()
+        finally:
+            self._free.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         with self.identity.server_context(anonymous=True).wrap_socket(
@@ -100,7 +106,7 @@ class Enrollment(ThreadingHTTPServer):
     def join(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
         token, requests = question.get("token"), question.get("requests")
         if not isinstance(token, str) or not isinstance(requests, dict) or not all(
-                isinstance(request, str) for request in requests.values()):
+                isinstance(each, str) and each.isascii() for each in (token, *requests, *requests.values())):
             raise Refused(HTTPStatus.BAD_REQUEST, "token, requests: a text, and texts by role")
         invitation, certificates = invitations.redeem(
             self.directory, token, {role: request.encode() for role, request in requests.items()})
@@ -119,7 +125,7 @@ class Enrollment(ThreadingHTTPServer):
         again_at = newest.issued_at + RENEWED_AGAIN_AT * (newest.expires_at - newest.issued_at)
         if not shown.is_due(now) or (newest is not shown and now < again_at):
             raise Refused(HTTPStatus.CONFLICT, f"the certificate of the {known} is not due for renewal")
-        key = invitations.requested_key(str(question.get("request")).encode())
+        key = invitations.requested_key(str(question.get("request")).encode(errors="replace"))
         made = authority.enrol({Holder(newest.name, newest.role, newest.scope, newest.address): key}, renews=True)
         log.info("renewed the certificate of %s", newest.name)
         return {"certificate": made[newest.name].decode()}
@@ -177,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _question(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
-        if not (length.isascii() and length.isdigit() and int(length) <= MOST_BYTES):
+        if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= MOST_BYTES):
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has {MOST_BYTES} bytes at most")
         try:
             question = json.loads(self.rfile.read(int(length)) or b"{}")

@@ -328,12 +328,25 @@ def test_malformed_requests_are_refused_and_change_nothing(site: Site) -> None:
     for status, method, path, body in (
             (400, "POST", "/v1/join", b"[]"), (400, "POST", "/v1/join", b"{"), (400, "POST", "/v1/join", b"{}"),
             (400, "POST", "/v1/join", b"[" * 60000), (400, "POST", "/v1/join", b'{"token": 1, "requests": {}}'),
+            (400, "POST", "/v1/join", b'{"token": "\\ud800", "requests": {}}'),
             (403, "POST", "/v1/join", b'{"token": "", "requests": {}}'), (403, "GET", "/v1/revoked", b""),
             (403, "POST", "/v1/renew", b"{}"), (404, "GET", "/", b""), (404, "GET", "/v1/join", b""),
             (413, "POST", "/v1/join", b"0" * (enrollment.MOST_BYTES + 1))):
         assert ask(site, method, path, body)[0] == status, (method, path)
-    assert ask(site, "POST", "/v1/join", b"{}", **{"Content-Length": "-1"})[0] == 413
+    for length in ("-1", "9" * 5000):
+        assert ask(site, "POST", "/v1/join", b"{}", **{"Content-Length": length})[0] == 413
     assert site.content() == before
+
+
+def test_where_there_are_no_threads_no_place_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = site.server._free._value
+    with monkeypatch.context() as patched:
+        def fail(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+        patched.setattr(threading.Thread, "start", fail)
+        with socket.create_connection(("127.0.0.1", site.server.server_port), 10) as refused:
+            assert refused.recv(1) == b""
+    assert site.server._free._value == before
 
 
 def test_silent_strangers_keep_nobody_from_joining(site: Site, tmp_path: Path,
