@@ -160,7 +160,7 @@ class Authority:
             certificates, validity = self._issued()
             newest = {each.name: each for each in certificates}
             for holder in keys if renews else ():
-                if newest[holder.name].revoked_at is not None:
+                if holder.name in newest and newest[holder.name].revoked_at is not None:
                     raise IdentityError(f"the certificate of the {holder.role} {holder.name} was revoked")
             signed = self._sign(list(keys.items()), certificates, validity, elsewhere=True)
             self._save(certificates, validity)

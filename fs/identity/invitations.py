@@ -32,6 +32,7 @@ VALIDITY_SECONDS = 3600.0
 TOLD_SECONDS = 7 * 86400.0
 """So long the holder of a token is told that it was used or has ended, and not that it is unknown."""
 _PREFIX = "speedwell-join-"
+_ENDED = "-"
 
 
 class Token(NamedTuple):
@@ -77,6 +78,10 @@ class Invitation:
     address: str = ""
     settings: dict[str, str] = field(default_factory=dict)
     used_by: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        return [name_of(self.machine, role) for role in self.roles]
 
     def holder(self, role: str) -> Holder:
         return Holder(name_of(self.machine, role), role, self.scope if role in SCOPED else "",
@@ -140,19 +145,21 @@ def redeem(directory: Path, secret: str, requests: Mapping[str, bytes]) -> tuple
             raise IdentityError(f"the join token is for {', '.join(found.roles)}, "
                                 f"not for {', '.join(keys) or 'nothing'}")
         if not found.used_by:
-            _require_free(authority, [name_of(found.machine, role) for role in found.roles])
+            _require_free(authority, found.names)
             _save(directory, {**invitations, hashed: replace(found, used_by=used_by)})
-    return found, authority.enrol({found.holder(role): key for role, key in keys.items()})
+    return found, authority.enrol({found.holder(role): key for role, key in keys.items()}, renews=bool(found.used_by))
 
 
-def withdraw(directory: Path, machine: str) -> bool:
-    """Take back the tokens of a machine that were not used; whether there were any."""
+def withdraw(directory: Path, name: str) -> bool:
+    """Take back the tokens of a machine of that name that were not used; whether there were any. Who got a
+    certificate of that name with one does not get it again."""
     with files.locked(directory):
         known = _known(directory)
-        left = {hashed: each for hashed, each in known.items() if each.machine != machine or each.used_by}
+        left = {hashed: replace(each, used_by=_ENDED) if each.used_by and name in each.names else each
+                for hashed, each in known.items() if each.machine != name or each.used_by}
         if left != known:
             _save(directory, left)
-        return left != known
+        return len(left) < len(known)
 
 
 def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:

@@ -173,6 +173,23 @@ def test_a_machine_whose_answer_was_lost_joins_with_the_same_token(
     assert Identity(tmp_path / "b/b").own.serial == site.authority.newest()["b"].serial
 
 
+def test_who_was_revoked_gets_no_new_certificates_with_the_token_and_the_keys_of_before(
+        site: Site, tmp_path: Path) -> None:
+    token = site.invite("b", DATASERVER)
+    requests = {DATASERVER: joining._request(ec.generate_private_key(ec.SECP256R1())).encode()}
+    for _ in range(2):
+        invitations.redeem(site.directory, token.secret, requests)
+    site.authority.revoke("b")
+    before = site.content()
+    assert "the certificate of the dataserver b was revoked" in str(
+        failure(lambda: invitations.redeem(site.directory, token.secret, requests)))
+    assert site.content() == before
+    assert not invitations.withdraw(site.directory, "b")
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER))
+    assert "was used already" in str(
+        failure(lambda: invitations.redeem(site.directory, token.secret, requests)))    # nor the name of its heir
+
+
 def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
     early = site.invite("d0", DATASERVER)
     site.authority.issue("d0", DATASERVER)
