@@ -36,7 +36,7 @@ def join(directory: Path, token: Token) -> dict[str, str]:
     of the installation. Where nobody answered it may be repeated with the same token. Raises IdentityError; of a
     refusal nothing is left."""
     made = not directory.exists()
-    if not made and any(path.name != _KEYS for path in directory.iterdir()):
+    if not made and not (directory / _KEYS).exists() and any(directory.iterdir()):
         raise IdentityError(f"{directory} is not empty: name a new directory")
     authority = authority_at(token.authority)
     if fingerprint(authority) != token.fingerprint:

@@ -190,6 +190,25 @@ def test_who_was_revoked_gets_no_new_certificates_with_the_token_and_the_keys_of
         failure(lambda: invitations.redeem(site.directory, token.secret, requests)))    # nor the name of its heir
 
 
+def test_a_machine_that_stops_while_it_joins_does_so_again(site: Site, tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    token = site.invite("b", DATASERVER, MOUNT)
+    with monkeypatch.context() as patched:
+        def stop(path: Path, content: bytes) -> None:
+            if path.name == files.CERTIFICATE and path.parent.name == "mount-b":
+                raise KeyboardInterrupt
+            replace_file(path, content)
+        replace_file = files.replace
+        patched.setattr(files, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            joining.join(tmp_path / "b", token)
+    joining.join(tmp_path / "b", token)
+    for name in ("b", "mount-b"):
+        assert Identity(tmp_path / "b" / name).own.serial == site.authority.newest()[name].serial
+    with pytest.raises(IdentityError, match="is not empty"):
+        joining.join(tmp_path / "b", token)
+
+
 def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
     early = site.invite("d0", DATASERVER)
     site.authority.issue("d0", DATASERVER)
