@@ -91,7 +91,7 @@ class Directories:
     def require_answers(self) -> None:
         """Raises DiskHangs if one of several that are used does not answer."""
         for directory in self.sound if len(self.all) > 1 else ():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RuntimeError):    # out of threads: the next look tells
                 directory.answer(directory.probe)
 
     def holding(self, place: str) -> Directory | None:
