@@ -66,10 +66,10 @@ def first(part: Part, chosen: Sequence[str], replication: int) -> current.Curren
 
 
 def join(part: Part, token: invitations.Token) -> current.Current:
-    """Take part in an installation. Raises InvalidSetting, IdentityError."""
+    """Take part in an installation. What was interrupted may be repeated. Raises InvalidSetting, IdentityError."""
     _require_new(part, identities.FOLDER)
-    found = joining.join(part.directory / identities.FOLDER, token)
-    return remember(_write(part, token.roles, found))
+    joining.join(part.directory / identities.FOLDER, token, lambda found: _write(part, token.roles, found))
+    return remember(Processes(part.directory))
 
 
 def present(processes: Processes) -> list[str]:
@@ -144,7 +144,8 @@ def _require_new(part: Part, left: str = "") -> bool:
     """Whether its directory has to be made; it may have what is called `left` in it."""
     if not is_ip(part.address):
         raise InvalidSetting(f"--address: {part.address!r} is not an IP address")
-    if part.directory.exists() and any(path.name != left for path in part.directory.iterdir()):
+    is_begun = left and joining.is_begun(part.directory / left)
+    if part.directory.exists() and not is_begun and any(path.name != left for path in part.directory.iterdir()):
         raise InvalidSetting(f"{part.directory} is not empty: name a new directory")
     return not part.directory.exists()
 

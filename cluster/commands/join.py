@@ -58,8 +58,8 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
     """Get this machine's certificates for an installation.
 
     TOKEN is what `speedwell identity invite` has printed on the authority's machine; it is good once. Keys are made
-    here and stay here. If nothing answers, try again with the same token. The settings of what runs here are
-    DIR/ROLE.toml; `speedwell up` then starts it.
+    here and stay here. If nothing answers, or it was interrupted, try again with the same token. The settings of what
+    runs here are DIR/ROLE.toml; `speedwell up` then starts it.
     """
     from cluster import parts
     from fs.identity import invitations  # takes 30 ms

@@ -7,6 +7,7 @@ Keys are made here and stay here; certificate requests (PKCS #10) go to the auth
 """
 
 import json
+import shutil
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -29,14 +30,15 @@ from fs.identity.roles import AUTHORITY, CONTROLLER, host_of
 JOINED = "joined.json"
 SECONDS = 10.0
 _KEYS = "joining.pem"
+"""It stays until all is done: so long the same token may come again."""
 
 
-def join(directory: Path, token: Token) -> dict[str, str]:
+def join(directory: Path, token: Token, settle: Callable[[dict[str, str]], object] = dict) -> dict[str, str]:
     """Get the certificates that a token is for into `directory`, a new or empty one; returns what the authority says
-    of the installation. Where nobody answered it may be repeated with the same token. Raises IdentityError; of a
-    refusal nothing is left."""
+    of the installation, once `settle` has taken it. Where nobody answered, `settle` failed or this was killed, it may
+    be repeated with the same token. Raises IdentityError; of a refusal nothing is left."""
     made = not directory.exists()
-    if not made and not (directory / _KEYS).exists() and any(directory.iterdir()):
+    if not made and not is_begun(directory) and any(_KEYS not in path.name for path in directory.iterdir()):
         raise IdentityError(f"{directory} is not empty: name a new directory")
     authority = authority_at(token.authority)
     if fingerprint(authority) != token.fingerprint:
@@ -54,17 +56,24 @@ def join(directory: Path, token: Token) -> dict[str, str]:
             _take_news(place, answer, role)
             files.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
         files.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
-        (directory / _KEYS).unlink()
-        return dict(answer["settings"])
+        settings = dict(answer["settings"])
     except _Lost:
         raise
     except IdentityError:
-        (directory / _KEYS).unlink()
-        if made:
-            directory.rmdir()
+        shutil.rmtree(directory)
+        if not made:
+            files.make_directory(directory)
         raise
     except (KeyError, TypeError, AttributeError, ValueError):
         raise _Lost(f"{token.authority} answers as no authority does") from None
+    settle(settings)
+    (directory / _KEYS).unlink()
+    return settings
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a machine has begun to join there, and has not ended it."""
+    return (directory / _KEYS).exists()
 
 
 def authority_at(address: str) -> bytes:

@@ -24,10 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import parts
 from cluster.cli import speedwell
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, InvalidSetting
+from cluster.processes import Processes
 from fs.errors import IdentityError
-from fs.identity import enrollment, files, invitations, joining, keeper
+from fs.identity import enrollment, files, invitations, joining, keeper, places
 from fs.identity.authority import Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity
 from fs.identity.enrollment import Enrollment
@@ -151,8 +153,8 @@ def test_who_is_not_the_authority_of_the_token_is_not_told_its_secret(
     assert asked == []
 
 
-def failure(act: Callable[[], object]) -> IdentityError:
-    with pytest.raises(IdentityError) as failed:
+def failure(act: Callable[[], object], kind: type[Exception] = IdentityError) -> Exception:
+    with pytest.raises(kind) as failed:
         act()
     return failed.value
 
@@ -190,23 +192,56 @@ def test_who_was_revoked_gets_no_new_certificates_with_the_token_and_the_keys_of
         failure(lambda: invitations.redeem(site.directory, token.secret, requests)))    # nor the name of its heir
 
 
-def test_a_machine_that_stops_while_it_joins_does_so_again(site: Site, tmp_path: Path,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    token = site.invite("b", DATASERVER, MOUNT)
-    with monkeypatch.context() as patched:
-        def stop(path: Path, content: bytes) -> None:
-            if path.name == files.CERTIFICATE and path.parent.name == "mount-b":
+def test_a_machine_that_was_stopped_at_any_step_joins_with_the_same_token(
+        site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    replace_all = files.replace_all
+
+    def joins(step: int, token: Token) -> bool:
+        """Whether fewer files than `step` are written."""
+        steps = iter(range(step))
+
+        def replace_or_die(*arguments: Any) -> None:
+            if threading.current_thread() is threading.main_thread() and next(steps, None) is None:
                 raise KeyboardInterrupt
-            replace_file(path, content)
-        replace_file = files.replace
-        patched.setattr(files, "replace", stop)
-        with pytest.raises(KeyboardInterrupt):
-            joining.join(tmp_path / "b", token)
-    joining.join(tmp_path / "b", token)
-    for name in ("b", "mount-b"):
-        assert Identity(tmp_path / "b" / name).own.serial == site.authority.newest()[name].serial
-    with pytest.raises(IdentityError, match="is not empty"):
-        joining.join(tmp_path / "b", token)
+            replace_all(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "replace_all", replace_or_die)
+            try:
+                parts.join(parts.Part(tmp_path / token.machine, token.machine, "127.0.0.1"), token)
+            except KeyboardInterrupt:
+                return False
+        return True
+
+    for step in range(100):
+        token = site.invite(f"b{step}", DATASERVER, READER,
+                            settings={"nameserver": "10.0.0.1:7400", "controller": ""})
+        directory = tmp_path / token.machine
+        if joins(step, token):
+            break
+        if not (directory / "state.json").exists():
+            assert "is not empty" in str(failure(lambda place=directory: parts.first(
+                parts.Part(place, "b", "127.0.0.1"), [CONTROLLER], 3), InvalidSetting))
+            assert joins(100, token)
+            assert Identity(directory / "identity" / token.machine).own.serial == \
+                site.authority.newest()[token.machine].serial
+        assert parts.present(Processes(directory)) == ["certificates", DATASERVER]
+        with pytest.raises(InvalidSetting, match="is not empty"):
+            parts.join(parts.Part(directory, token.machine, "127.0.0.1"), token)
+    assert step > 10
+
+
+def test_a_refusal_leaves_nothing_of_a_join_that_was_interrupted(site: Site, tmp_path: Path) -> None:
+    def fail(settings: dict[str, str]) -> None:
+        raise OSError
+
+    token = site.invite("b", DATASERVER)
+    failure(lambda: joining.join(tmp_path / "b", token, fail), OSError)
+    assert (tmp_path / "b/b" / files.CERTIFICATE).exists()
+    invitations._save(site.directory, {})
+    assert "is not known here" in str(failure(lambda: joining.join(tmp_path / "b", token)))
+    assert list((tmp_path / "b").iterdir()) == []
 
 
 def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
