@@ -40,8 +40,10 @@ _systemd_option = click.option("--systemd", type=click.Path(path_type=Path, file
 @_systemd_option
 def init(directory: Path, chosen: tuple[str, ...], address: str, name: str, replication: int,
          mount: Path | None, systemd: Path | None) -> None:
-    from cluster import parts
+    from cluster import parts, units
 
+    if systemd is not None:
+        units.check(directory.absolute(), systemd)
     picked = dict.fromkeys([*(chosen or FIRST[:2]), *([roles.MOUNT] if mount else [])])
     _tell(parts.first(parts.Part(directory.absolute(), name, address, str(mount or "")), list(picked), replication),
           systemd)
@@ -61,7 +63,7 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
     here and stay here. If nothing answers, or it was interrupted, try again with the same token. The settings of what
     runs here are DIR/ROLE.toml; `speedwell up` then starts it.
     """
-    from cluster import parts
+    from cluster import parts, units
     from fs.identity import invitations  # takes 30 ms
 
     try:
@@ -70,6 +72,8 @@ def join(token: str, directory: Path, address: str | None, mount: Path | None, s
         raise click.UsageError(str(error), click.get_current_context()) from None
     if mount is not None and roles.MOUNT not in given.roles:
         raise click.UsageError(f"--mount: the token is for {', '.join(given.roles)}", click.get_current_context())
+    if systemd is not None:
+        units.check(directory.absolute(), systemd)
     _tell(parts.join(parts.Part(directory.absolute(), given.machine, address or parts.own_address(given.authority),
                                 str(mount or "")), given), systemd)
 

@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cluster import parts, units
+from cluster.cli import speedwell
 from cluster.errors import InvalidSetting
 from cluster.processes import Processes
 from fs import systemd
@@ -161,3 +163,11 @@ def test_a_directory_that_systemd_would_read_otherwise_is_refused(tmp_path: Path
     with pytest.raises(InvalidSetting, match="name another"):
         units.write(machine(tmp_path / "a b" / "c"), tmp_path)
     assert not list(tmp_path.glob("*.service"))
+
+
+def test_nothing_begins_where_no_units_can_be_written(tmp_path: Path) -> None:
+    for directory, place in ((tmp_path / "a b", tmp_path), (tmp_path / "a", tmp_path / "missing")):
+        done = CliRunner().invoke(speedwell, ["init", str(directory), "--address", "127.0.0.1", "--systemd",
+                                              str(place)])
+        assert str(done.exception).startswith("--systemd: ")
+        assert not directory.exists()
