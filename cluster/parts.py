@@ -6,6 +6,7 @@
     DIRECTORY/{state.json,lock,logs/}     as cluster.processes keeps them
 """
 
+import json
 import shutil
 import socket
 import sys
@@ -52,8 +53,8 @@ def first(part: Part, chosen: Sequence[str], replication: int) -> current.Curren
         Authority.make(directory).ensure([
             (roles.AUTHORITY, roles.AUTHORITY), identities.OPERATORS,
             *((invitations.name_of(part.machine, role), role) for role in chosen)], part.address)
-        found = {"nameserver": f"{part.address}:{PORTS[roles.NAMESERVER]}",
-                 "controller": f"https://{part.address}:{REST_PORT}" if roles.CONTROLLER in chosen else ""}
+        found = {"nameserver": _at(part.address, PORTS[roles.NAMESERVER]),
+                 "controller": controller_at(part.address) if roles.CONTROLLER in chosen else ""}
         processes = _write(part, chosen, found, replication)
         _begin_namespace(processes, part, found["nameserver"])
     except BaseException:
@@ -137,7 +138,16 @@ def own_address(other: str) -> str:
         return str(unsent.getsockname()[0])
 
 
+def controller_at(address: str) -> str:
+    """The URL of a machine's."""
+    return f"https://{_at(address, REST_PORT)}"
+
+
 # ------------------------------------------------------------------ private
+
+
+def _at(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _require_new(part: Part, left: str = "") -> bool:
@@ -155,16 +165,13 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replicat
     directory, folder = part.directory, part.directory / identities.FOLDER
     is_first = (folder / "authority.key").exists()
     common = {"nameserver": found["nameserver"], "controller": found["controller"] or None}
-
-    def listens(role: str) -> str:
-        return f"[{part.address}]:{PORTS[role]}" if ":" in part.address else f"{part.address}:{PORTS[role]}"
-
+    listens = {role: _at(part.address, port) for role, port in PORTS.items()}
     settings: dict[str, dict[str, Any]] = {
-        CERTIFICATES: {"directory": folder, "listen": listens(CERTIFICATES) if is_first else None},
-        roles.NAMESERVER: {"listen": listens(roles.NAMESERVER), "directory": directory / roles.NAMESERVER,
+        CERTIFICATES: {"directory": folder, "listen": listens[CERTIFICATES] if is_first else None},
+        roles.NAMESERVER: {"listen": listens[roles.NAMESERVER], "directory": directory / roles.NAMESERVER,
                            "replication": replication, "controller": common["controller"],
                            "audit_log": directory / "audit.log"},
-        roles.DATASERVER: {**common, "id": part.machine, "listen": listens(roles.DATASERVER), "rack": part.machine,
+        roles.DATASERVER: {**common, "id": part.machine, "listen": listens[roles.DATASERVER], "rack": part.machine,
                            "directory": [directory / roles.DATASERVER]},
         roles.CONTROLLER: {"openflow_host": part.address, "rest_host": part.address, "rest_port": REST_PORT},
         roles.MOUNT: {**common, "mountpoint": part.mount, "foreground": True, "local_host": part.address}}
@@ -183,7 +190,7 @@ def _write(part: Part, chosen: Sequence[str], found: Mapping[str, str], replicat
         "kind": KIND, "mount": part.mount, "nameservers": 1, "etcd_ports": [], "identity": False,
         "controller": found["controller"], "addresses": {"nameserver": found["nameserver"]},
         "user": str(identities.of_operator(directory) if is_first else folder / user if user else ""),
-        "authority": listens(CERTIFICATES) if is_first else ""}
+        "authority": listens[CERTIFICATES] if is_first else ""}
     processes.save()
     return processes
 
@@ -201,11 +208,6 @@ def _begin_namespace(processes: Processes, part: Part, nameserver: str) -> None:
 
 
 def _toml(values: Mapping[str, Any]) -> str:
-    def text(value: Any) -> str:
-        if isinstance(value, list):
-            return f"[{', '.join(map(text, value))}]"
-        if isinstance(value, bool | int):
-            return str(value).lower()
-        return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-    return "".join(f"{key} = {text(value)}\n" for key, value in values.items() if value is not None)
+    """Its texts, lists, numbers and truth values are those of JSON, but for one sign."""
+    return "".join(f"{key} = {json.dumps(value, default=str, ensure_ascii=False)}\n"
+                   for key, value in values.items() if value is not None).replace("\x7f", "\\u007f")

@@ -138,7 +138,7 @@ def invite(machine: str, roles: tuple[str, ...], listens: str | None, address: s
     settings = {"nameserver": known.get("addresses", {}).get("nameserver", ""),
                 "controller": known.get("controller", "")}
     if CONTROLLER in roles and address:
-        settings["controller"] = f"https://{address}:{parts.REST_PORT}"
+        settings["controller"] = parts.controller_at(address)
     echo(str(invitations.invite(place, listens, machine, roles, scope=_scope(**within), address=address,
                                 settings=settings, validity_seconds=validity)))
 

@@ -1,0 +1,33 @@
+"""What runs on one of several machines: its settings, by which its parts and commands find each other."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from cluster import parts
+from fs.addresses import parse_address
+from fs.identity import places, roles
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "\n", "\t\x7f", "ü€😀", "#'", "{}"])
+def test_settings_say_what_they_shall_whatever_a_directory_is_called(name: str) -> None:
+    values = {"path": Path("/") / name, "several": [Path(name), "b"], "yes": True, "number": 3, "nothing": None}
+    assert tomllib.loads(parts._toml(values)) == {
+        "path": f"/{name}", "several": [name, "b"], "yes": True, "number": 3}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "fd00::1"])
+def test_the_first_machine_is_found_at_its_address(
+        address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    found = parts.first(parts.Part(tmp_path / "a", "a", address), [roles.CONTROLLER], 3)
+    assert parse_address(found.nameserver, "nameserver") == (address, 7400)
+    assert found.nameserver == f"[{address}]:7400" if ":" in address else f"{address}:7400"
+    url = urlsplit(str(found.controller))
+    assert (url.scheme, url.hostname, url.port) == ("https", address, 8080)
+    settings = tomllib.loads((tmp_path / "a/certificates.toml").read_text())
+    assert parse_address(settings["listen"], "listen") == (address, 7450)
