@@ -205,7 +205,7 @@ class FabricCluster:
         wait_for_network(self.controller, self.network, self.session())
         progress("waiting until the controller knows every host")
         self.emulation.announce_hosts()
-        wait_for_hosts(self.controller, self.network, self.session())
+        wait_for_hosts(self.controller, self.network, self.session(), progress)
         progress("waiting until the nameserver hears every dataserver")
         wait_for_dataservers(self.nameserver, [host.name for host in fabric.hosts])
         if self.metadata_hosts:

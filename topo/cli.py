@@ -173,7 +173,7 @@ def _run(description: Fabric, options: _Options) -> None:
             _say("waiting until the controller knows every link and host")
             wait_for_network(_CONTROLLER_URL, description)
             emulation.announce_hosts()
-            wait_for_hosts(_CONTROLLER_URL, description)
+            wait_for_hosts(_CONTROLLER_URL, description, warn=_say)
         _say(f"logs are in {options.directory}; `exit` stops everything")
         _prompt(emulation)
 

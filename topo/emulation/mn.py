@@ -206,7 +206,7 @@ def _wait_until_known(network: Any) -> None:
     try:
         wait_for_network(_CONTROLLER_URL, fabric)
         namespace.announce_all([(network[host.name].pid, host.ip) for host in fabric.hosts])
-        wait_for_hosts(_CONTROLLER_URL, fabric)
+        wait_for_hosts(_CONTROLLER_URL, fabric, warn=lambda text: warn(f"*** {text}\n"))
     except EmulationError as failure:
         warn(f"*** {failure}\n")
 
