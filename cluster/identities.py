@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.processes import Command, Processes, program
+from cluster.processes import Command, Processes
 from fs.identity import bearer, places
 from fs.identity.roles import CONTROLLER, OPERATOR, READER
 
 FOLDER = "identity"
-ENCRYPTING = (program("speedwell-nameserver"), program("speedwell-dataserver"))
+ENCRYPTING = ("speedwell-nameserver", "speedwell-dataserver")
 OPERATORS = ("operator", OPERATOR)
 
 
@@ -37,7 +37,7 @@ def with_identity(processes: Processes, command: Command, name: str | None = Non
     """Of an installation that has identities, the command with that of `name`, by default its own; else as it is."""
     if not processes.settings.get("identity"):
         return command
-    encrypts = processes.settings.get("encrypt_data") and command.argv[0] in ENCRYPTING
+    encrypts = processes.settings.get("encrypt_data") and Path(command.argv[0]).name in ENCRYPTING
     return replace(command, argv=[*command.argv, *(["--encrypt-data"] if encrypts else []), "--identity",
                                   str(processes.directory / FOLDER / (name or command.name))])
 
