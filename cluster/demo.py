@@ -27,7 +27,8 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from cluster.commands.up import MOUNT_ROOT
 from cluster.controller_client import session
 from cluster.errors import ClusterError, InvalidSetting
-from cluster.fabric import read_settings, run_on_host
+from cluster.fabric import run_on_host
+from cluster.fabric_settings import read_settings
 from cluster.machine import switch_cpu_seconds
 from cluster.supervisor import down, up
 from cluster.tables import Table

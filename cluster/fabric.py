@@ -9,22 +9,18 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing import TYPE_CHECKING, Any
 
 from cluster import host_agents, identities, mounts
 from cluster.controller_client import session
-from cluster.data_directories import MAX_DIRECTORIES, directory_options
-from cluster.errors import InvalidSetting
+from cluster.data_directories import directory_options
+from cluster.fabric_settings import FabricSettings
 from cluster.identities import with_identity
 from cluster.local_commands import durability_options
 from cluster.nameservers import (
-    MAX_NAMESERVERS,
     EtcdMember,
     etcd_commands,
     etcd_names,
@@ -38,23 +34,16 @@ from cluster.registration import wait_for_dataservers
 from coflow.report import host_key
 from controller.own_policies import POLICIES
 from controller.policy.registry import Kind
-from controller.settings import CoflowPolicy, PathPolicy, PlacementPolicy, ReplicaPolicy, TimeslicePolicy
-from controller.validation import reason
 from fs.coflows import ADDRESS_VARIABLE, KEY_FILE_VARIABLE
-from fs.identity import roles
-from fs.units import counted
 from host_agent.channel import agent_key
 from topo.emulation import Emulation
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.processes import in_namespace
-from topo.emulation.settings import Settings
-from topo.fabric import Fabric, InvalidFabric
 from topo.fabric.machine import NAME, with_machine
 
 if TYPE_CHECKING:
     import requests
 
-DIRECTORY = Path("/var/tmp/speedwell/fabric")
 MACHINE = "10.255.0.1"
 OPENFLOW_PORT = 6653
 REST_PORT = 8080
@@ -70,98 +59,6 @@ SECURE_CONTROLLER_URL = f"https://{REST}"
 NAMESERVER = f"{MACHINE}:{NAMESERVER_PORT}"
 
 Progress = Callable[[str], None]
-
-
-class FabricSettings(BaseModel):
-    """What to build: the fabric, where its files go, which hosts mount the filesystem and where."""
-
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-
-    fabric: Fabric
-    directory: Path = DIRECTORY
-    mounts: dict[str, Path] = {}
-    machine: bool = False
-    """Whether this machine is a host of the fabric itself, `machine`, for the commands that run on it."""
-    nameservers: int = Field(default=1, ge=1, le=MAX_NAMESERVERS)
-    directories_per_server: int = Field(default=1, ge=1, le=MAX_DIRECTORIES)
-    replication: int = Field(default=3, ge=1, le=16)
-    chunk_size_bytes: int = Field(default=256 << 20, ge=64 << 10, le=1 << 40)
-    fsync: Literal["always", "fsync", "never"] | None = None
-    min_replicas: int | None = Field(default=None, ge=1, le=16)
-    deletion_grace_seconds: float = Field(default=60.0, ge=0, le=366 * 86400)
-    replica_policy: ReplicaPolicy = POLICIES.default(Kind.REPLICA)
-    path_policy: PathPolicy = POLICIES.default(Kind.PATH)
-    placement_policy: PlacementPolicy = POLICIES.default(Kind.PLACEMENT)
-    shaped: bool = True
-    queue_packets: int = Field(default=Settings().queue_packets, ge=1, le=100_000)
-    host_queue_packets: int | None = Field(default=None, ge=1, le=100_000)
-    metadata_stores: int = Field(default=0, ge=0)
-    """How many hosts run a metadata server, the first of each rack before the second ones."""
-    host_agents: TimeslicePolicy | None = None
-    """By which policy a scheduler gives hosts' agents turns to send in; None: there are none."""
-    coflows: CoflowPolicy | None = None
-    """By which policy the filesystem's transfers are scheduled as coflows; None: they are not."""
-    placement_measurements: Literal["switches", "heartbeats"] = "switches"
-    """Who measures links for placements; heartbeats go with coflows only, as they are signed with their key."""
-    poll_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
-    identity: bool = True
-    """Whether servers and mounts have certificates, and take only who has one."""
-    encrypt_data: bool = False
-    """TLS on the data channel."""
-
-    @field_validator("directory")
-    @classmethod
-    def _absolute(cls, directory: Path) -> Path:
-        return directory.absolute()
-
-    @model_validator(mode="after")
-    def _go_together(self) -> Self:
-        names = {host.name for host in self.fabric.hosts}
-        for host, mountpoint in self.mounts.items():
-            if host not in names:
-                raise ValueError(f"--mount-on: no host is named {host!r}; there are "
-                                 f"{', '.join(sorted(names)[:6])} ...")
-            if not mountpoint.is_absolute():
-                raise ValueError(f"mounts: {mountpoint} must be an absolute path")
-        if self.metadata_stores > len(self.fabric.hosts):
-            raise ValueError(f"metadata_stores: {self.metadata_stores} servers need as many hosts, there are "
-                             f"{len(self.fabric.hosts)}")
-        if self.host_agents and not self.shaped:
-            raise ValueError("host_agents: links that are not shaped have no rate that turns could share out")
-        if len(set(self.mounts.values())) < len(self.mounts):
-            raise ValueError("mounts: two hosts cannot share one mount point")
-        if self.placement_measurements == "heartbeats" and self.coflows is None:
-            raise ValueError("placement_measurements: heartbeats are signed with the key of coflows: set coflows too")
-        taken = Counter(name for name, _ in self.identity_names)
-        if self.identity and max(taken.values()) > 1:
-            raise ValueError(f"fabric: {max(taken, key=taken.__getitem__)} has a certificate of its own: give this "
-                             "host or switch another name")
-        return self
-
-    @property
-    def identity_names(self) -> list[tuple[str, str]]:
-        """Who has a certificate, by name and role."""
-        return [("controller", roles.CONTROLLER),
-                *((switch.dpid_hex, roles.SWITCH) for switch in self.fabric.switches),
-                *((name, roles.NAMESERVER) for name in nameserver_names(self.nameservers)),
-                *((name, roles.ETCD) for name in etcd_names(self.nameservers)),
-                *((host.name, roles.DATASERVER) for host in self.fabric.hosts),
-                *((f"mount-{host}", roles.MOUNT) for host in self.mounts), identities.OPERATORS,
-                *([(host_agents.SCHEDULER, roles.SCHEDULER)] if self.host_agents else [])]
-
-
-    @property
-    def systems(self) -> list[str]:
-        """What is on beside reads and placements, for people to read."""
-        on = {"coflows by {}": self.coflows, "turns by {}": self.host_agents,
-              "metadata on {}": self.metadata_stores and counted(self.metadata_stores, "store")}
-        return [text.format(chosen) for text, chosen in on.items() if chosen]
-
-
-def with_all_systems(fabric: Fabric) -> dict[str, Any]:
-    """Settings with which all five systems are on."""
-    return {"coflows": "coflow-plus", "host_agents": POLICIES.default(Kind.TIMESLICES),
-            "placement_policy": "sinbad-plus", "metadata_stores": len({host.rack for host in fabric.hosts})}
 
 
 class FabricCluster:
@@ -424,18 +321,6 @@ class FabricCluster:
         for part in ("data", "metadata", identities.FOLDER, COFLOW_KEYS, host_agents.KEYS,
                      *nameserver_names(number), *etcd_names(number)):
             shutil.rmtree(self.settings.directory / part, ignore_errors=True)
-
-
-def read_settings(**values: Any) -> FabricSettings:
-    """Validated settings. Raises InvalidSetting naming the field that is wrong."""
-    try:
-        return FabricSettings(**values)
-    except ValidationError as error:
-        reasons = [": ".join(filter(None, (".".join(map(str, detail["loc"])), reason(detail))))
-                   for detail in error.errors()]
-        raise InvalidSetting("; ".join(reasons)) from error
-    except InvalidFabric as error:
-        raise InvalidSetting(str(error)) from error
 
 
 def run_on_host(pid: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -24,7 +24,8 @@ from typing import Any
 
 from cluster import current, identities, mounts
 from cluster.errors import AlreadyRunning, ClusterError, NotRunning, StartFailed, StopFailed
-from cluster.fabric import NAMESERVER, REST, FabricCluster, FabricSettings
+from cluster.fabric import NAMESERVER, REST, FabricCluster
+from cluster.fabric_settings import FabricSettings
 from cluster.processes import Processes, log_tail, start_ticks
 from cluster.state_files import exclusive, write_atomically
 from cluster.supervision import Supervision

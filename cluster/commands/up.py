@@ -165,7 +165,7 @@ def _tell_started(installation: current.Current, started: list[str], as_json: bo
 def _on_fabric(spec: str, mount_on: tuple[str, ...], all_systems: bool,
                settings: dict[str, int | str | bool | None], as_json: bool) -> None:
     from cluster import supervisor
-    from cluster.fabric import read_settings, with_all_systems
+    from cluster.fabric_settings import read_settings, with_all_systems
     from topo.fabric_spec import parse_fabric
 
     wanted = parse_fabric(spec)

@@ -19,12 +19,7 @@ from typing import Any
 import requests
 
 from cluster.errors import ClusterError, StartFailed
-from cluster.fabric import (
-    CONTROLLER_URL,
-    MACHINE,
-    OPENFLOW_PORT,
-    REST_PORT,
-)
+from cluster.fabric import CONTROLLER_URL, MACHINE, OPENFLOW_PORT, REST_PORT
 from cluster.machine import busy_seconds
 from cluster.processes import Command, Processes, program
 from controller.policy.coflows.coflow import Coflow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import supervisor
-from cluster.fabric import read_settings
+from cluster.fabric_settings import read_settings
 from evaluation.hdfs.libraries import Libraries
 from evaluation.hdfs.system import Hdfs
 from evaluation.papers.mayflower import HDFS_METHODS

@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster import supervisor
 from cluster.errors import ClusterError
-from cluster.fabric import DIRECTORY, read_settings
+from cluster.fabric_settings import DIRECTORY, read_settings
 from cluster.machine import busy_seconds, switch_cpu_seconds
 from evaluation.experiment import Choices, Experiment
 from evaluation.papers.mayflower import OTHER_METHODS

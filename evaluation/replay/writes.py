@@ -23,7 +23,8 @@ import click
 import numpy as np
 
 from cluster.errors import ClusterError
-from cluster.fabric import FabricCluster, read_settings
+from cluster.fabric import FabricCluster
+from cluster.fabric_settings import read_settings
 from cluster.tables import Table
 from evaluation.emulation import Emulation
 from evaluation.experiment import Choices, Experiment

@@ -41,7 +41,8 @@ import json
 from pathlib import Path
 from click.testing import CliRunner
 from cluster.commands.up import up
-from cluster.fabric import FabricCluster, FabricSettings
+from cluster.fabric import FabricCluster
+from cluster.fabric_settings import FabricSettings
 from controller.errors import InvalidSettings
 from controller.main import command as controller
 from controller.policy.reads.selection import Selector

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
 from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from cluster.fabric_settings import read_settings
 from cluster.processes import program
 from tests.waiting import wait_until
 from topo.fabric import spine_leaf

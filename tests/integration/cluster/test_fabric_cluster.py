@@ -14,7 +14,7 @@ import pytest
 from cluster import current
 from cluster.controller_client import session
 from cluster.errors import AlreadyRunning, InvalidSetting, NotRunning, StartFailed
-from cluster.fabric import read_settings
+from cluster.fabric_settings import read_settings
 from cluster.processes import Processes, start_ticks
 from cluster.supervision import told
 from cluster.supervisor import STATE_FILE, down, running, up, up_again

@@ -14,7 +14,8 @@ import pytest
 
 from cluster.controller_client import session
 from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
-from cluster.fabric import FabricCluster, read_settings, run_on_host
+from cluster.fabric import FabricCluster, run_on_host
+from cluster.fabric_settings import read_settings
 from coflow.host_heartbeat import HostHeartbeat, encode
 from coflow.settings import ADDRESS_VARIABLE, KEY_FILE_VARIABLE, scheduler
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ import pytest
 import requests
 
 from cluster import supervisor
-from cluster.fabric import read_settings
+from cluster.fabric_settings import read_settings
 from evaluation.hdfs import libraries
 from evaluation.hdfs.system import Hdfs
 from evaluation.papers.mayflower import HDFS_METHODS

@@ -20,7 +20,8 @@ import pytest
 from cluster import host_agents
 from cluster.controller_client import ask
 from cluster.errors import NotRunning
-from cluster.fabric import MACHINE, read_settings, with_all_systems
+from cluster.fabric import MACHINE
+from cluster.fabric_settings import read_settings, with_all_systems
 from cluster.processes import Processes
 from cluster.supervisor import down, up
 from fs.client.metadata import MetadataClient

@@ -12,7 +12,7 @@ import pytest
 from cluster import mounts
 from cluster.controller_client import session
 from cluster.errors import NotRunning
-from cluster.fabric import read_settings
+from cluster.fabric_settings import read_settings
 from cluster.processes import start_ticks
 from cluster.supervisor import down, up, up_again
 from tests.integration.cluster.speedwell import Speedwell

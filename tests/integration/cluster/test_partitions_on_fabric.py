@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fabric import NAMESERVER, FabricCluster, read_settings
+from cluster.fabric import NAMESERVER, FabricCluster
+from cluster.fabric_settings import read_settings
 from cluster.processes import program
 from fs.dataserver.contents import PAUSE_SECONDS
 from tests.mixed_worker import GETS_ON_SECONDS, Worker, all_get_on

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.controller_client import session
-from cluster.fabric import NAMESERVER, FabricCluster, read_settings, run_on_host
+from cluster.fabric import NAMESERVER, FabricCluster, run_on_host
 from cluster.fabric import SECURE_CONTROLLER_URL as CONTROLLER
+from cluster.fabric_settings import read_settings
 from controller.switches.entries import COOKIE_MASK
 from controller.switches.layout import COOKIE_FLOWS
 from tests.waiting import wait_until

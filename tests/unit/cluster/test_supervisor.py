@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from cluster import supervisor
 from cluster.commands.up import up
-from cluster.fabric import FabricCluster, FabricSettings
+from cluster.fabric import FabricCluster
+from cluster.fabric_settings import FabricSettings
 from cluster.processes import start_ticks
 from topo.emulation import TooLarge
 from topo.fabric import fat_tree, spine_leaf
