@@ -8,7 +8,6 @@ A supervisor (`cluster.local_supervisor`) stays behind `up` and starts again wha
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from cluster.local_commands import (
     members,
     mount_command,
     ours,
+    start_supervisor,
 )
 from cluster.nameservers import (
     MAX_NAMESERVERS,
@@ -41,7 +41,7 @@ from cluster.nameservers import (
     require_etcd,
     stop_etcd,
 )
-from cluster.processes import Command, Processes
+from cluster.processes import Processes
 from cluster.registration import own_root_directory, wait_for_dataservers
 from fs.units import counted, size
 
@@ -112,7 +112,7 @@ def up(settings: LocalSettings, progress: Progress = lambda message: None) -> St
                 own_root_directory(processes.settings["addresses"]["nameserver"], _operator(processes))
             if mountpoint is not None:
                 _start_mount(processes, mountpoint, started, progress)
-            _start_supervisor(processes, started)
+            start_supervisor(processes, started)
             local_metrics.write_targets(processes, LOOPBACK)
         except BaseException:
             _stop(processes, started, force=True)
@@ -265,13 +265,10 @@ def _refuse_other_settings(recorded: dict[str, Any], chosen: dict[str, Any], pro
     nameservers = nameserver_names(chosen["nameservers"])
     options = {"mount": ["mount"], "replication": nameservers, "chunk_size_bytes": nameservers, "fsync": nameservers,
                "min_replicas": nameservers, "directories_per_server": dataserver_names(chosen)}
-    for setting, called in (("identity", "identities"), ("encrypt_data", "--encrypt-data")):
-        if running and chosen[setting] != recorded.get(setting, False):
+    for setting, called in (("identity", "identities"), ("encrypt_data", "--encrypt-data"), ("metrics", "--metrics")):
+        if running and bool(chosen[setting]) != bool(recorded.get(setting)):
             raise AlreadyRunning(f"{processes.directory} runs {'without' if chosen[setting] else 'with'} {called}; "
                                  f"stop it with `speedwell down --local {processes.directory}` first")
-    if running and chosen["metrics"] and not recorded.get("metrics"):
-        raise AlreadyRunning(f"{processes.directory} runs without --metrics; stop it with `speedwell down --local "
-                             f"{processes.directory}` first")
     for setting, affected in options.items():
         before = recorded.get(setting, 1 if setting == "directories_per_server" else None)
         if set(affected) & set(running) and before != chosen[setting]:
@@ -374,13 +371,6 @@ def _start_mount(processes: Processes, mountpoint: Path, started: list[str], pro
     progress(f"mounting at {mountpoint}")
     started.append("mount")  # before it is ready: a mount that fails half-way has to be unmounted too
     processes.start(mount_command(processes, mountpoint))
-
-
-def _start_supervisor(processes: Processes, started: list[str]) -> None:
-    if processes.find(SUPERVISOR):
-        return
-    processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor", str(processes.directory)]))
-    started.append(SUPERVISOR)
 
 
 # ---------------------------------------------------------------------- stop

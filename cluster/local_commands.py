@@ -1,5 +1,6 @@
 """What runs in an installation on loopback: which processes, with which commands."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ def is_mounted(processes: Processes, mountpoint: Path) -> bool:
     nameserver = processes.settings.get("addresses", {}).get("nameserver", "")
     by_hand = mounts.of_installation(processes.directory, nameserver)
     return processes.find("mount") is not None or (mountpoint in by_hand and not mounts.is_dead(mountpoint))
+
+
+def start_supervisor(processes: Processes, started: list[str]) -> None:
+    """The process that starts again what ends. Raises StartFailed."""
+    if processes.find(SUPERVISOR):
+        return
+    processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor", str(processes.directory)]))
+    started.append(SUPERVISOR)
 
 
 def ours(processes: Processes, mountpoint: Path) -> bool:

@@ -9,7 +9,6 @@
 import json
 import shutil
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from cluster import current, identities
 from cluster.errors import InvalidSetting
-from cluster.local_commands import SUPERVISOR, ours
+from cluster.local_commands import ours, start_supervisor
 from cluster.processes import Command, Processes, program
 from cluster.registration import own_root_directory
 from fs.addresses import is_ip, parse_address
@@ -94,22 +93,25 @@ def command_again(processes: Processes, role: str) -> Command:
 
 
 def up(processes: Processes) -> list[str]:
-    """Start what does not run; returns what was started. Raises StartFailed; InvalidSetting where systemd does that;
-    AlreadyRunning if another command is at work."""
+    """Start what does not run; returns what was started. Raises StartFailed (what was started is stopped again);
+    InvalidSetting where systemd does that; AlreadyRunning if another command is at work."""
     if processes.settings.get("systemd"):
         raise InvalidSetting("systemd starts what runs here: "
                              f"`systemctl start {' '.join(unit_of(role) for role in present(processes))}`")
     with processes.exclusive("`speedwell up`"):
         processes.forget_dead()
-        missing = [role for role in present(processes) if not processes.find(role)]
-        for role in missing:
-            processes.start(command_again(processes, role))
-        if not processes.find(SUPERVISOR):
-            processes.start(Command(SUPERVISOR, [sys.executable, "-m", "cluster.local_supervisor",
-                                                 str(processes.directory)]))
-            missing.append(SUPERVISOR)
+        started: list[str] = []
+        try:
+            for role in present(processes):
+                if not processes.find(role):
+                    processes.start(command_again(processes, role))
+                    started.append(role)
+            start_supervisor(processes, started)
+        except BaseException:
+            processes.stop(names=started)
+            raise
     remember(processes)
-    return missing
+    return started
 
 
 def remember(processes: Processes) -> current.Current:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,6 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cluster import parts
+from cluster.errors import StartFailed
+from cluster.processes import Command, Processes
 from fs.addresses import parse_address
 from fs.identity import places, roles
 
@@ -31,3 +34,18 @@ def test_the_first_machine_is_found_at_its_address(
     assert (url.scheme, url.hostname, url.port) == ("https", address, 8080)
     settings = tomllib.loads((tmp_path / "a/certificates.toml").read_text())
     assert parse_address(settings["listen"], "listen") == (address, 7450)
+
+
+def test_an_up_that_fails_half_way_stops_what_it_has_started(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.STATE_VARIABLE, str(tmp_path / "state"))
+    parts.first(parts.Part(tmp_path / "a", "a", "127.0.0.1"), [roles.CONTROLLER], 3)
+    waits, fails = "import time; print('ready here', flush=True); time.sleep(600)", "raise SystemExit(1)"
+    started = {parts.CERTIFICATES: waits, roles.CONTROLLER: fails}
+    monkeypatch.setattr(parts, "command_again",
+                        lambda processes, role: Command(role, [sys.executable, "-c", started[role]]))
+    processes = Processes(tmp_path / "a")
+    with pytest.raises(StartFailed, match="controller stopped"):
+        parts.up(processes)
+    assert (processes.directory / "logs/certificates.log").read_text() == "ready here\n"
+    assert processes.running() == Processes(tmp_path / "a").records == []
