@@ -128,8 +128,7 @@ def up(directory: Path | None, installation: Path | None, fabric: str | None, mo
     from cluster import parts
     from cluster.local import LocalSettings
 
-    processes = Processes(directory)
-    if processes.settings.get("kind") == parts.KIND:
+    if directory.is_dir() and (processes := Processes(directory)).settings.get("kind") == parts.KIND:
         if any((mount, dataservers, chunk_size, metrics, identity is not None, *shared.values())):
             raise click.UsageError(f"the settings of this machine are in {directory}/*.toml",
                                    click.get_current_context())

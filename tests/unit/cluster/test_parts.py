@@ -8,8 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
 from cluster import parts
+from cluster.commands.up import up
 from cluster.errors import StartFailed
 from cluster.processes import Command, Processes
 from fs.addresses import parse_address
@@ -49,3 +51,9 @@ def test_an_up_that_fails_half_way_stops_what_it_has_started(
         parts.up(processes)
     assert (processes.directory / "logs/certificates.log").read_text() == "ready here\n"
     assert processes.running() == Processes(tmp_path / "a").records == []
+
+
+def test_a_file_in_place_of_an_installation_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = CliRunner().invoke(up, ["--local", str(tmp_path / "file")])
+    assert str(refused.exception) == f"--local: {tmp_path}/file is not a directory"
