@@ -97,7 +97,7 @@ def renew_due(directory: Path, now: float) -> list[str]:
             return
         key = ec.generate_private_key(ec.SECP256R1())
         answer = _ask(authority, "POST", "/v1/renew", {"request": _request(key)}, Identity(place).client_context())
-        files.replace(place / files.CERTIFICATE, str(answer.get("certificate")).encode() + private_pem(key))
+        files.replace(place / files.CERTIFICATE, answer["certificate"].encode() + private_pem(key))
         renewed.append(place.name)
 
     renewed: list[str] = []
@@ -114,6 +114,8 @@ def _for_each(directory: Path, act: Callable[[Path, str], None]) -> None:
             act(place, authority)
         except IdentityError as error:
             refused[str(error)] = None
+        except (KeyError, TypeError, AttributeError, ValueError):
+            refused[f"{place} is damaged, or {authority} answers as no authority does"] = None
     if refused:
         raise IdentityError("; ".join(refused))
 

@@ -345,6 +345,22 @@ def test_what_is_renewed_and_revoked_by_name_ends_on_its_machine_too(site: Site,
     assert serial in files.read_json(tmp_path / "b/mount-b" / files.REVOKED)     # it is asked for, too
 
 
+def test_a_damaged_identity_and_an_answer_that_is_none_keep_the_others_from_nothing(
+        site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joining.join(tmp_path / "b", site.invite("b", DATASERVER, MOUNT))
+    due(site, "b", tmp_path / "b/b")
+    due(site, "mount-b", tmp_path / "b/mount-b")
+    kept = {name: (tmp_path / "b" / name / files.CERTIFICATE).read_bytes() for name in ("b", "mount-b")}
+    with monkeypatch.context() as patched:
+        patched.setattr(joining, "_ask", lambda *question: {})
+        for act in (lambda: joining.hear(tmp_path / "b"), lambda: joining.renew_due(tmp_path / "b", time.time())):
+            assert str(failure(act)).count("answers as no authority does") == 2
+    assert kept == {name: (tmp_path / "b" / name / files.CERTIFICATE).read_bytes() for name in kept}
+    (tmp_path / "b/b" / files.CERTIFICATE).write_bytes(b"?" + kept["b"])
+    assert f"{tmp_path}/b/b is damaged" in str(failure(lambda: joining.renew_due(tmp_path / "b", time.time())))
+    assert (tmp_path / "b/mount-b" / files.CERTIFICATE).read_bytes() != kept["mount-b"]
+
+
 def test_nobody_renews_another_s_certificate_or_before_its_time(site: Site, tmp_path: Path) -> None:
     joining.join(tmp_path / "b", site.invite("b", DATASERVER))
     key = ec.generate_private_key(ec.SECP256R1())
