@@ -127,7 +127,7 @@ def invite(directory: Path, listens: str, machine: str, roles: Sequence[str], *,
 def redeem(directory: Path, secret: str, requests: Mapping[str, bytes]) -> tuple[Invitation, dict[str, bytes]]:
     """Certify keys that have come with a token: `requests` has a certificate request in PEM by role. Returns the
     certificates as `Authority.enrol` does. Who repeats it with the same keys, because the answer was lost, gets new
-    ones. Raises IdentityError, having changed nothing."""
+    ones, unless one of them was revoked. Raises IdentityError, having changed nothing."""
     keys = {role: requested_key(request) for role, request in requests.items()}
     used_by = _digest(keys)
     hashed = digest(secret)

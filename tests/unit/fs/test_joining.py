@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -242,6 +243,20 @@ def test_a_refusal_leaves_nothing_of_a_join_that_was_interrupted(site: Site, tmp
     invitations._save(site.directory, {})
     assert "is not known here" in str(failure(lambda: joining.join(tmp_path / "b", token)))
     assert list((tmp_path / "b").iterdir()) == []
+
+
+@pytest.mark.parametrize("revoked", ["b", "mount-b"])
+def test_who_was_revoked_gets_nothing_by_the_token_that_it_has_used(
+        site: Site, tmp_path: Path, revoked: str) -> None:
+    token = site.invite("b", DATASERVER, MOUNT)
+    joining._keys(files.make_directory(tmp_path / "kept") / "joining.pem", token.roles)
+    for name in ("b", "again"):
+        shutil.copytree(tmp_path / "kept", tmp_path / name)
+    joining.join(tmp_path / "b", token)
+    site.authority.revoke(revoked)
+    before = site.content()
+    assert "was revoked" in str(failure(lambda: joining.join(tmp_path / "again", token)))
+    assert site.content() == before
 
 
 def test_a_name_that_is_taken_gets_no_token(site: Site, tmp_path: Path) -> None:
