@@ -118,12 +118,14 @@ def test_status_shows_every_directory_of_a_dataserver_and_which_has_failed(tmp_p
         shown = [line.split() for line in speedwell.run("status").stdout.decode().splitlines()]
         return [line for line in shown if line[:1] == ["d0"] and line[1].startswith(str(directory))]
 
-    wait_until(lambda: [line[1:4] for line in lines()] == [[str(disk), "in", "use"] for disk in disks], 30,
-               lambda: f"not shown: {lines()}")
-    disks[1].rename(directory / "aside")
-    wait_until(lambda: [line[2] for line in lines()] == ["in", "FAILED"], 30, lambda: f"not failed: {lines()}")
-    assert speedwell.run("status").returncode == 1
-    speedwell.ok("down")
+    try:
+        wait_until(lambda: [line[1:4] for line in lines()] == [[str(disk), "in", "use"] for disk in disks], 30,
+                   lambda: f"not shown: {lines()}")
+        disks[1].rename(directory / "aside")
+        wait_until(lambda: [line[2] for line in lines()] == ["in", "FAILED"], 30, lambda: f"not failed: {lines()}")
+        assert speedwell.run("status").returncode == 1
+    finally:
+        speedwell.ok("down", "--force")
 
 
 def is_whole(speedwell: Speedwell) -> bool:
