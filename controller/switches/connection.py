@@ -86,7 +86,12 @@ class SwitchConnection(Datapath):
     @property
     def is_backed_up(self) -> bool:
         """Whether a message would have to wait: the switch does not read, or it is on its way out."""
-        return self.send_q is None or self._send_q_sem.balance <= 0
+        return self.send_q is None or self._send_q_sem.balance <= 0 or self._is_room_taken
+
+    @property
+    def _is_room_taken(self) -> bool:
+        """Whether the room that there is belongs to green threads that have waited for it."""
+        return bool(self._send_q_sem.balance + self.send_q.qsize() < self.send_q.maxsize)
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
         """Hand bytes over. False if the connection has ended. Raises SwitchTimedOut if there is no room in time."""
@@ -94,7 +99,7 @@ class SwitchConnection(Datapath):
             buf = buf[self._sent_at_once(buf):]
             if not buf:
                 return True
-        if self._send_q_sem.balance > 0:
+        if not self.is_backed_up:
             return bool(super().send(buf, close_socket))
         timeout = eventlet.Timeout(SEND_SECONDS)
         try:
@@ -108,8 +113,9 @@ class SwitchConnection(Datapath):
 
     @property
     def _is_nothing_unsent(self) -> bool:
-        """Whether Ryu's loop that sends has nothing to send, and sends nothing."""
-        return self.send_q is not None and bool(self.send_q.getting()) and self.send_q.empty()
+        """Whether Ryu's loop that sends has nothing to send, and sends nothing, and nobody waits for room."""
+        return self.send_q is not None and bool(
+            self.send_q.getting() and self._send_q_sem.balance == self.send_q.maxsize)
 
     def _sent_at_once(self, buf: bytes) -> int:
         """How many bytes the system took, without another green thread's doing."""

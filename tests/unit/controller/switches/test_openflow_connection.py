@@ -19,12 +19,14 @@ from ryu.ofproto import ofproto_parser, ofproto_v1_3
 
 from controller.application import Datapath
 from controller.errors import SwitchTimedOut
+from controller.loops import Loops
 from controller.switches.connection import MAX_PORTS, SEND_SECONDS, SwitchConnection, hand_over
 from controller.switches.shapes import BadMessage, check
 from tests.unit.controller.controller_process import Process, controller_process
 from tests.unit.controller.fake_switch import FakeDatapath
 from tests.unit.controller.openflow_peer import HEADER, Peer, corpus, message, multipart, port
 from tests.unit.controller.simulated_time import SimulatedHub, run_simulated
+from tests.waiting import wait_until
 
 SEED = int(os.environ.get("SPEEDWELL_SEED", "1"))
 CORPUS = corpus(FakeDatapath(9))
@@ -145,6 +147,33 @@ def test_sending_to_a_switch_that_does_not_read_ends_in_time() -> None:
         assert late.wait() is True
 
     run_simulated(scenario)
+
+
+def test_what_waited_for_room_goes_before_what_comes_when_there_is_some() -> None:
+    switch = BackedUp()
+    left: list[bytes] = []
+
+    def take(buffer: bytes) -> int:
+        left.append(buffer)
+        return len(buffer)
+
+    def empty_queue() -> None:
+        while True:
+            take(switch.send_q.get()[0])
+            switch._send_q_sem.release()
+
+    switch.socket = SimpleNamespace(fd=SimpleNamespace(send=take))
+    for _ in range(16):
+        switch.send(b"x")
+    eventlet.spawn(switch.send, b"first")
+    eventlet.sleep(0)
+    emptying = eventlet.spawn(empty_queue)
+    told: list[bool] = []
+    Loops().soon(lambda: told.append(switch.is_backed_up))
+    eventlet.spawn(switch.send, b"second")
+    wait_until(lambda: eventlet.sleep(0) or b"second" in left, 5, "the second message does not leave")
+    assert left[16:] == [b"first", b"second"] and told == [True]
+    emptying.kill()
 
 
 def test_ryu_alone_would_wait_for_ever() -> None:
