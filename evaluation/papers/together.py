@@ -141,7 +141,7 @@ def effects(name: str, results: Sequence[Result]) -> Iterable[Table | str]:
     runs = {(frozenset(each["task"]["method"]["on"]), each["task"]["seed"]): each for each in results
             if "overloaded" not in each}
     seeds = sorted({seed for _, seed in runs})
-    if len(runs) < len(SUBSETS) * len(seeds):
+    if not seeds or len(runs) < len(SUBSETS) * len(seeds):
         return
     terms = [*combinations(NAMES, 1), *combinations(NAMES, 2)]
     columns = ("of", *(f"{kind}, mean" for kind in KINDS))

@@ -95,5 +95,7 @@ def test_effects_and_goals_are_those_that_results_were_made_with() -> None:
     assert rows["coflows"].startswith("-65 %"), "0.5, and half the time 0.5 again"
     assert rows["coflows x turns"].startswith("-29 %") and rows["reads x turns"].startswith("+0 %")
     assert any("read: all five take 0.25" in goal for goal in goals)
+    overloaded = [{"task": each["task"], "overloaded": "too much"} for each in results]
+    assert not [*effects("together", [*results[1:], overloaded[0]])] and not [*effects("together", overloaded)]
     assert len({subset.name for subset in SUBSETS}) == 32 and SUBSETS[0].name == ALL
     assert SUBSETS[0].systems == ON and asdict(SUBSETS[-1].systems) == dict.fromkeys(NAMES, "")
