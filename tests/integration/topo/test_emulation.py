@@ -200,7 +200,7 @@ def test_nodes_leave_the_management_network_and_come_back(emulation: Emulation) 
         return [subprocess.run(["ping", "-c", "1", "-W", "0.2", address], capture_output=True,
                                check=False).returncode == 0 for address in nodes]
 
-    wait_until(lambda: reached() == [True, True, True], 15, "the management network does not reach all")
+    wait_until(lambda: reached() == [True, True, True], 15, lambda: f"the management network reaches {reached()}")
     emulation.set_management_link(emulation.fabric.hosts[0].name, up=False)
     emulation.set_management_link("leaf0", up=False)
     assert reached() == [False, True, False]

@@ -161,7 +161,7 @@ def test_links_and_capacities_are_found_though_a_round_failed(monkeypatch: pytes
         asked: list[str] = []
         monkeypatch.setattr("controller.topology.discovery.read_capacities",
                             lambda database, refuse: asked.append(database.dpid) or {1: 5e6})
-        monkeypatch.setattr(world.app, "_limit_packet_ins", lambda info: None)
+        monkeypatch.setattr("controller.topology.discovery.limit_packet_ins", lambda *arguments: False)
         world.app._capacities_due = FailsOnce(world.app._capacities_due)
         for number in range(1, 5):
             world.connect(number)
