@@ -1,4 +1,7 @@
-"""Plots of an experiment's results: one row of axes for each measure, one column for each panel."""
+"""Plots of an experiment's results: one row of axes for each measure, one column for each panel.
+
+Of more methods than bars can show there is one table of coloured cells.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#0
 MARKERS = "osv^D*PX"
 HATCHES = ("", "///", "...", "xxx")
 LINES = ("-", "--", ":", "-.")
+MOST_BARS = 2 * len(COLOURS)
+LIMIT = 4.0
+"""Ratios from here on have the deepest colour."""
 
 
 class Look(NamedTuple):
@@ -44,6 +50,14 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    if not layout.lines and len({row.method for row in rows}) > MOST_BARS:
+        canvas, axis = pyplot.subplots(layout="constrained",
+                                       figsize=(3.5 + 0.75 * len(layout.measures), 1.6 + 0.26 * len(rows)))
+        _cells(axis, rows, layout)
+        canvas.suptitle(layout.title)
+        canvas.savefig(path, dpi=120)
+        pyplot.close(canvas)
+        return
     panels = list(dict.fromkeys(row.panel for row in rows))
     width = 6.5 if layout.lines else max(7.0, 2.4 * len({row.point for row in rows}))
     canvas, axes = pyplot.subplots(len(layout.measures), len(panels), squeeze=False, sharex="col",
@@ -63,6 +77,26 @@ def plot(layout: Layout, rows: Sequence[Row], path: Path) -> None:
     canvas.suptitle(layout.title)
     canvas.savefig(path, dpi=120)
     pyplot.close(canvas)
+
+
+def _cells(axis: Any, rows: Sequence[Row], layout: Layout) -> None:
+    """Ratios to the base method: what is above it orange, what is below it violet."""
+    ratios = [[row.ratios[measure.name].value if measure.name in row.ratios else math.nan
+               for measure in layout.measures] for row in rows]
+    depth = math.log(LIMIT)
+    axis.imshow([[math.log(ratio) if ratio > 0 else math.nan for ratio in line] for line in ratios],
+                cmap="PuOr_r", vmin=-depth, vmax=depth, aspect="auto")
+    for line, row in enumerate(ratios):
+        for column, ratio in enumerate(row):
+            axis.text(column, line, f"{ratio:.2f}" if math.isfinite(ratio) else "overloaded",
+                      ha="center", va="center", fontsize="small",
+                      color="white" if abs(math.log(ratio or 1)) > 0.7 * depth else "black")
+    places = {(row.panel, row.point) for row in rows}
+    axis.set_yticks(range(len(rows)), [row.method if len(places) == 1 else ", ".join(
+        filter(None, (row.panel, row.point, row.method))) for row in rows])
+    axis.set_xticks(range(len(layout.measures)), [measure.label for measure in layout.measures], rotation=35,
+                    ha="right", rotation_mode="anchor")
+    axis.set_xlabel(f"over {layout.base}")
 
 
 def _lines(axis: Any, rows: Sequence[Row], measure: Measure, layout: Layout, looks: Mapping[str, Look]) -> None:

@@ -18,8 +18,9 @@ from evaluation.replay import experiment as reads
 from evaluation.results.changes import changes_table
 from evaluation.results.output import Output
 from evaluation.results.page import write_page
-from evaluation.results.plot import looks_of
-from evaluation.results.report import rows_of, write_csv
+from evaluation.results.plot import MOST_BARS, looks_of, plot
+from evaluation.results.report import Layout, Measure, Row, rows_of, write_csv
+from evaluation.results.statistics import Estimate
 from sim.errors import InvalidSetting
 
 TRACE = Path("trace.txt")
@@ -220,3 +221,19 @@ def test_an_emulated_experiment_has_as_many_runs_as_are_asked_for(quick: bool) -
     for tasks in (reads.emulated_tasks(plus, Choices(quick), 9, 100),
                   coflows.emulated_tasks(width, Choices(quick), 9)):
         assert {task.seed for task in tasks} == set(range(1, 10))
+
+
+def test_more_methods_than_bars_can_show_are_one_table_of_ratios(tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    written: list[str] = []
+    monkeypatch.setattr(Axes, "text", lambda axis, x, y, text, **look: written.append(f"{x} {y} {text}"))
+    names = [f"method {number}" for number in range(1 + MOST_BARS)]
+    layout = Layout(title="", x_label="", claims=(), base=names[0],
+                    measures=(Measure("a", "a, s"), Measure("b", "b, s")))
+    values = {"a": Estimate(1.0, 1.0, 1.0), "b": Estimate(0.0, 0.0, 0.0)}
+    plot(layout, [Row("", "", 0.0, name, 1, 0, values, values, {}, {}) for name in names[:-1]] +
+         [Row("", "", 0.0, names[-1], 1, 1, {}, {}, {}, {})], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert written[:2] == ["0 0 1.00", "1 0 0.00"] and written[-1] == f"1 {MOST_BARS} overloaded"
