@@ -5,9 +5,11 @@
         installation.service ...
 """
 
+import os
 import random
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -136,8 +138,17 @@ class MirroredNameserver:
     def crash(self) -> None:
         """As kill -9 leaves the directory."""
         saved = self.directory / "saved"
-        shutil.rmtree(saved, ignore_errors=True)
-        shutil.copytree(self.place, saved)
+
+        def copied() -> bool:
+            """Whether nothing changed meanwhile: a kill leaves one moment's files."""
+            shutil.rmtree(saved, ignore_errors=True)
+            before = _files(self.place)
+            with suppress(shutil.Error):
+                shutil.copytree(self.place, saved)
+                return _files(self.place) == before
+            return False
+
+        wait_until(copied, 30, "the directory does not come to rest")
         self.stop()
         shutil.rmtree(self.place)
         saved.rename(self.place)
@@ -220,3 +231,14 @@ class MirroredNameserver:
         wait_until(lambda: not self.serves, 15, "it goes on with a damaged database")
         self.wait_rebuilt()
         return self.contents()
+
+
+def _files(directory: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of each; of one that is gone by now, nothing."""
+    found = {}
+    for parent, _, names in os.walk(directory):
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found[str(path)] = status.st_size, status.st_mtime_ns
+    return found
