@@ -58,8 +58,11 @@ def _routing_problem(coflows: Integers, first: Integers, count: Integers, flows:
                      chosen: Integers) -> int:
     for path in range(inner.shape[0]):
         for position in range(inner.shape[1]):
-            if inner[path, position] >= len(whole):
+            link = inner[path, position]
+            if link >= len(whole):
                 return 4
+            if link >= 0 and not 0.0 < whole[link] < np.inf:
+                return 6
     for c in coflows:
         for i in range(first[c], first[c] + count[c]):
             f = flows[i]

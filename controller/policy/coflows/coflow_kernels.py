@@ -146,6 +146,8 @@ def fill(order: Integers, first: Integers, count: Integers, flows: Integers, lin
             for link in own[:used]:
                 if load[link] > 0 and free[link] > FULL * whole[link]:
                     step = min(step, free[link] / load[link])
+            if step == np.inf:      # what still rises uses no link, or too little of one to be told from nothing
+                break
             level += step
             for link in own[:used]:
                 if free[link] > FULL * whole[link]:

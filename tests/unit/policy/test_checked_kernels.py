@@ -90,6 +90,13 @@ def test_what_is_no_amount_is_refused(wrong: dict[str, float]) -> None:
             call(kernel, given_arrays)
 
 
+def test_a_path_over_a_link_without_capacity_is_refused() -> None:
+    odd = arrays()
+    odd["whole"][5] = 0.0
+    with pytest.raises(InvalidArrays, match="capacity"):
+        call("route", odd)
+
+
 @given(st.sampled_from(list(ARGUMENTS)), st.data())
 def test_random_numbers_are_refused_or_computed_with(kernel: str, data: Any) -> None:
     wild = arrays()
@@ -103,6 +110,15 @@ def test_random_numbers_are_refused_or_computed_with(kernel: str, data: Any) -> 
             wild[name].flat[place] = data.draw(st.floats(-2, 8))
     with suppress(InvalidArrays):
         call(kernel, wild)
+
+
+@pytest.mark.parametrize("wrong", [("links", 2, -1), ("left", 1, 5e-324)])
+def test_a_flow_that_no_link_limits_holds_up_nobody(wrong: tuple[str, int, float]) -> None:
+    name, place, value = wrong
+    odd = arrays()
+    odd[name].flat[place] = value
+    call("fill", odd)
+    assert np.isfinite(odd["rates"]).all() and odd["rates"][0] > 0 and not odd["load"].any()
 
 
 def test_nothing_goes_around_the_door() -> None:
