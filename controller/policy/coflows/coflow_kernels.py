@@ -164,6 +164,8 @@ def fill(order: Integers, first: Integers, count: Integers, flows: Integers, lin
                     if link < 0:
                         break
                     load[link] -= left[f]
+            if kept == still:       # capacities too small for floating point
+                break
             still = kept
         for link in own[:used]:
             load[link] = 0.0

@@ -90,6 +90,13 @@ def test_what_is_no_amount_is_refused(wrong: dict[str, float]) -> None:
             call(kernel, given_arrays)
 
 
+def test_capacities_too_small_for_floating_point_end_too() -> None:
+    odd = arrays()
+    odd["whole"][2] = odd["free"][2] = 5e-324
+    call("fill", odd)
+    assert np.isfinite(odd["rates"]).all()
+
+
 def test_a_path_over_a_link_without_capacity_is_refused() -> None:
     odd = arrays()
     odd["whole"][5] = 0.0
