@@ -1,4 +1,4 @@
-"""Telling a coflow scheduler what a transfer is about to move and how far it is: docs/coflow-protocol.md.
+"""Telling a coflow scheduler what a transfer is about to move and how far it is: docs/reference/coflow-protocol.md.
 
 Standard library alone: applications, the filesystem's client and the controller import it; it imports none of them.
 """

@@ -1,6 +1,6 @@
 """The datagram by which a host tells what its link to the network has carried (Sinbad, section 5.2), and its sender.
 
-It goes where reports go, under the same key: docs/coflow-protocol.md describes it byte by byte.
+It goes where reports go, under the same key: docs/reference/coflow-protocol.md describes it byte by byte.
 """
 
 from __future__ import annotations

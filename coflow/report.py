@@ -1,4 +1,4 @@
-"""The datagram of the 1-way protocol (MinCOF, section III-C): docs/coflow-protocol.md describes it byte by byte."""
+"""The datagram of the 1-way protocol (MinCOF, section III-C), byte by byte in docs/reference/coflow-protocol.md."""
 
 from __future__ import annotations
 

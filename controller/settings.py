@@ -123,7 +123,7 @@ class Settings(BaseModel):
     ovsdb_interval_seconds: Seconds = 30.0
 
     queues: Literal["none", "mincof", "priorities"] = "none"
-    """Into which queues the ports between switches are sliced: docs/switch-tables.md."""
+    """Into which queues the ports between switches are sliced: docs/reference/switch-tables.md."""
     coflow_key_file: Path | None = None
     """The key that applications sign their reports with; without one, no coflows are scheduled."""
     coflow_host: IPv4Address = Field(default="127.0.0.1", validate_default=True)

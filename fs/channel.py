@@ -1,4 +1,4 @@
-"""The data channel: frames on a TCP connection, raw bytes between them (docs/data-channel.md).
+"""The data channel: frames on a TCP connection, raw bytes between them (docs/reference/data-channel.md).
 
 A frame is `SPW1`, the message's length as four big-endian bytes, and the serialised protobuf message.
 Timeouts are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO) so that a blocking call costs one system call.

@@ -1,8 +1,9 @@
 """The filesystem's own transfers as coflows, told to the scheduler that the environment names.
 
 A read is one coflow, however many replicas it comes from. An append is one, from the client to the first replica and
-from each replica to the next: all of them know its writer and its number, and so its id. docs/coflow-protocol.md says
-more. The package `coflow` is imported where a scheduler is named only: most processes report nothing.
+from each replica to the next: all of them know its writer and its number, and so its id
+(docs/reference/coflow-protocol.md). The package `coflow` is imported where a scheduler is named only: most
+processes report nothing.
 """
 
 from __future__ import annotations

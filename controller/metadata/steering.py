@@ -3,7 +3,7 @@
 A client's edge switch knows its own rack's blocks by server and all others by pod. It gives them the pod's MAC as
 destination and a label to one of the pod's racks; the aggregation switch that the label leads by takes the label off
 again, knows the pod's blocks by rack, and hands the packet down with a label that says: deliver. Nothing is in the
-core. docs/switch-tables.md is the reference.
+core. docs/reference/switch-tables.md is the reference.
 """
 
 from __future__ import annotations

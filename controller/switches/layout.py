@@ -1,7 +1,7 @@
 """Every table, priority, cookie and group number that the controller uses in a switch.
 
-A later system adds a table of its own by a declaration (`controller.tables.registry`). docs/switch-tables.md is the
-reference.
+A later system adds a table of its own by a declaration (`controller.tables.registry`). The reference is
+docs/reference/switch-tables.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ STRANGERS = "strangers"
 
 
 def owner_of(cookie: int, dpid: str, records: FlowRecords, registry: TableRegistry) -> str:
-    """Whose an entry of a switch is, by its cookie (docs/switch-tables.md).
+    """Whose an entry of a switch is, by its cookie (docs/reference/switch-tables.md).
 
     `base`: the tables that every switch has; the system whose claim on the flow comes first (`reads`, `coflows`); the
     name of a table that a system owns; `former`: a single flow that has no record, left by an earlier life of the

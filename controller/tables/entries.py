@@ -1,4 +1,4 @@
-"""The entries of the plan, one function for each kind. docs/switch-tables.md is the reference."""
+"""The entries of the plan, one function for each kind. docs/reference/switch-tables.md is the reference."""
 
 from __future__ import annotations
 

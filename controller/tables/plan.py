@@ -1,4 +1,4 @@
-"""What every switch should hold, kept up with the network state. docs/switch-tables.md is the reference.
+"""What every switch should hold, kept up with the network state. docs/reference/switch-tables.md is the reference.
 
 `update` looks at what changed and changes as few entries as it can: a host concerns its own switch, and the others
 only if the routes to racks change; a link concerns the two switches at its ends, and the groups that lead over it.

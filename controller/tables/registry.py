@@ -1,7 +1,8 @@
 """The tables that systems own, and the step in which the entries of each table are changed.
 
 A system adds a table of its own by a declaration in its own room: an `OwnedTable`, handed to `Forwarding.own_table`
-with a function that says which entries each switch shall have there. docs/switch-tables.md is the reference.
+with a function that says which entries each switch shall have there. The reference is
+docs/reference/switch-tables.md.
 """
 
 from __future__ import annotations

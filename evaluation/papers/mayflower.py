@@ -2,7 +2,7 @@
 
 The text leaves some of it open: see `CHOSEN`. Section 6.4 has the upper tier the more oversubscribed one, and section
 6.1 varies "the higher tier links capacity", so at another ratio all links above the hosts have another rate.
-docs/experiments.md has what other readings give (`speedwell experiment mayflower-readings`).
+docs/results/mayflower.md has what other readings give (`speedwell experiment mayflower-readings`).
 """
 
 from collections.abc import Mapping, Sequence

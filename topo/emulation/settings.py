@@ -29,7 +29,8 @@ class Settings:
     `congestion_control` is TCP's on the hosts; None means cubic where namespaces may use it, else the machine's own.
     `controller` is where the switches look for one, as (address, TCP port), or None for no controller.
     `queues` lets the ports between switches classify packets by their MPLS traffic class, so that a controller can
-    give each class a queue (docs/switch-tables.md); `best_effort_packets` is then the length of the queue of class 0.
+    give each class a queue (docs/reference/switch-tables.md); `best_effort_packets` is then the length of
+    the queue of class 0.
     `identities` has a directory for each switch with the key and certificate of its datapath id
     (`fs.identity.bundle`): then OpenFlow and the switches' databases are over TLS alone.
     With `fail_mode` "standalone" a switch without a controller learns addresses like a bridge, which suits

@@ -1,4 +1,4 @@
-"""The examples of docs/rest.md run as they stand."""
+"""The examples of docs/reference/rest.md run as they stand."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from topo.fabric import spine_leaf
 pytestmark = pytest.mark.root
 
 IDENTITY = "/var/tmp/speedwell/fabric/identity"
-PAGE = Path(__file__).parents[3] / "docs/rest.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/rest.md"
 
 
 def test_every_example_works(tmp_path: Path) -> None:

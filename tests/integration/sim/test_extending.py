@@ -142,4 +142,4 @@ def test_the_guide_names_every_parameter_of_each_family() -> None:
 
 
 def test_the_schema_in_the_documentation_is_that_of_the_code() -> None:
-    assert json.loads((ROOT / "docs" / "fabric.schema.json").read_text()) == Fabric.json_schema()
+    assert json.loads((ROOT / "docs" / "reference" / "fabric.schema.json").read_text()) == Fabric.json_schema()

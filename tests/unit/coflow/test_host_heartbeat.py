@@ -95,6 +95,6 @@ def test_an_address_of_no_interface_is_refused_by_name() -> None:
 
 
 def test_the_documentation_has_the_layout() -> None:
-    text = Path("docs/coflow-protocol.md").read_text()
+    text = Path("docs/reference/coflow-protocol.md").read_text()
     section = text[text.index("## The heartbeat of a host"):]
     assert f"{DATAGRAM_BYTES} bytes" in section and "| last 16 |" in section

@@ -391,7 +391,7 @@ def test_groups_that_others_made_and_the_flows_that_use_them_survive_all_changes
 
 
 def test_the_documentation_names_all_tables_priorities_and_cookies_as_they_are() -> None:
-    text = (pathlib.Path(__file__).parents[4] / "docs" / "switch-tables.md").read_text()
+    text = (pathlib.Path(__file__).parents[4] / "docs" / "reference" / "switch-tables.md").read_text()
     rows = [f"| {table.value} `{table.name}` |" for table in Table]
     rows += [f"| `{priority.name}` | {priority.value} |" for priority in Priority]
     rows += [f"| `{name}` | `{value >> 48:#x}` |" for name, value in vars(registry).items()
