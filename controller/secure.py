@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import eventlet
@@ -18,6 +19,7 @@ from fs import rates
 from fs.errors import IdentityError
 from fs.handshakes import DEADLINE_SECONDS, LINGER_SECONDS, MOST, begins_with_tls
 from fs.identity.bundle import Identity, Peer, explain, peer_of
+from fs.identity.roles import SWITCH
 
 DROPPED_BYTES = 1 << 16
 ENDED = "ended"
@@ -101,7 +103,7 @@ class Door:
         self.identity = identity
         self._count = count
         self._require = require
-        self._anonymous = anonymous
+        self._context = partial(identity.server_context, anonymous=anonymous, to_switches=require == SWITCH)
         self._plain_answer = plain_answer
         self._most = most
         self._deadline_seconds = deadline_seconds
@@ -123,8 +125,7 @@ class Door:
                 self._watch(accepted)
                 if not begins_with_tls(accepted, self._plain_answer):
                     raise NotAdmitted("plain", "it does not speak TLS")
-                connection = SecureSocket.over(accepted, self.identity.server_context(anonymous=self._anonymous),
-                                               server_side=True)
+                connection = SecureSocket.over(accepted, self._context(), server_side=True)
                 self.proven(accepted)   # whose place it takes
                 self._watch(connection)
                 peer = connection.prove(self.identity, self._require)

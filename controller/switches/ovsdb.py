@@ -64,7 +64,7 @@ class Database(NamedTuple):
         """A connection. Blocks the calling green thread only. Raises NotAdmitted, OSError."""
         connection = socket.create_connection((self.address, self.port))
         if self.identity is not None:
-            connection = SecureSocket.over(connection, self.identity.client_context(),
+            connection = SecureSocket.over(connection, self.identity.client_context(to_switches=True),
                                            server_hostname=host_of(SWITCH))
         with closing(connection):
             if self.identity is not None:

@@ -2,6 +2,8 @@
 
     DIRECTORY/authority.key    its key, which only commands on this machine read
     DIRECTORY/authority.pem    its certificate
+    DIRECTORY/switch-authority.{key,pem}    of the authority that switches trust: it signs what controllers show to
+                               them and nothing else, as Open vSwitch looks at no more than who has signed
     DIRECTORY/revoked.crl      what etcd knows of revoked certificates
     DIRECTORY/issued.json      every certificate that it has issued and that is still valid, and how long new ones are
     DIRECTORY/NAME/            what the process NAME gets with `--identity` (`fs.identity.bundle`)
@@ -26,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fs.errors import IdentityError
 from fs.identity import bearer, files, register
 from fs.identity.register import CLOCK_SKEW_SECONDS, Certificate
-from fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, checked_name, checked_role, host_of
+from fs.identity.roles import CONTROLLER, ETCD, SCOPED, SERVERS, SWITCH, checked_name, checked_role, host_of
 from fs.identity.scope import Scope
 
 DAY_SECONDS = 86400.0
@@ -45,6 +47,13 @@ class Holder(NamedTuple):
     role: str
     scope: str = ""
     address: str = ""
+
+
+class Signer(NamedTuple):
+    """An authority that signs."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
 
 
 class Authority:
@@ -67,18 +76,7 @@ class Authority:
         files.make_directory(directory)
         with files.locked(directory):
             if not (directory / files.AUTHORITY).exists():
-                key = ec.generate_private_key(ec.SECP256R1())
-                subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
-                                     x509.NameAttribute(NameOID.COMMON_NAME, "Speedwell certificate authority")])
-                now = clock()   # which may be wrong: the authority is good before, too
-                certificate = _builder(subject, subject, key.public_key(), now - AUTHORITY_SECONDS,
-                                       now + AUTHORITY_SECONDS).add_extension(
-                    x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
-                    _usage(sign_certificates=True), critical=True).add_extension(
-                    x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(
-                    key, hashes.SHA256())
-                files.replace(directory / "authority.key", private_pem(key))
-                files.replace(directory / files.AUTHORITY, certificate.public_bytes(serialization.Encoding.PEM))
+                _found(directory / files.AUTHORITY, "Speedwell certificate authority", clock())
         return cls(directory, clock)
 
     def certificates(self) -> list[Certificate]:
@@ -151,7 +149,16 @@ class Authority:
         now = self._clock()
         due = [name for name, certificate in self.newest().items()
                if certificate.revoked_at is None and not certificate.elsewhere and certificate.is_due(now)]
+        if not due and not (self.directory / files.SWITCH_AUTHORITY).exists():
+            with files.locked(self.directory):
+                self._make([], *self._issued())
         return self.renew(due) if due else []
+
+    def to_switches(self, certificate: x509.Certificate) -> bytes:
+        """What the controller with that certificate shows to switches: the same for the same key, but of the
+        authority that they trust; in front of it a line that changes with either. Raises IdentityError."""
+        with files.locked(self.directory):
+            return _signed_again(certificate, self._signer_to_switches())
 
     def enrol(self, keys: Mapping[Holder, ec.EllipticCurvePublicKey], *, renews: bool = False) -> dict[str, bytes]:
         """Certificates for keys that others hold; by name, what their `files.CERTIFICATE` has in front of the key.
@@ -167,15 +174,22 @@ class Authority:
             return {holder.name: each for holder, each in zip(keys, signed, strict=True)}
 
     def revoke(self, name: str) -> None:
-        """No server takes any certificate of that name from now on. Raises IdentityError."""
+        """No server takes any certificate of that name from now on; where it is a controller's, switches get another
+        authority to trust. Raises IdentityError."""
         with files.locked(self.directory):
             certificates, validity = self._issued()
             if all(each.name != name or each.revoked_at is not None for each in certificates):
                 raise IdentityError(f"{name} has no certificate that could be revoked: `speedwell identity list` "
                                     "shows who has")
             now = self._clock()
-            self._save([replace(each, revoked_at=now) if each.name == name and each.revoked_at is None else each
-                        for each in certificates], validity)
+            left = [replace(each, revoked_at=now) if each.name == name and each.revoked_at is None else each
+                    for each in certificates]
+            if any(each.name == name and each.role == CONTROLLER for each in left):
+                # Open vSwitch asks nobody what was revoked
+                (self.directory / files.SWITCH_AUTHORITY).unlink(missing_ok=True)
+                self._make([], left, validity)
+            else:
+                self._save(left, validity)
 
     # ------------------------------------------------------------------ private
 
@@ -202,24 +216,31 @@ class Authority:
         files.replace_others((self.directory / name / files.REVOKED, revoked) for name in newest
                              if (self.directory / name).is_dir())
         bearer.spread(self.directory)
-        authority, signing = self._signing()
-        listed = x509.CertificateRevocationListBuilder().issuer_name(authority.subject).last_update(
+        authority = self._signer()
+        listed = x509.CertificateRevocationListBuilder().issuer_name(authority.certificate.subject).last_update(
             _time(now)).next_update(_time(now + AUTHORITY_SECONDS))
         for each in kept:
             if each.revoked_at is not None:
                 listed = listed.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(
                     int(each.serial, 16)).revocation_date(_time(each.revoked_at)).build())
         files.replace(self.directory / files.REVOCATION_LIST,
-                      listed.sign(signing, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+                      listed.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def _signing(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    def _signer(self, name: str = files.AUTHORITY) -> Signer:
+        place = self.directory / name
         try:
-            authority = x509.load_pem_x509_certificate((self.directory / files.AUTHORITY).read_bytes())
-            signing = serialization.load_pem_private_key((self.directory / "authority.key").read_bytes(), None)
+            certificate = x509.load_pem_x509_certificate(place.read_bytes())
+            key = serialization.load_pem_private_key(place.with_suffix(".key").read_bytes(), None)
         except ValueError:
             raise IdentityError(f"the authority's key or certificate in {self.directory} is damaged") from None
-        assert isinstance(signing, ec.EllipticCurvePrivateKey)
-        return authority, signing
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return Signer(certificate, key)
+
+    def _signer_to_switches(self) -> Signer:
+        """Made where an earlier version, or who wants another one, has left none."""
+        if not (self.directory / files.SWITCH_AUTHORITY).exists():
+            _found(self.directory / files.SWITCH_AUTHORITY, "Speedwell authority of controllers", self._clock())
+        return self._signer(files.SWITCH_AUTHORITY)
 
     def _make(self, holders: Sequence[Holder], certificates: list[Certificate], validity_seconds: float) -> None:
         """Extends `certificates`."""
@@ -230,20 +251,29 @@ class Authority:
         places = [files.make_directory(self.directory / holder.name) for holder in holders]
         for left in [path for place in places for path in place.glob(".*.*.[0-9]*")]:
             left.unlink()   # by who was killed: nobody else writes there meanwhile
-        own = (self.directory / files.AUTHORITY).read_bytes()
-        files.replace_others((place / files.AUTHORITY, own) for place in places)
+        to_switches = self._signer_to_switches()
+        here = {place: each for each in certificates if (place := self.directory / each.name).is_dir()}
+        trusted = {is_switch: (self.directory / name).read_bytes()
+                   for is_switch, name in ((False, files.AUTHORITY), (True, files.SWITCH_AUTHORITY))}
+        files.replace_others((place / files.AUTHORITY, trusted[each.role == SWITCH]) for place, each in here.items())
         self._save(certificates, validity_seconds)
         files.replace_all([(place / files.CERTIFICATE, content)
                            for place, content in zip(places, written, strict=True)])
+        for place, each in here.items():
+            own = place / files.CERTIFICATE
+            if each.role == CONTROLLER and each.revoked_at is None and own.exists():
+                whole = own.read_bytes()
+                files.replace_with(place / files.TO_SWITCHES, _signed_again(
+                    x509.load_pem_x509_certificate(whole), to_switches), files.key_in(whole))
 
     def _sign(self, keys: Sequence[tuple[Holder, ec.EllipticCurvePublicKey]], certificates: list[Certificate],
               validity_seconds: float, *, elsewhere: bool = False) -> list[bytes]:
         """Extends `certificates`."""
         now = self._clock()
-        authority, signing = self._signing()
+        authority = self._signer()
         signed = []
         for holder, key in keys:
-            made = _certificate(holder, authority, signing, key, now, validity_seconds)
+            made = _certificate(holder, authority, key, now, validity_seconds)
             certificates.append(Certificate(serial=f"{made.serial_number:X}", issued_at=now, elsewhere=elsewhere,
                                             expires_at=now + validity_seconds, **holder._asdict()))
             # The text in front of the first block is for `fs.identity.bundle`; OpenSSL passes over it.
@@ -252,14 +282,45 @@ class Authority:
         return signed
 
 
-def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.EllipticCurvePrivateKey,
-                 key: ec.EllipticCurvePublicKey, now: float, validity_seconds: float) -> x509.Certificate:
+def _found(place: Path, name: str, now: float) -> None:
+    """A new authority, its key beside its certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
+                         x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    # the clock may be wrong: the authority is good before, too
+    certificate = _builder(subject, subject, key.public_key(), now - AUTHORITY_SECONDS,
+                           now + AUTHORITY_SECONDS).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True).add_extension(
+        _usage(sign_certificates=True), critical=True).add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).sign(key, hashes.SHA256())
+    files.replace(place.with_suffix(".key"), private_pem(key))
+    files.replace(place, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _signed_again(certificate: x509.Certificate, signer: Signer) -> bytes:
+    key = certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    made = _builder(certificate.subject, signer.certificate.subject, key,
+                    *(when.replace(tzinfo=UTC).timestamp() for when in (certificate.not_valid_before,
+                                                                        certificate.not_valid_after)))
+    for extension in certificate.extensions:
+        if not isinstance(extension.value, x509.AuthorityKeyIdentifier):
+            made = made.add_extension(extension.value, extension.critical)
+    head = f"{certificate.serial_number:X} {signer.certificate.fingerprint(hashes.SHA256()).hex()}\n"
+    return head.encode() + made.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False).sign(
+        signer.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _certificate(holder: Holder, authority: Signer, key: ec.EllipticCurvePublicKey, now: float,
+                 validity_seconds: float) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Speedwell"),
                          x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, holder.role),
                          x509.NameAttribute(NameOID.COMMON_NAME, holder.name)])
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH,
                 *([ExtendedKeyUsageOID.SERVER_AUTH] if holder.role in SERVERS else [])]
-    return _builder(subject, authority.subject, key, now - CLOCK_SKEW_SECONDS, now + validity_seconds).add_extension(
+    return _builder(subject, authority.certificate.subject, key, now - CLOCK_SKEW_SECONDS,
+                    now + validity_seconds).add_extension(
         x509.BasicConstraints(ca=False, path_length=None), critical=True).add_extension(
         _usage(sign_certificates=False), critical=True).add_extension(
         x509.ExtendedKeyUsage(purposes), critical=False).add_extension(
@@ -269,8 +330,8 @@ def _certificate(holder: Holder, authority: x509.Certificate, signing: ec.Ellipt
             *([x509.DNSName(holder.role), x509.IPAddress(ip_address(holder.address))] if holder.address else []),
             *([x509.UniformResourceIdentifier(holder.scope)] if holder.scope else [])]),
         critical=False).add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False).sign(
-        signing, hashes.SHA256())
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False).sign(
+        authority.key, hashes.SHA256())
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins_at: float,

@@ -1,7 +1,8 @@
 """What a process holds to prove who it is and to know the others: the directory named with `--identity`.
 
     DIRECTORY/identity.pem     its key and certificate, for their owner alone
-    DIRECTORY/authority.pem    the certificate of the authority that it trusts
+    DIRECTORY/authority.pem    the certificate of the authority that it trusts; of a switch: that of controllers alone
+    DIRECTORY/to-switches.pem  of a controller: the key and the certificate that it shows to switches
     DIRECTORY/revoked.json     the certificates that count for nothing any more: whose they were, by serial number
     DIRECTORY/tokens.json      of a controller: the tokens that are as good as a certificate (`fs.identity.bearer`)
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 from fs.errors import IdentityError
 from fs.identity import bearer, files
-from fs.identity.roles import NAMESERVER, host_of
+from fs.identity.roles import CONTROLLER, NAMESERVER, host_of
 from fs.identity.scope import SCHEME, Scope, parsed
 
 log = logging.getLogger(__name__)
@@ -75,22 +76,23 @@ class Identity:
         self._refresh()
         return self._generation
 
-    def server_context(self, *, anonymous: bool = False) -> ssl.SSLContext:
+    def server_context(self, *, anonymous: bool = False, to_switches: bool = False) -> ssl.SSLContext:
         """For the listening end: TLS 1.3, and only peers with a certificate of the authority; `anonymous` ones with
-        none, too."""
+        none, too. `to_switches`, which trust another authority, a controller shows what that has signed."""
         self._refresh()
-        return self._anonymous if anonymous else self._server
+        return self._to_switches[ssl.PROTOCOL_TLS_SERVER] if to_switches else (
+            self._anonymous if anonymous else self._server)
 
     def wrap_client(self, connection: Any, role: str) -> ssl.SSLSocket:
         """Shake hands with a server of that role, within the connection's timeout. Raises OSError; ssl.SSLError
         says what is wrong with the server, `explain` in plain words."""
         return self.client_context().wrap_socket(connection, server_hostname=host_of(role))
 
-    def client_context(self) -> ssl.SSLContext:
+    def client_context(self, *, to_switches: bool = False) -> ssl.SSLContext:
         """For the connecting end: TLS 1.3, and only servers with a certificate of the authority for the host name
-        that is asked for."""
+        that is asked for. `to_switches` as for `server_context`."""
         self._refresh()
-        return self._client
+        return self._to_switches[ssl.PROTOCOL_TLS_CLIENT] if to_switches else self._client
 
     def grpc_credentials(self) -> Any:
         """For the connecting end of gRPC: they are what they were when something changes. Raises IdentityError."""
@@ -141,6 +143,7 @@ class Identity:
 
     _generation = 0
     _revoked: Mapping[str, str] = {}
+    _to_switches: Mapping[int, ssl.SSLContext] = {}
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -159,21 +162,26 @@ class Identity:
                 log.error("%s: going on with what was there before", error)
 
     def _now_there(self) -> list[tuple[int, int]]:
-        return [_sign(self.directory / name) for name in (files.CERTIFICATE, files.AUTHORITY, files.REVOKED,
-                                                         bearer.TOKENS)]
+        return [_sign(self.directory / name) for name in (
+            files.CERTIFICATE, files.TO_SWITCHES, files.AUTHORITY, files.REVOKED, bearer.TOKENS)]
 
     def _load(self) -> None:
         place = self.directory / files.CERTIFICATE
         try:
-            with place.open("rb") as stream:
-                if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
-                    raise IdentityError(f"{place} can be read by others: chmod 600 {place}")
-                own = json.loads(stream.readline())
+            own = json.loads(_private(place).partition(b"\n")[0])
             scope = parsed(own["scope"]) if own.get("scope") else None
             self._own = Peer(own["name"], own["role"], own["serial"], own["expires_at"], scope)
             self._server, self._anonymous, self._client = (self._context(kind) for kind in (
                 ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
             self._anonymous.verify_mode = ssl.CERT_OPTIONAL
+            if self._own.role == CONTROLLER:
+                shown = self.directory / files.TO_SWITCHES
+                if shown.exists():
+                    _private(shown)
+                else:
+                    shown = place       # it comes within seconds from an authority that an earlier version made
+                self._to_switches = {kind: self._context(kind, shown.name) for kind in (
+                    ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)}
             self._tokens = bearer.known(self.directory)
             revoked = self.directory / files.REVOKED
             if revoked.exists():
@@ -184,11 +192,11 @@ class Identity:
             raise IdentityError(f"{place} is damaged") from None
         self._generation += 1
 
-    def _context(self, protocol: int) -> ssl.SSLContext:
+    def _context(self, protocol: int, shown: str = files.CERTIFICATE) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(self.directory / files.CERTIFICATE)
+        context.load_cert_chain(self.directory / shown)
         context.load_verify_locations(self.directory / files.AUTHORITY)
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0     # nothing arrives that was not asked for: an idle connection is silent
@@ -231,6 +239,14 @@ def explain(error: ssl.SSLError) -> str | None:
             return "its certificate is of another role"
         return f"its certificate is not good: {error.verify_message}"
     return next((text for name, text in _ALERTS.items() if name in (error.reason or "")), None)
+
+
+def _private(place: Path) -> bytes:
+    """What is in a file with a key. Raises IdentityError if others can read it, OSError."""
+    with place.open("rb") as stream:
+        if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
+            raise IdentityError(f"{place} can be read by others: chmod 600 {place}")
+        return stream.read()
 
 
 def _sign(path: Path) -> tuple[int, int]:

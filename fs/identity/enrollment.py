@@ -3,7 +3,8 @@
     GET /v1/authority    its certificate, for everybody: a join token has its hash
     POST /v1/join        {"token", "requests": {ROLE: PEM}}: the certificates that the token is for
     POST /v1/renew       {"request": PEM}, of who has a certificate: one for a new key
-    GET /v1/revoked      of who has a certificate: which ones are revoked; of a controller the bearer tokens, too
+    GET /v1/revoked      of who has a certificate: which ones are revoked; of a controller, too, the bearer tokens and
+                         what it shows to switches
 
 What is refused is answered as application/problem+json (RFC 9457). Of connections there are CONNECTIONS at most, and
 each has SECONDS for its requests: a machine needs two in a month.
@@ -20,6 +21,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from cryptography import x509
 
 from fs.addresses import parse_address
 from fs.errors import IdentityError, InvalidArgument, reason
@@ -100,10 +103,10 @@ class Enrollment(ThreadingHTTPServer):
 
     # ------------------------------------------------------------------ what is asked for
 
-    def certificate(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+    def certificate(self, connection: ssl.SSLSocket, question: dict[str, Any]) -> dict[str, Any]:
         return {"authority": (self.directory / files.AUTHORITY).read_text()}
 
-    def join(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
+    def join(self, connection: ssl.SSLSocket, question: dict[str, Any]) -> dict[str, Any]:
         token, requests = question.get("token"), question.get("requests")
         if not isinstance(token, str) or not isinstance(requests, dict) or not all(
                 isinstance(each, str) and each.isascii() for each in (token, *requests, *requests.values())):
@@ -111,11 +114,13 @@ class Enrollment(ThreadingHTTPServer):
         invitation, certificates = invitations.redeem(
             self.directory, token, {role: request.encode() for role, request in requests.items()})
         log.info("%s has joined as %s", invitation.machine, ", ".join(certificates))
+        controller = certificates.get(invitations.name_of(invitation.machine, CONTROLLER))
         return {"certificates": {name: each.decode() for name, each in certificates.items()},
-                "settings": invitation.settings, **self._news(CONTROLLER in invitation.roles)}
+                "settings": invitation.settings,
+                **self._news(x509.load_pem_x509_certificate(controller) if controller else None)}
 
-    def renew(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
-        known = self._require(peer)
+    def renew(self, connection: ssl.SSLSocket, question: dict[str, Any]) -> dict[str, Any]:
+        known = self._require(connection)
         authority = Authority(self.directory)
         issued = {each.serial: each for each in register.read(self.directory)[0] if each.name == known.name}
         shown, newest = issued.get(known.serial), next(reversed(issued.values()), None)
@@ -130,20 +135,26 @@ class Enrollment(ThreadingHTTPServer):
         log.info("renewed the certificate of %s", newest.name)
         return {"certificate": made[newest.name].decode()}
 
-    def revoked(self, peer: Peer | None, question: dict[str, Any]) -> dict[str, Any]:
-        return self._news(self._require(peer).role == CONTROLLER)
+    def revoked(self, connection: ssl.SSLSocket, question: dict[str, Any]) -> dict[str, Any]:
+        peer = self._require(connection)
+        shown = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
+        return self._news(shown if peer.role == CONTROLLER else None)
 
-    def _require(self, peer: Peer | None) -> Peer:
-        refusal = "only who has a certificate may ask this" if peer is None else self.identity.refusal(peer)
-        if peer is None or refusal:
+    def _require(self, connection: ssl.SSLSocket) -> Peer:
+        if not connection.getpeercert():
+            raise Refused(HTTPStatus.FORBIDDEN, "only who has a certificate may ask this")
+        peer = peer_of(connection)
+        if refusal := self.identity.refusal(peer):
             raise Refused(HTTPStatus.FORBIDDEN, refusal)
         return peer
 
-    def _news(self, for_controller: bool) -> dict[str, Any]:
-        revoked = files.read_json(self.directory / AUTHORITY / files.REVOKED)
-        tokens = (self.directory / bearer.TOKENS)
-        return {"revoked": revoked,
-                **({"tokens": files.read_json(tokens) if tokens.exists() else {}} if for_controller else {})}
+    def _news(self, controller: x509.Certificate | None) -> dict[str, Any]:
+        news: dict[str, Any] = {"revoked": files.read_json(self.directory / AUTHORITY / files.REVOKED)}
+        if controller is not None:
+            tokens = self.directory / bearer.TOKENS
+            news["tokens"] = files.read_json(tokens) if tokens.exists() else {}
+            news["to_switches"] = Authority(self.directory).to_switches(controller).decode()
+        return news
 
 
 class _Route(NamedTuple):
@@ -174,8 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             route = _ROUTES.get(_Route(self.command, self.path))
             if route is None:
                 raise Refused(HTTPStatus.NOT_FOUND, f"there is no {self.command} {self.path[:60]}")
-            peer = peer_of(self.connection) if self.connection.getpeercert() else None
-            self._send(HTTPStatus.OK, route(self.server, peer, self._question()))
+            self._send(HTTPStatus.OK, route(self.server, self.connection, self._question()))
         except Refused as refusal:
             self._refuse(refusal.status, str(refusal))
         except IdentityError as error:

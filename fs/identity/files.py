@@ -14,6 +14,10 @@ CERTIFICATE = "identity.pem"
 """Certificate and key in one file, so that both change at once."""
 
 AUTHORITY = "authority.pem"
+SWITCH_AUTHORITY = "switch-authority.pem"
+TO_SWITCHES = "to-switches.pem"
+"""As CERTIFICATE, but signed by the authority that switches trust."""
+
 REVOKED = "revoked.json"
 REVOCATION_LIST = "revoked.crl"
 
@@ -59,6 +63,21 @@ def replace_others(contents: Iterable[tuple[Path, bytes]]) -> None:
     """As `replace_all`; nothing is written, and nothing waits for the disk, where that is there already."""
     replace_all([(path, content) for path, content in contents
                  if not path.exists() or path.read_bytes() != content])
+
+
+def key_in(certificate: bytes) -> bytes:
+    """The key at the end of what is in a CERTIFICATE."""
+    return certificate[certificate.index(b"-----BEGIN PRIVATE KEY-----"):]
+
+
+def replace_with(path: Path, headed: bytes, key: bytes) -> None:
+    """Write a certificate and its key, unless a certificate with the same first line is there."""
+    try:
+        is_there = path.read_bytes().partition(b"\n")[0] == headed.partition(b"\n")[0]
+    except FileNotFoundError:
+        is_there = False
+    if not is_there:
+        replace(path, headed + key)
 
 
 def _sync(path: Path) -> None:

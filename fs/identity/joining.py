@@ -53,7 +53,7 @@ def join(directory: Path, token: Token, settle: Callable[[dict[str, str]], objec
             name = name_of(token.machine, role)
             place = files.make_directory(directory / name)
             files.replace(place / files.AUTHORITY, authority)
-            _take_news(place, answer, role)
+            _take_news(place, answer, role, private_pem(key))
             files.replace(place / files.CERTIFICATE, answer["certificates"][name].encode() + private_pem(key))
         files.replace(directory / JOINED, json.dumps({"authority": token.authority}).encode())
         settings = dict(answer["settings"])
@@ -85,7 +85,8 @@ def hear(directory: Path) -> None:
     """Learn what was revoked, for each of the identities in `directory`. Raises IdentityError."""
     def ask(place: Path, authority: str) -> None:
         identity = Identity(place)
-        _take_news(place, _ask(authority, "GET", "/v1/revoked", {}, identity.client_context()), identity.own.role)
+        news = _ask(authority, "GET", "/v1/revoked", {}, identity.client_context())
+        _take_news(place, news, identity.own.role, files.key_in((place / files.CERTIFICATE).read_bytes()))
 
     _for_each(directory, ask)
 
@@ -129,7 +130,9 @@ def _certificate(place: Path) -> register.Certificate:
         return register.Certificate(**json.loads(stream.readline()))
 
 
-def _take_news(place: Path, news: Mapping[str, Any], role: str) -> None:
+def _take_news(place: Path, news: Mapping[str, Any], role: str, key: bytes) -> None:
+    if role == CONTROLLER:
+        files.replace_with(place / files.TO_SWITCHES, news["to_switches"].encode(), key)
     wanted = {files.REVOKED: "revoked", **({bearer.TOKENS: "tokens"} if role == CONTROLLER else {})}
     files.replace_others((place / name, json.dumps(dict(news[field])).encode()) for name, field in wanted.items())
 

@@ -58,6 +58,7 @@ def write(directory: Path, certificates: Sequence[Certificate], validity_seconds
 
 
 def is_due(directory: Path, now: float) -> bool:
-    """Whether a certificate should be renewed. Raises IdentityError."""
+    """Whether a certificate should be renewed, or an authority is missing. Raises IdentityError."""
     newest = {each.name: each for each in read(directory)[0]}
-    return any(each.revoked_at is None and not each.elsewhere and each.is_due(now) for each in newest.values())
+    return not (directory / files.SWITCH_AUTHORITY).exists() or any(
+        each.revoked_at is None and not each.elsewhere and each.is_due(now) for each in newest.values())

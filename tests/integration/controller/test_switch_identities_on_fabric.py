@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cluster.processes import Command, Processes, program
+from fs.identity import files
 from fs.identity.authority import Authority
-from fs.identity.roles import CONTROLLER, MOUNT, SWITCH
+from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, OPERATOR, SWITCH
 from tests.waiting import wait_until
 from topo.emulation import Emulation
 from topo.emulation.openvswitch import BRIDGE, DATABASE_PORT
@@ -66,7 +68,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("switches")
     fabric = spine_leaf(leaves=2, spines=1, hosts_per_leaf=1, host_bps=40e6, oversubscription=1.0)
     authority = Authority.make(directory / "identity")
-    authority.ensure([("controller", CONTROLLER), ("laptop", MOUNT),
+    authority.ensure([("controller", CONTROLLER), ("laptop", MOUNT), ("dataserver", DATASERVER),
+                      ("operator", OPERATOR),
                       *((switch.dpid_hex, SWITCH) for switch in fabric.switches)], MACHINE)
     controller = Processes(directory / "controller")
     with Emulation(fabric, directory=directory / "switches", controller=(MACHINE, OPENFLOW_PORT),
@@ -90,10 +93,8 @@ def test_controller_and_databases_are_met_over_tls_1_3_alone(site: Site) -> None
     # written by the controller over OVSDB
     wait_until(lambda: site.vsctl(leaf, "--bare", "--columns=controller_rate_limit", "list", "Controller") == "1000",
                PATIENCE_SECONDS, "packets that are handed up are not limited")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(site.authority.directory / "authority.pem")
-    context.load_cert_chain(site.authority.directory / "laptop" / "identity.pem")
+    context = shown(site, "laptop")
+    context.load_verify_locations(site.authority.directory / files.SWITCH_AUTHORITY)
     for address in ((leaf.management_ip, DATABASE_PORT), (MACHINE, OPENFLOW_PORT)):
         with socket.create_connection(address, timeout=10) as plain, context.wrap_socket(plain) as secured:
             assert secured.version() == "TLSv1.3"
@@ -107,14 +108,85 @@ def test_controller_and_databases_are_met_over_tls_1_3_alone(site: Site) -> None
 def test_a_switch_is_admitted_with_its_own_certificate_alone(site: Site) -> None:
     leaf, *_ = site.fabric.switches
     before = site.admissions(leaf)
+    trusted = str(site.authority.directory / leaf.dpid_hex / files.AUTHORITY)
     with site.refused(leaf, "as switch 00000000000000ff is refused: its certificate is for another datapath id"):
         site.vsctl(leaf, "set", "Bridge", BRIDGE, "other_config:datapath-id=00000000000000ff")
     with site.refused(leaf, "its certificate is that of the mount laptop, not of a switch"):
         own = str(site.authority.directory / "laptop" / "identity.pem")
-        site.vsctl(leaf, "set-ssl", own, own, str(site.authority.directory / "authority.pem"), "--", "set", "Bridge",
-                   BRIDGE, f"other_config:datapath-id={leaf.dpid_hex}")
+        site.vsctl(leaf, "set-ssl", own, own, trusted, "--", "set", "Bridge", BRIDGE,
+                   f"other_config:datapath-id={leaf.dpid_hex}")
     own = str(site.authority.directory / leaf.dpid_hex / "identity.pem")
-    site.vsctl(leaf, "set-ssl", own, own, str(site.authority.directory / "authority.pem"))
+    site.vsctl(leaf, "set-ssl", own, own, trusted)
+    site.wait_admitted(leaf, before)
+    wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
+
+
+IMPOSTORS = ("dataserver", "laptop", "operator", "another-switch", "controller")
+"""Whose certificates are of the installation's authority: a controller's, too, is none that switches take."""
+
+
+def shown(site: Site, name: str, *, server: bool = False) -> ssl.SSLContext:
+    """Of somebody who takes every switch, and has the certificate of `name`; the true controller's is to-switches."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(site.authority.directory / files.AUTHORITY)
+    place = site.authority.directory / {"another-switch": site.fabric.switches[-1].dpid_hex}.get(name, name)
+    context.load_cert_chain(place / files.CERTIFICATE if name != "to-switches"
+                            else site.authority.directory / "controller" / files.TO_SWITCHES)
+    return context
+
+
+def write_contact(site: Site, switch: Switch, name: str) -> bytes:
+    """What the database says to who would change it, over the network."""
+    with (socket.create_connection((switch.management_ip, DATABASE_PORT), timeout=10) as plain,
+          shown(site, name).wrap_socket(plain) as secured):
+        operation = {"op": "update", "table": "Open_vSwitch", "where": [],
+                     "row": {"external_ids": ["map", [["changed-by", name]]]}}
+        secured.sendall(json.dumps({"method": "transact", "params": ["Open_vSwitch", operation], "id": 1}).encode())
+        return secured.recv(4096)
+
+
+@pytest.mark.parametrize("name", IMPOSTORS)
+def test_a_database_takes_nothing_from_who_is_not_the_controller(site: Site, name: str) -> None:
+    leaf, *_ = site.fabric.switches
+    with pytest.raises(OSError):    # the alert, or the reset after it
+        write_contact(site, leaf, name)
+    assert name not in site.vsctl(leaf, "get", "Open_vSwitch", ".", "external_ids")
+
+
+def test_a_database_takes_changes_from_what_the_controller_shows_to_switches(site: Site) -> None:
+    leaf, *_ = site.fabric.switches
+    before = site.vsctl(leaf, "get", "Open_vSwitch", ".", "external_ids")
+    assert b'"count":1' in write_contact(site, leaf, "to-switches")
+    assert "to-switches" in site.vsctl(leaf, "get", "Open_vSwitch", ".", "external_ids")
+    site.vsctl(leaf, "set", "Open_vSwitch", ".", f"external_ids={before}")
+
+
+def answer_switch(site: Site, listening: socket.socket, name: str) -> bytes:
+    """What a switch says to a controller with the certificate of `name`. Raises what the handshake does."""
+    context = shown(site, name, server=True)
+    while True:
+        plain, _ = listening.accept()
+        with plain:
+            plain.settimeout(10)
+            with context.wrap_socket(plain, server_side=True) as secured:
+                return secured.recv(4096)
+
+
+def test_a_switch_obeys_no_controller_but_its_own(site: Site) -> None:
+    leaf, *_ = site.fabric.switches
+    before = site.admissions(leaf)
+    with socket.create_server((MACHINE, 0)) as listening:
+        listening.settimeout(PATIENCE_SECONDS)
+        site.vsctl(leaf, "set-controller", BRIDGE, f"ssl:{MACHINE}:{listening.getsockname()[1]}", "--", "set",
+                   "Controller", BRIDGE, "connection_mode=out-of-band", "max_backoff=1000")
+        for name in IMPOSTORS:
+            with pytest.raises(ssl.SSLError, match=r"(?i)unknown.ca"):
+                answer_switch(site, listening, name)
+        assert answer_switch(site, listening, "to-switches")[1] == 0, "it says HELLO to its own"
+    site.vsctl(leaf, "set-controller", BRIDGE, f"ssl:{MACHINE}:{OPENFLOW_PORT}", "--", "set", "Controller", BRIDGE,
+               "connection_mode=out-of-band", "max_backoff=1000")
     site.wait_admitted(leaf, before)
     wait_until(site.ping, PATIENCE_SECONDS, "it forwards nothing")
 

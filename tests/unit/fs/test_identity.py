@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from fs.identity import bearer, files, places, register
 from fs.identity.authority import VALIDITY_SECONDS, Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity, explain, peer_of
 from fs.identity.known import identity_for
-from fs.identity.roles import DATASERVER, MOUNT, NAMESERVER, OPERATOR, SWITCH
+from fs.identity.roles import CONTROLLER, DATASERVER, MOUNT, NAMESERVER, OPERATOR, ROLES, SWITCH
 from fs.proto.speedwell_pb2 import CallReply
 from fs.secure_channel import SecureChannel
 from tests.waiting import wait_until
@@ -325,6 +326,67 @@ def test_a_set_of_certificates_that_ends_in_the_middle_is_completed(
     for name, _ in names:
         serial = Identity(authority.directory / name).own.serial
         assert serial == authority.newest()[name].serial == written.get(name, serial)
+
+
+def is_signed(certificate: Path, authority: Path) -> bool:
+    """As OpenSSL has it, whatever the certificate is for."""
+    return subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", authority, certificate],
+                          capture_output=True, check=False).returncode == 0
+
+
+def test_what_switches_trust_has_signed_what_controllers_show_them_and_nothing_else(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    for role in ROLES:
+        authority.issue(role, role)
+    signed = {path.relative_to(authority.directory).as_posix() for path in authority.directory.glob("*/*.pem")
+              if path.name != files.AUTHORITY and is_signed(path, authority.directory / SWITCH / files.AUTHORITY)}
+    assert signed == {f"{CONTROLLER}/{files.TO_SWITCHES}"}
+    assert not is_signed(authority.directory / CONTROLLER / files.TO_SWITCHES, authority.directory / files.AUTHORITY)
+    assert all(is_signed(authority.directory / role / files.CERTIFICATE, authority.directory / files.AUTHORITY)
+               for role in ROLES)
+
+
+def test_an_installation_of_before_gets_the_authority_that_switches_trust(tmp_path: Path) -> None:
+    names = [("controller", CONTROLLER), ("00000000000000a1", SWITCH)]
+    authority = Authority.make(tmp_path / "identity")
+    authority.ensure(names)
+    controller, switch = (authority.directory / name for name, _ in names)
+    for path in (controller / files.TO_SWITCHES, *authority.directory.glob("switch-authority.*")):
+        path.unlink()
+    (switch / files.AUTHORITY).write_bytes((authority.directory / files.AUTHORITY).read_bytes())
+    identity, serials = Identity(controller), [each.serial for each in authority.certificates()]
+    assert identity.client_context(to_switches=True), "it starts as before"
+    authority.ensure(names)
+    assert is_signed(controller / files.TO_SWITCHES, switch / files.AUTHORITY)
+    assert [each.serial for each in authority.certificates()] == serials
+    wait_until(lambda: identity.generation > 1, 10, "a running controller does not see it")
+
+
+def test_switches_take_a_revoked_controller_no_more_and_the_others_still(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "identity")
+    revoked, left, switch = (authority.issue(name, role) for name, role in (
+        ("first", CONTROLLER), ("second", CONTROLLER), ("00000000000000a1", SWITCH)))
+    assert all(is_signed(each / files.TO_SWITCHES, switch / files.AUTHORITY) for each in (revoked, left))
+    authority.revoke("first")
+    assert not is_signed(revoked / files.TO_SWITCHES, switch / files.AUTHORITY)
+    assert is_signed(left / files.TO_SWITCHES, switch / files.AUTHORITY)
+    again = authority.issue("first", CONTROLLER)
+    assert is_signed(again / files.TO_SWITCHES, switch / files.AUTHORITY)
+
+
+def test_what_a_controller_shows_to_switches_is_renewed_with_its_certificate(tmp_path: Path) -> None:
+    clock = Clock(time.time())
+    authority = Authority.make(tmp_path / "identity", clock)
+    place = authority.issue("controller", CONTROLLER)
+    before = (place / files.TO_SWITCHES).read_bytes()
+    clock.now += 0.7 * VALIDITY_SECONDS
+    assert authority.renew_due() == ["controller"]
+    after = (place / files.TO_SWITCHES).read_bytes()
+    assert after != before and files.key_in(after) == files.key_in((place / files.CERTIFICATE).read_bytes())
+    assert (place / files.TO_SWITCHES).stat().st_mode & 0o777 == 0o600
+    (place / files.TO_SWITCHES).chmod(0o640)
+    with pytest.raises(IdentityError, match="can be read by others"):
+        Identity(place)
 
 
 def test_keys_that_somebody_left_who_was_killed_are_removed(authority: Authority) -> None:

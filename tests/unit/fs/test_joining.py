@@ -30,12 +30,12 @@ from cluster.cli import speedwell
 from cluster.errors import ClusterError, InvalidSetting
 from cluster.processes import Processes
 from fs.errors import IdentityError
-from fs.identity import enrollment, files, invitations, joining, keeper, places
+from fs.identity import enrollment, files, invitations, joining, keeper, places, register
 from fs.identity.authority import Authority
 from fs.identity.bundle import LOOK_SECONDS, Identity
 from fs.identity.enrollment import Enrollment
 from fs.identity.invitations import Token, invite, parsed
-from fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES
+from fs.identity.roles import AUTHORITY, CONTROLLER, DATASERVER, MOUNT, OPERATOR, READER, ROLES, SWITCH
 from fs.identity.scope import Scope
 from tests.waiting import wait_until
 
@@ -470,10 +470,59 @@ def test_silent_strangers_keep_nobody_from_joining(site: Site, tmp_path: Path,
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_only_a_controller_learns_the_bearer_tokens(site: Site, tmp_path: Path, role: str) -> None:
-    identity = Identity(site.directory / role if role == AUTHORITY else site.authority.issue(role, role))
-    answer = joining._ask(site.address, "GET", "/v1/revoked", {}, identity.client_context())
-    assert ("tokens" in answer) == (role == CONTROLLER)
+def test_only_a_controller_learns_the_bearer_tokens_and_what_it_shows_to_switches(site: Site, role: str) -> None:
+    place = site.directory / role if role == AUTHORITY else site.authority.issue(role, role)
+    if role == SWITCH:      # which trusts controllers alone
+        (place / files.AUTHORITY).write_bytes((site.directory / files.AUTHORITY).read_bytes())
+    answer = joining._ask(site.address, "GET", "/v1/revoked", {}, Identity(place).client_context())
+    assert ("tokens" in answer) == ("to_switches" in answer) == (role == CONTROLLER)
+
+
+def shown_to_switches(place: Path, trusted: Path) -> x509.Certificate:
+    """What a controller shows, once a switch that trusts `trusted` has verified it."""
+    switch = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    switch.check_hostname = False
+    switch.load_verify_locations(trusted)
+    ours, theirs = socket.socketpair()
+    context = Identity(place).server_context(to_switches=True)
+    context.verify_mode = ssl.CERT_NONE
+    answering = threading.Thread(target=lambda: context.wrap_socket(ours, server_side=True).close())
+    answering.start()
+    with switch.wrap_socket(theirs) as secured:
+        shown = secured.getpeercert(binary_form=True)
+    answering.join()
+    assert shown
+    return x509.load_der_x509_certificate(shown)
+
+
+def test_a_controller_that_has_joined_shows_switches_what_they_trust_from_the_first_start(
+        site: Site, tmp_path: Path) -> None:
+    joining.join(tmp_path / "b", site.invite("b", CONTROLLER, address="127.0.0.1"))
+    place = tmp_path / "b" / f"{CONTROLLER}-b"
+    first = shown_to_switches(place, site.directory / files.SWITCH_AUTHORITY)
+    assert not list((tmp_path / "b").rglob("*switch-authority*")), "the authority's key is not theirs"
+    (place / files.TO_SWITCHES).unlink()    # as of a machine that joined an earlier version
+    joining.hear(tmp_path / "b")
+    again = shown_to_switches(place, site.directory / files.SWITCH_AUTHORITY)
+    assert again.public_key().public_numbers() == first.public_key().public_numbers()
+    kept = (place / files.TO_SWITCHES).stat()
+    joining.hear(tmp_path / "b")
+    assert (place / files.TO_SWITCHES).stat() == kept, "it is written again for nothing"
+
+
+def test_another_authority_for_switches_reaches_controllers_here_and_elsewhere(site: Site, tmp_path: Path) -> None:
+    switch, own = site.authority.issue("00000000000000a1", SWITCH), site.authority.issue(CONTROLLER, CONTROLLER)
+    joining.join(tmp_path / "b", site.invite("b", CONTROLLER, address="127.0.0.1"))
+    before = (site.directory / files.SWITCH_AUTHORITY).read_bytes()
+    for name in ("switch-authority.pem", "switch-authority.key"):
+        (site.directory / name).unlink()
+    assert register.is_due(site.directory, time.time())
+    site.authority.renew_due()
+    joining.hear(tmp_path / "b")
+    assert not register.is_due(site.directory, time.time())
+    assert before != (switch / files.AUTHORITY).read_bytes() == (site.directory / files.SWITCH_AUTHORITY).read_bytes()
+    for place in (own, tmp_path / "b" / f"{CONTROLLER}-b"):
+        shown_to_switches(place, switch / files.AUTHORITY)
 
 
 def test_the_commands_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ STRANGERS: dict[str, tuple[str, str, Callable[[House], ssl.SSLContext]]] = {
 
 
 def _of(house: House, name: str) -> ssl.SSLContext:
-    return context(house.of(name))
+    return _with(house, house.of(name))
 
 
 def _with(house: House, directory: Path) -> ssl.SSLContext:
