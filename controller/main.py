@@ -19,8 +19,8 @@ from controller.settings import Settings, load_settings
 from fs import command_line, systemd
 
 APPLICATIONS = ("topology.discovery", "topology.hosts", "tables.forwarding", "counters.poller", "reads.app",
-                "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "page.app",
-                "rest.app")
+                "placements.app", "metadata.app", "timeslices.app", "queues.app", "network.app", "storage.app",
+                "page.app", "rest.app")
 GROUP = "speedwell.applications"
 """Entry points of packages that bring a system: each is the module of an application (docs/controller-rooms.md)."""
 STOP_SECONDS = 1.0

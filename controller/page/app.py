@@ -31,7 +31,8 @@ FRAME_SECONDS, PATIENCE_SECONDS = 1.0, 10.0
 HISTORY_EVERY, HISTORY_SECONDS = 5, 600
 """Every so manieth frame is kept for those who come later, for ten minutes."""
 SECTIONS = {"health": "/v1/health", "reads": "/v1/reads?limit=100", "coflows": "/v1/coflows?limit=50",
-            "placements": "/v1/placements?limit=50", "metadata": "/v1/metadata/servers"}
+            "turns": "/v1/timeslices/turns", "placements": "/v1/placements?limit=50",
+            "metadata": "/v1/metadata/servers", "storage": "/v1/storage?limit=64"}
 """What a frame has beside the loads: answers of the REST interface, if there are any."""
 SLOW_SECTIONS = {"blocks": "/v1/metadata/blocks"}
 """The same for what is long and seldom changes: an event of its own."""

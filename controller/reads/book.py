@@ -103,7 +103,7 @@ class ReadPart:
     ended: bool = False
     placed: bool = True
     """Whether its entry is confirmed, and its client may know of it."""
-    considered: Sequence[tuple[Replica, float]] = ()
+    considered: Sequence[tuple[Replica, float | None]] = ()
     """The replicas that were weighed, each with its least cost in seconds: see `Selection`."""
     stranded: bool = False
     """Whether it lost its path and has no new one: it runs over the default paths, if there are any."""

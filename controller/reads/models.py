@@ -77,8 +77,10 @@ class ConsideredReplica(OutputModel):
 
     host: Ipv4
     host_name: NodeName
-    cost_seconds: float = Field(description="Mayflower's cost of its cheapest path; a bound from below where that "
-                                            "alone was more than the chosen one's cost.")
+    cost_seconds: float | None = Field(
+        description="Mayflower's cost of its cheapest path; a bound from below where that alone was more than the "
+        "chosen one's cost. Under mayflower-plus, how long all of the read would take with what its freest path had "
+        "to spare; null if that was nothing.")
 
 
 class PlacedPart(OutputModel):
@@ -117,8 +119,9 @@ class ReadPartState(PlacedPart):
     frozen: bool = Field(description="Whether the share is an estimate that measurements do not change yet.")
     reroutes: int = Field(ge=0, description="How often the path was changed under way.")
     ended: bool = Field(description="Whether it is over, while other parts of the read are not.")
-    considered: list[ConsideredReplica] = Field(description="The replicas that were weighed when it was placed; none "
-                                                            "under mayflower-plus, which divides reads as a whole.")
+    considered: list[ConsideredReplica] = Field(
+        description="The replicas that were weighed when it was placed; under mayflower-plus, those that had no "
+        "part of the read yet.")
 
 
 class ReadState(OutputModel):

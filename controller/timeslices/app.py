@@ -25,6 +25,7 @@ from controller.switches.layout import Priority, Table
 from controller.tables.explicit_paths import ExplicitPaths
 from controller.tables.forwarding import Forwarding
 from controller.tables.registry import OwnedTable
+from controller.timeslices.told import TurnsTold
 from controller.topology.state import NetworkState
 
 TABLE = OwnedTable("timeslices", 26, 0x5750 << 48, beside=frozenset({Table.ROUTES}))
@@ -70,7 +71,9 @@ class Timeslices(Application):
         """As the switches were told last."""
         self._confirmed: set[Pair] = set()
         self._is_table_owned = False
-        services.get(RestApplication).register(self)
+        rest = services.get(RestApplication)
+        rest.register(self)
+        rest.register(TurnsTold(self._state))
 
     def start(self) -> None:
         self._forwarding = self.services.get(Forwarding)

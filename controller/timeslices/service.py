@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -31,6 +31,8 @@ LOOK_SECONDS, ORDER_SECONDS, LEAST_SECONDS = 1.0, 0.25, 0.05
 MAX_PAIRS = 4096
 """That the controller pins at once."""
 ANSWER_SECONDS = 5.0
+MAX_TURNS = 256
+"""Of which the controller is told."""
 BATCH = 256
 """Datagrams that are read before slices have their turn again."""
 log = logging.getLogger(__name__)
@@ -82,6 +84,8 @@ class NetworkWatch(threading.Thread):
         self.ranks: dict[Pair, int] = {}
         """Of pairs that serve coflows, in which order; another object whenever it has changed."""
         self._network_due = 0.0
+        self.turns: dict[str, Any] | None = None
+        """Who has turns, which the controller is told now and then."""
 
     @property
     def is_answered(self) -> bool:
@@ -102,6 +106,7 @@ class NetworkWatch(threading.Thread):
                     self._ask_for_network()
                     self._network_due = time.monotonic() + LOOK_SECONDS
                 self._ask_for_paths()
+                self._tell_turns()
                 if self._problem:
                     log.info("%s says again what the network is", self._url)
                 self._problem = ""
@@ -125,17 +130,25 @@ class NetworkWatch(threading.Thread):
             self.paths = paths
         self.ranks = {(each.source, each.destination): each.rank for each in said.pairs if each.rank is not None}
 
-    def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
+    def _tell_turns(self) -> None:
+        """A controller that does not want to know is none that does not say what the network is."""
+        turns, self.turns = self.turns, None
+        if turns is not None:
+            self._request("PUT", "/v1/timeslices/turns", json.dumps(turns).encode())
+
+    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         try:
-            self._connection.request("GET" if body is None else "POST", path, body,
-                                     {"Content-Type": "application/json"})
+            self._connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = self._connection.getresponse()
-            said = answer.read()
+            return answer.status, answer.read()
         except BaseException:
             self._connection.close()
             raise
-        if answer.status != HTTPStatus.OK:
-            raise InvalidNetwork(f"{answer.status} {said.decode(errors='replace')}")
+
+    def _ask(self, path: str, kind: type[_Said], body: bytes | None = None) -> _Said:
+        status, said = self._request("GET" if body is None else "POST", path, body)
+        if status != HTTPStatus.OK:
+            raise InvalidNetwork(f"{status} {said.decode(errors='replace')}")
         try:
             return kind.model_validate_json(said)
         except ValidationError as error:
@@ -178,6 +191,7 @@ class TurnService:
         self._places: dict[str, tuple[str, int]] = {}
         self._waking, self._wake = socket.socketpair()
         self._is_stopped = False
+        self._told_at = 0.0
         self.counts: Counter[str] = Counter()
 
     @property
@@ -238,6 +252,9 @@ class TurnService:
             self._tell(self.keeper.pinned(self._paths, now))
         self.keeper.ranked(self.watch.ranks)
         self.watch.pin(self.keeper.pairs)
+        if now - self._told_at >= LOOK_SECONDS:
+            self._told_at = now
+            self.watch.turns = self.keeper.state(now, MAX_TURNS)
         self._tell(self.keeper.pass_time(now))
         for agent in self._places.keys() - set(self.keeper.agents):
             log.warning("agent %s is silent, and forgotten", agent)

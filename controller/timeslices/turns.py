@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from typing import Any
 
 from controller.policy.errors import UnknownLink
 from controller.policy.network.graph import Network, Path
@@ -40,6 +41,9 @@ class TurnKeeper:
         self._policy_name = policy
         self._slice_seconds = slice_seconds
         self._backlog: dict[str, set[str]] = {}
+        self._queued_bytes: dict[str, dict[str, int]] = {}
+        self._held_since: dict[Pair, float] = {}
+        """Of those that have turns and no slice."""
         self._contended_at: dict[Pair, float] = {}
         self._coordinated: dict[str, set[str]] = {}
         self._allowed: Directives = {}
@@ -70,6 +74,18 @@ class TurnKeeper:
     def coordinated(self) -> Mapping[str, set[str]]:
         """By sender, the destinations for which it has turns now."""
         return self._coordinated
+
+    def state(self, now: float, most: int) -> dict[str, Any]:
+        """For people to see: so many of the pairs that have turns, those that wait longest first."""
+        pairs = sorted(((source, destination) for source, destinations in self._coordinated.items()
+                        for destination in destinations), key=lambda pair: (self._held_since.get(pair, now), pair))
+        return {"policy": self._policy_name, "slice_seconds": self._slice_seconds, "agents": len(self._heard_at),
+                "total": len(pairs), "turns": [{
+                    "source": source, "destination": destination,
+                    "queued_bytes": self._queued_bytes.get(source, {}).get(destination),
+                    "waited_seconds": now - self._held_since.get((source, destination), now),
+                    "rate_bps": self._allowed.get(source, {}).get(destination, 0.0)}
+                    for source, destination in pairs[:most]]}
 
     def due(self, now: float) -> float:
         """When `pass_time` is to be called, in seconds."""
@@ -104,6 +120,7 @@ class TurnKeeper:
     def reported(self, report: BacklogReport, now: float) -> Sending:
         """An agent's report. A destination that it does not name has nothing queued, unless the report is full."""
         self._heard_at[report.agent] = now
+        self._queued_bytes[report.agent] = {each.destination: each.queued_bytes for each in report.backlogs}
         queued = {each.destination for each in report.backlogs if each.queued_bytes}
         if len(report.backlogs) == MAX_BACKLOGS:
             queued |= self._backlog.get(report.agent, set()) - {each.destination for each in report.backlogs}
@@ -116,7 +133,7 @@ class TurnKeeper:
     def pass_time(self, now: float) -> Sending:
         """What is due: ends of slices, leases that must not run out, signs of life, agents that are silent."""
         for agent in [agent for agent, heard in self._heard_at.items() if now - heard > SILENT_SECONDS]:
-            for known in (self._heard_at, self._told_at, self._backlog, self._allowed):
+            for known in (self._heard_at, self._told_at, self._backlog, self._queued_bytes, self._allowed):
                 known.pop(agent, None)
             self._pins = {pair: path for pair, path in self._pins.items() if pair[0] != agent}
         self._end_slices(now)
@@ -131,7 +148,17 @@ class TurnKeeper:
 
     def _end_slices(self, now: float) -> None:
         while self._policy.next_end <= now:     # as planned, however late we come
-            self._allowed |= self._policy.slice_ended(max(self._policy.next_end, now - self._slice_seconds))
+            changed = self._policy.slice_ended(max(self._policy.next_end, now - self._slice_seconds))
+            self._allowed |= changed
+            self._note_held(changed, now)
+
+    def _note_held(self, sources: Iterable[str], now: float) -> None:
+        for source in sources:
+            for destination in self._coordinated.get(source, ()):
+                if destination in self._allowed.get(source, ()):
+                    self._held_since.pop((source, destination), None)
+                else:
+                    self._held_since.setdefault((source, destination), now)
 
     # --- on demand ---
 
@@ -147,6 +174,8 @@ class TurnKeeper:
                 self._allowed |= (self._policy.backlogged(source, after, now) if source in self._backlog
                                   else self._policy.left(source, now))
         self._coordinated = wanted
+        self._held_since = {pair: at for pair, at in self._held_since.items() if pair[1] in wanted.get(pair[0], ())}
+        self._note_held(wanted, now)
         return self._tell(dropped, now) if dropped else []
 
     def _wanted(self, now: float) -> dict[str, set[str]]:

@@ -32,6 +32,7 @@ from fs.nameserver.keeper import Keeper
 from fs.nameserver.leadership import Leadership
 from fs.nameserver.metrics import MeasuredRequests, NamespaceMetrics
 from fs.nameserver.placement_advice import PlacementAdvice
+from fs.nameserver.reports import Reports
 from fs.nameserver.server import serve
 from fs.nameserver.service import NameserverService
 from fs.nameserver.settings import Settings
@@ -118,6 +119,10 @@ def run(address: str, directory: Path, settings: Settings, *, etcd: Sequence[str
             server, bound_port = None, frame_port
         shown_host = f"[{host}]" if ":" in host else host
         own_address = f"{shown_host}:{bound_port}"
+        if controller:
+            reports = Reports(controller, requests, own_address, identity_directory)
+            reports.start()
+            cleanup.callback(reports.stop)
         systemd.ready(f"ready {own_address}")
         systemd.wait_for(STOP_SIGNALS, lambda: _answers(own_address, identity_directory))
         log.info("stopping")

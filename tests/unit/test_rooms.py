@@ -19,7 +19,7 @@ FOLDERS = ("controller", "fs", "fuse_mount", "coflow", "host_agent", "topo", "cl
 FLOOR = {"errors", "loops", "services", "settings", "secure", "validation", "application", "reader"}
 """The modules of the controller itself that its rooms stand on. All others stand above the rooms."""
 GROUND = ("switches", "topology", "counters", "tables", "rest", "network")
-SYSTEMS = ("reads", "coflows", "queues", "placements", "timeslices", "metadata", "page")
+SYSTEMS = ("reads", "coflows", "queues", "placements", "timeslices", "metadata", "storage", "page")
 
 MAY_IMPORT = {
     "controller.policy": set(),

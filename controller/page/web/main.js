@@ -5,7 +5,7 @@ import { Picture } from "./picture.js";
 const find = (id) => document.getElementById(id);
 const SHORTCUTS = {
   "← →": "next node of the tier", "↑ ↓": "node above or below; next row of a table", "Enter": "busiest link of the node; open a row",
-  "+ −": "zoom", "0": "all of the fabric", "1 … 6": "views", "[ ]": "a second back, forward", "{ }": "a minute back, forward",
+  "+ −": "zoom", "0": "all of the fabric", [`1 … ${VIEWS.length}`]: "views", "[ ]": "a second back, forward", "{ }": "a minute back, forward",
   "L": "live", "Esc": "nothing selected", "?": "this list",
 };
 
@@ -13,6 +13,7 @@ class App {
   model = new Model();
   picture = new Picture(find("picture"), this.model);
   view = VIEWS.find((view) => view.id === location.hash.slice(1)) ?? VIEWS[0];
+  folds = new Map(); // what was opened or closed by hand, by name
   #isPressed = false;
 
   constructor() {

@@ -2,6 +2,10 @@
 
 import { DOWN } from "./model.js";
 
+const MOST_OPEN = 64; // metadata servers up to which the whole tree is unfolded
+const MOST_BLOCKS = 24; // that are shown of one
+const SILENT_SECONDS = 5;
+
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -97,16 +101,110 @@ function placements(app, frame) {
 function metadata(app, frame) {
   const servers = frame.metadata?.servers ?? [];
   if (!servers.length) return [h("p", { className: "dim" }, "No metadata server has announced itself: names are looked up at the nameserver.")];
-  const byOwner = Map.groupBy?.(app.model.blocks ?? [], (block) => block.host_name) ?? new Map();
+  const lost = (app.model.blocks ?? []).filter((block) => !block.host);
   return [
-    table(["server", "state", "#share", "#blocks"], servers.map((server) => ({
-      cells: [`${server.host_name}:${server.port}`, server.state, percent(server.share), server.blocks.length],
-    })), ""),
-    h("h3", {}, "Blocks of keys"),
-    h("ul", { className: "tree" }, [...byOwner].map(([owner, blocks]) => h("li", {}, owner ?? "nobody",
-      h("ul", { className: "tree" }, blocks.map((block) => h("li", { className: block.host ? "" : "bad" }, block.block,
-        block.moving_to ? ` → ${block.moving_to} (${block.phase})` : "")))))),
+    h("p", { className: "dim" }, `${servers.length} servers; the busiest has ${
+      frame.metadata.busiest_over_mean?.toFixed(2) ?? "–"} times the mean. Requests go down this tree, from the core to the server that owns the key.`),
+    lost.length ? h("p", { className: "bad" }, `Nobody owns ${lost.map((block) => block.block).join(", ")}.`) : null,
+    treeNode(app, metadataTree(app, servers), 0, servers.length),
   ];
+}
+
+// The B-tree over the topology: servers are its leaves, and the switches above them that lead to the same places one node.
+function metadataTree(app, servers) {
+  const { nodes, links, numbers } = app.model.fabric;
+  const above = (node) => node.links.map((number) => nodes[links[number].a === node.number ? links[number].b : links[number].a])
+    .filter((other) => other.tier === node.tier + 1);
+  const root = { name: "all servers", children: new Map(), servers: [] };
+  for (const server of servers) {
+    const way = [];
+    for (let row = above(nodes[numbers.get(server.host)] ?? { links: [], tier: 0 }); row.length; row = [...new Set(row.flatMap(above))]) {
+      way.unshift(row.map((node) => node.name).sort());
+    }
+    let node = root;
+    node.servers.push(server);
+    for (const names of way) {
+      const name = names.length > 1 ? `${names[0]} … ${names.at(-1)} (${names.length})` : names[0];
+      if (!node.children.has(name)) node.children.set(name, { name, children: new Map(), servers: [] });
+      node = node.children.get(name);
+      node.servers.push(server);
+    }
+    node.children.set(server.host, { server });
+  }
+  return root.children.size === 1 && root.children.values().next().value.children ? root.children.values().next().value : root;
+}
+
+function treeNode(app, node, depth, servers, path = "") {
+  if (node.server) return leaf(app, node.server);
+  const name = `${path}/${node.name}`, share = node.servers.reduce((sum, server) => sum + server.share, 0);
+  const blocks = node.servers.reduce((sum, server) => sum + server.blocks.length, 0);
+  const element = h("details", { className: "tree", open: app.folds.get(name) ?? (depth < 2 || servers <= MOST_OPEN) },
+    h("summary", { data: { key: name } }, `${node.name} `, h("span", { className: "dim" }, `${percent(share)}, ${blocks} blocks`)),
+    [...node.children.values()].map((child) => treeNode(app, child, depth + 1, servers, name)));
+  element.addEventListener("click", (event) => {
+    if (event.target.closest("details") === element && event.target.closest("summary")) app.folds.set(name, !element.open);
+  });
+  return element;
+}
+
+function leaf(app, server) {
+  const moving = new Map((app.model.blocks ?? []).filter((block) => block.moving_to).map((block) => [block.block, block]));
+  const blocks = server.blocks.slice(0, MOST_BLOCKS).map((block) => {
+    const move = moving.get(block);
+    return h("code", { className: move ? "moving" : "" }, move ? `${block} → ${move.moving_to}, ${move.phase}` : block);
+  });
+  return h("div", { className: "leaf" },
+    h("span", { className: server.state === "silent" ? "bad" : "" }, `${server.host_name} ${server.state} `),
+    h("span", { className: "dim" }, percent(server.share)), h("div", {}, blocks,
+      server.blocks.length > MOST_BLOCKS ? ` and ${server.blocks.length - MOST_BLOCKS} more` : ""));
+}
+
+function turns(app, frame) {
+  const said = frame.turns;
+  if (!said || said.heard_seconds_ago === null) {
+    return [h("p", { className: "dim" }, "No scheduler of turns has been heard of: hosts send when they like.")];
+  }
+  const silent = said.heard_seconds_ago > SILENT_SECONDS;
+  const { numbers } = app.model.fabric;
+  const pick = (address) => () => numbers.has(address) && app.pick({ kind: "node", node: numbers.get(address) });
+  return [
+    h("p", { className: silent ? "bad" : "dim" }, silent ? `The scheduler is silent for ${age(said.heard_seconds_ago)}: all hosts are free.`
+      : `${said.policy}, slices of ${Math.round(1000 * said.slice_seconds)} ms, ${said.agents} agents. Pairs that nothing congests are free and not listed.`),
+    table(["sender → receiver", "slice now", "#waited", "#queued"], silent ? [] : said.turns.map((turn) => ({
+      key: `turn ${turn.source} ${turn.destination}`, pick: pick(turn.source),
+      cells: [`${turn.source_name} → ${turn.destination_name}`, turn.rate_bps ? rate(turn.rate_bps) : "holds",
+        turn.rate_bps ? "–" : `${Math.round(1000 * turn.waited_seconds)} ms`, size(turn.queued_bytes)],
+    })), "No link is contended: all hosts are free."),
+    more(said, said.turns.length),
+  ];
+}
+
+function storage(app, frame) {
+  const said = frame.storage;
+  if (!said?.nameservers.length) return [h("p", { className: "dim" }, "No nameserver has reported to this controller.")];
+  const { namespace } = said, { numbers } = app.model.fabric;
+  return [
+    table(["nameserver", "state", "#heard"], said.nameservers.map((each) => ({
+      cells: [each.address, h("span", { className: { leads: "good", silent: "bad" }[each.state] ?? "" }, each.state),
+        `${age(each.heard_seconds_ago)} ago`],
+    })), ""),
+    namespace ? h("p", {}, `${namespace.files} files in ${namespace.directories} directories; ${size(namespace.available_bytes)} of ${
+      size(namespace.capacity_bytes)} free; ${namespace.replication} replicas, of which a change needs ${namespace.min_replicas}.`) : null,
+    namespace?.unwritable_files ? h("p", { className: "bad" }, `${namespace.unwritable_files} files have too few live replicas to be changed.`) : null,
+    (namespace?.warnings ?? []).map((warning) => h("p", { className: "bad" }, warning)),
+    h("h3", {}, `Dataservers: ${said.alive} of ${said.total} alive`),
+    table(["dataserver", "state", "fill", "#free", "#replicas"], said.dataservers.map((each) => {
+      const used = each.capacity_bytes - each.available_bytes;
+      const state = !each.alive ? `dead, ${age(each.heard_seconds_ago)}` : each.failed_directories
+        ? `${each.failed_directories} disks failed` : each.draining ? "draining" : "alive";
+      return {
+        key: `dataserver ${each.id}`, pick: () => numbers.has(each.host) && app.pick({ kind: "node", node: numbers.get(each.host) }),
+        cells: [each.id, h("span", { className: state === "alive" ? "" : "bad" }, state),
+          h("meter", { max: each.capacity_bytes || 1, value: used, high: 0.9 * each.capacity_bytes, ariaLabel: `${
+            percent(each.capacity_bytes ? used / each.capacity_bytes : null)} full` }), size(each.available_bytes), each.replicas],
+      };
+    }), "No dataserver is known."), more(said, said.dataservers.length),
+  ].flat();
 }
 
 function links(app, frame) {
@@ -140,8 +238,10 @@ function health(app, frame) {
 export const VIEWS = [
   { id: "reads", name: "Reads", draw: reads, count: (frame) => frame.reads?.total },
   { id: "coflows", name: "Coflows", draw: coflows, count: (frame) => frame.coflows?.total },
+  { id: "turns", name: "Turns", draw: turns, count: (frame) => frame.turns?.total || undefined },
   { id: "placements", name: "Placements", draw: placements, count: (frame) => frame.placements?.total },
   { id: "metadata", name: "Metadata", draw: metadata, count: (frame) => frame.metadata?.servers.length || undefined },
+  { id: "storage", name: "Storage", draw: storage, count: (frame) => frame.storage?.total || undefined },
   { id: "links", name: "Links", draw: links, count: () => undefined },
   { id: "health", name: "Health", draw: health, count: (frame) => frame.health?.troubles.length || undefined },
 ];
@@ -201,18 +301,22 @@ function flowDetail(app, frame, key) {
 }
 
 function partDetail(part, read) {
-  const weighed = [...part.considered].sort((a, b) => a.cost_seconds - b.cost_seconds);
-  const chosen = part.replica.host;
+  const cost = (each) => each.cost_seconds ?? Infinity;
+  const weighed = [...part.considered].sort((a, b) => cost(a) - cost(b));
+  const chosen = part.replica.host, plus = read.replica_policy === "mayflower-plus";
+  const least = plus ? weighed[0]?.cost_seconds : part.cost_seconds;
   return h("div", { className: "part" },
     h("h3", {}, `Part ${part.number + 1}: from ${part.replica.host_name}`),
     h("p", {}, part.path_names.join(" → ") || "on the same host"),
     h("p", {}, `Measured ${rate(part.measured_bps)}, share ${rate(part.share_bps)}${part.frozen ? " (estimate, frozen)" : ""}; ${
       size(part.transferred_bytes)} of ${size(part.size_bytes)}${part.reroutes ? `; moved ${part.reroutes} times` : ""}.`),
     weighed.length > 1 ? h("h3", {}, "Why this replica") : null,
-    weighed.length > 1 ? table(["replica", "#cost when chosen", ""], weighed.map((each) => ({
-      cells: [each.host_name, `${each.host !== chosen && each.cost_seconds > part.cost_seconds ? "≥ " : ""}${seconds(each.cost_seconds)}`,
-        each.host === chosen ? "taken" : each.cost_seconds > part.cost_seconds
-          ? `+ ${seconds(each.cost_seconds - part.cost_seconds)}` : "as good"],
-    })), "") : h("p", { className: "dim" }, weighed.length ? "It was the only replica to choose from."
-      : `${read.replica_policy} weighs reads as a whole; costs of single replicas are not told.`));
+    weighed.length > 1 ? table(["replica", plus ? "#alone" : "#cost when chosen", ""], weighed.map((each) => ({
+      cells: [each.host_name, `${!plus && each.host !== chosen && each.cost_seconds > least ? "≥ " : ""}${seconds(each.cost_seconds)}`,
+        each.host === chosen ? "taken" : each.cost_seconds === null ? "nothing free" : each.cost_seconds > least
+          ? `+ ${seconds(each.cost_seconds - least)}` : "as good"],
+    })), "") : null,
+    h("p", { className: "dim" }, weighed.length < 2 ? weighed.length ? "It was the only replica to choose from."
+      : `${read.replica_policy} does not tell costs of single replicas.`
+      : plus ? "Taken: most to spare on its freest path. The time is that of the whole read with this alone." : ""));
 }

@@ -29,7 +29,7 @@ How a carrier (the flowserver, the simulator) uses it, through `Selector`:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from controller.policy.errors import DuplicateFlow, NoPath, UnknownNode
 from controller.policy.network.exact_shares import ExactShares, SharedFlow, ShareTrial
 from controller.policy.network.graph import Link, Network, Path
 from controller.policy.reads.multi_replica import Subflow
-from controller.policy.reads.selection_request import Replica, Selection, SelectionRequest
+from controller.policy.reads.selection_request import Considered, Replica, Selection, SelectionRequest
 
 FREE = 0.1
 """The part of its capacity that a link must have to spare for a new part. What is free is mostly next to nothing or
@@ -84,6 +84,8 @@ class _Choice(NamedTuple):
     replica: Replica
     number: int
     links: tuple[int, ...]
+    considered: Considered = ()
+    """See `Selection`."""
 
 
 class MayflowerPlus:
@@ -151,14 +153,19 @@ class MayflowerPlus:
         used = set(used)
         while len(used) < min(most_parts, len(request.replicas)):
             best, best_bps = None, 0.0
+            most_bps: dict[Replica, float] = {}
             for choice in self._choices(request):
-                path_bps = 0.0 if choice.replica.host in used else self._free_bps(choice.links, trial)
+                if choice.replica.host in used:
+                    continue
+                path_bps = self._free_bps(choice.links, trial)
+                if path_bps >= most_bps.get(choice.replica, 0.0):
+                    most_bps[choice.replica] = path_bps
                 if path_bps > best_bps:
                     best, best_bps = choice, path_bps
             if best is None:
                 break
             trial.add(best.links)
-            chosen.append(best)
+            chosen.append(best._replace(considered=_costs(request, most_bps)))
             used.add(best.replica.host)
         return chosen
 
@@ -184,9 +191,16 @@ class MayflowerPlus:
                 default=math.inf,
             )
 
-        choice = max(self._choices(request), key=room_bps)
-        trial.add(choice.links)
-        return choice
+        best, best_bps = None, -math.inf
+        most_bps: dict[Replica, float] = {}
+        for choice in self._choices(request):
+            path_bps = room_bps(choice)
+            most_bps[choice.replica] = max(most_bps.get(choice.replica, 0.0), path_bps)
+            if path_bps > best_bps:
+                best, best_bps = choice, path_bps
+        assert best is not None, "who calls has seen a path"
+        trial.add(best.links)
+        return best._replace(considered=_costs(request, most_bps))
 
     def _choices(self, request: SelectionRequest) -> Iterator[_Choice]:
         for replica in request.replicas if request.client in self._network else ():
@@ -217,11 +231,12 @@ class MayflowerPlus:
         shares = trial.last_shares_bps(len(chosen))
         if math.inf in shares:
             (choice,) = chosen
-            return [Subflow(Selection(choice.replica, self._path(request, choice), math.inf, 0.0), request.size_bits)]
+            return [Subflow(Selection(choice.replica, self._path(request, choice), math.inf, 0.0, choice.considered),
+                            request.size_bits)]
         total_bps = sum(shares)
         return [
-            Subflow(Selection(choice.replica, self._path(request, choice), share, request.size_bits / total_bps),
-                    request.size_bits * share / total_bps)
+            Subflow(Selection(choice.replica, self._path(request, choice), share, request.size_bits / total_bps,
+                              choice.considered), request.size_bits * share / total_bps)
             for choice, share in zip(chosen, shares, strict=True)
         ]
 
@@ -240,13 +255,14 @@ class MayflowerPlus:
         if flows and max(flow.left_bits / flow.share_bps for flow in flows) - seconds < WORTH_SECONDS:
             return None
         replicas = {replica.host: replica for replica in read.request.replicas}
-        targets: list[tuple[str | None, Replica, Path]] = [
-            (flow.flow_id, replicas[flow.path.nodes[0]], flow.path) for flow in flows
+        targets: list[tuple[str | None, Replica, Path, Considered]] = [
+            (flow.flow_id, replicas[flow.path.nodes[0]], flow.path, ()) for flow in flows
         ]
-        targets += [(None, choice.replica, self._path(read.request, choice)) for choice in chosen]
+        targets += [(None, choice.replica, self._path(read.request, choice), choice.considered) for choice in chosen]
         parts = [
-            DivisionPart(flow_id, Selection(replica, path, share, seconds), share / sum(shares), share * seconds)
-            for (flow_id, replica, path), share in zip(targets, shares, strict=True)
+            DivisionPart(flow_id, Selection(replica, path, share, seconds, considered), share / sum(shares),
+                         share * seconds)
+            for (flow_id, replica, path, considered), share in zip(targets, shares, strict=True)
         ]
         return Division(read.read_id, tuple(parts))
 
@@ -309,3 +325,9 @@ class MayflowerPlus:
     def link_measured(self, link: Link, rate_bps: float, now: float) -> None:
         """A link's rate since the last poll, after the flows' counters. Raises UnknownLink."""
         self._shares.link_measured(link, rate_bps, now)
+
+
+def _costs(request: SelectionRequest, most_bps: Mapping[Replica, float]) -> Considered:
+    """The seconds that all of the read would take with what each replica's best path has; None if that is nothing."""
+    return tuple((replica, request.size_bits / path_bps if path_bps > 0 else None)
+                 for replica, path_bps in most_bps.items())

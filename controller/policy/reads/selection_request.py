@@ -17,6 +17,10 @@ class Replica:
     port: int = 0
 
 
+Considered = tuple[tuple[Replica, float | None], ...]
+"""Replicas with what speaks against each, in seconds; None: it was out of the question."""
+
+
 @dataclass(frozen=True, slots=True)
 class SelectionRequest:
     """Mayflower's request R: who reads, from which replicas, how much.
@@ -46,11 +50,12 @@ class Selection:
     `path` starts at the replica's host; it has one node and no links if that is the client itself, and then
     `estimated_bps` is infinite. `estimated_bps` is the new flow's estimated share b_j, `cost_seconds` the
     path's cost by Eq. 2, whichever policies chose. `considered` are the replicas that were weighed, each with the
-    cost of its cheapest path, or with a bound that this cannot be below if it is above `cost_seconds` already.
+    cost of its cheapest path, or with a bound that this cannot be below if it is above `cost_seconds` already; under
+    mayflower-plus, with the seconds that all of the read would take with what that path has to spare.
     """
 
     replica: Replica
     path: Path
     estimated_bps: float
     cost_seconds: float
-    considered: tuple[tuple[Replica, float], ...] = field(default=(), compare=False)
+    considered: Considered = field(default=(), compare=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from cluster import identities
 from fs.identity import bearer
@@ -20,11 +21,13 @@ from topo.fabric import Fabric, three_tier
 
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 import bench_reads
+import page_contents
 
 FIND_SECONDS = 300.0
 
-VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Placements": "sinbad", "Metadata": "No metadata server",
-         "Links": "33 %", "Health": "Switches: 26 of 26"}
+VIEWS = {"Reads": " → ", "Coflows": "coflow_key_file", "Turns": "xco-plus, slices of 20 ms, 64 agents",
+         "Placements": "Policy: ", "Metadata": "core0 … core1 (2) 100 %",
+         "Storage": "Dataservers: 63 of 64 alive", "Links": "33 %", "Health": "Switches: 26 of 26"}
 
 
 @contextlib.contextmanager
@@ -39,7 +42,8 @@ def controller_of(fabric: Fabric, reads: int) -> Iterator[str]:
 
 @pytest.fixture(scope="module", name="url")
 def _url() -> Iterator[str]:
-    with controller_of(three_tier(4, 4, 4, host_bps=1e9), 8) as url:
+    fabric = three_tier(4, 4, 4, host_bps=1e9)
+    with controller_of(fabric, 8) as url, page_contents.systems(url, fabric):
         yield url
 
 
@@ -78,6 +82,62 @@ def test_a_link_leads_to_its_flows_and_a_flow_to_its_path_and_why_it_was_chosen(
     assert len(page.value("[...document.querySelectorAll('#detail tbody tr')].map((row) => row.innerText)")) == 3
     page.press("Escape")
     assert page.value("document.querySelector('#detail').hidden")
+
+
+def test_a_read_of_mayflower_plus_says_what_each_replica_had_to_spare(page: Browser, url: str) -> None:
+    answer = requests.post(f"{url}v1/reads", timeout=30, json={
+        "client": "10.3.0.2", "client_ports": [7001], "size_bytes": 1 << 30, "replica_policy": "mayflower-plus",
+        "replicas": [{"host": host, "port": 7100} for host in ("10.3.1.2", "10.2.0.2", "10.1.0.2")]})
+    assert answer.status_code == 201, answer.text
+    key = f"{answer.json()['id']}/"
+    page.until(f"speedwell.model.flows(speedwell.model.frame).some((flow) => flow.key.startsWith('{key}'))")
+    page.value(f"speedwell.pick({{ kind: 'flow', flow: '{key}' }})")
+    rows = page.value("[...document.querySelectorAll('#detail tbody tr')].map("
+                      "(row) => [...row.cells].map((cell) => cell.innerText))")
+    assert len(rows) == 3 and [row[2] for row in rows].count("taken") == 1
+    assert rows[0][2] == "taken" or rows[0][1] == next(row[1] for row in rows if row[2] == "taken")
+    assert "most to spare" in page.text("#detail")
+    requests.delete(f"{url}v1/reads/{key[:-1]}", timeout=30).raise_for_status()
+
+
+def test_turns_say_who_has_the_slice_who_waits_and_for_how_long(page: Browser) -> None:
+    page.press("3")
+    rows = page.until("""(() => { const rows = [...document.querySelectorAll('#panel tbody tr')];
+        return rows.length === 7 && rows.map((row) => [...row.cells].map((cell) => cell.innerText)); })()""")
+    assert rows[0][1:] == ["1.0 Gbit/s", "\u2013", "2.9 MiB"]
+    assert [row[1] for row in rows[1:]] == ["holds"] * 6 and rows[6][2:] == ["120 ms", "20 MiB"]
+    page.value("document.querySelector('#panel tbody tr').click()")
+    assert page.text("#detail h2").startswith("Host 10.")
+
+
+def test_the_tree_of_keys_goes_from_the_core_to_each_servers_blocks_and_folds(page: Browser) -> None:
+    page.press("5")
+    page.until("document.querySelectorAll('#panel .leaf').length === 6")
+    owned = page.value("speedwell.model.blocks.filter((block) => block.host).length")
+    assert page.value("document.querySelectorAll('#panel .leaf code').length") == owned
+    ways = page.value("""[...document.querySelectorAll('#panel .leaf')].map((leaf) => {
+        const way = [];
+        for (let at = leaf.closest('details'); at; at = at.parentElement.closest('details'))
+          way.unshift(at.querySelector('summary').innerText.split(/[-0-9]/)[0]);
+        return way.join(' '); })""")
+    assert ways == ["core aggregation edge"] * 6
+    page.value("document.querySelectorAll('#panel summary')[1].click()")
+    seen = page.value("speedwell.model.frame.at")
+    page.until(f"speedwell.model.frame.at > {seen} && !document.querySelectorAll('#panel details')[1].open")
+    page.until("document.querySelectorAll('#panel details')[2].open")
+
+
+def test_storage_says_who_leads_and_shows_who_needs_care_first(page: Browser) -> None:
+    page.press("6")
+    page.until("document.querySelectorAll('#panel table').length === 2")
+    told = page.text("#panel")
+    assert "10.255.0.1:7000\tleads" in told and "10.255.0.1:7001\tstands by" in told
+    states = page.value("[...document.querySelectorAll('#panel table:last-of-type tbody tr')].map("
+                        "(row) => row.cells[1].innerText)")
+    assert len(states) == 64 and set(states[3:]) == {"alive"}
+    assert states[0].startswith("dead") and states[1:3] == ["1 disks failed", "draining"]
+    fill = page.value("[...document.querySelectorAll('#panel meter')].slice(3).map((each) => each.value)")
+    assert fill == sorted(fill, reverse=True) and fill[0] > fill[-1]
 
 
 def test_a_row_can_be_clicked_while_frames_come(page: Browser) -> None:

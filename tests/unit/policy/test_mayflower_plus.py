@@ -318,3 +318,23 @@ def test_after_any_history_shares_fit_and_decisions_leave_no_trace_and_name_the_
             carrier.poll(data.draw(st.floats(0, 1)), data.draw(st.sampled_from([0.0, 1e6, 20e6])))
         carrier.revise()
         carrier.check_shares()
+
+
+def test_each_part_says_what_every_replica_had_to_spare_when_it_was_opened() -> None:
+    """Of 100 Mbit: b has 6 Mbit/s, a 4 of them; after b, the client has 4 left, and d nothing from the start."""
+    policy = MayflowerPlus(star(a=4e6, b=6e6, c=10e6, d=5e6))
+    policy.flow_added("other", Path(("d", "s", "a")), 1e12, 0.0, None)
+    first, second = start(policy, "1", request("c", "a b d"), 0.0)
+    assert [(replica.host, cost and round(cost, 3)) for replica, cost in first.selection.considered] == [
+        ("a", 25.0), ("b", 16.667), ("d", 100.0)]
+    assert first.selection.replica.host == "b"
+    assert {replica.host for replica, _ in second.selection.considered} == {"a", "d"}
+    assert min((cost, replica.host) for replica, cost in second.selection.considered if cost)[1] == (
+        second.selection.replica.host)
+
+
+def test_a_replica_that_has_nothing_to_spare_has_no_cost() -> None:
+    policy = MayflowerPlus(star(a=4e6, b=6e6, c=10e6, e=4e6))
+    policy.flow_added("other", Path(("a", "s", "e")), 1e12, 0.0, None)
+    [only] = start(policy, "1", request("c", "a b"), 0.0)
+    assert dict(only.selection.considered)[Replica("a")] is None

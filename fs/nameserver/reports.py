@@ -1,0 +1,80 @@
+"""Tells the controller, for people to see, which nameserver leads and what dataservers have."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from fs.controller import Controller
+from fs.errors import SpeedwellError
+from fs.nameserver.dispatch import Requests
+from fs.proto.speedwell_pb2 import StatisticsReply, StatisticsRequest
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 2.0
+ANSWER_SECONDS = 1.0
+MAX_DATASERVERS, MAX_WARNINGS, MAX_WARNING = 4096, 16, 1000
+
+
+class Reports(threading.Thread):
+    """Reports between `start` and `stop`. A controller that is away, or takes no reports, holds nobody up."""
+
+    def __init__(self, controller_url: str, requests: Requests, address: str, identity: Path | None = None) -> None:
+        """`address` is the nameserver's own. Raises InvalidArgument, IdentityError as `Controller` does."""
+        super().__init__(name="reports", daemon=True)
+        self._connection = Controller(controller_url, identity).connect(ANSWER_SECONDS)
+        self._requests = requests
+        self._address = address
+        self._stop_asked = threading.Event()
+        self._problem = ""
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+        self.join()
+
+    def run(self) -> None:
+        while True:
+            problem = self._report()
+            if problem and problem != self._problem:
+                log.info("the controller is not told who leads: %s", problem)
+            self._problem = problem
+            if self._stop_asked.wait(EVERY_SECONDS):
+                self._connection.close()
+                return
+
+    def _report(self) -> str:
+        """What is wrong, if anything is."""
+        body = json.dumps({"address": self._address, "namespace": self._namespace()})
+        try:
+            self._connection.request("PUT", "/v1/storage/nameservers", body, {"Content-Type": "application/json"})
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            return str(error) or type(error).__name__
+        return "" if answer.status == 204 else f"{answer.status} {content[:200].decode(errors='replace')}"
+
+    def _namespace(self) -> dict[str, Any] | None:
+        try:
+            # not counted as a request
+            reply = Requests.answer(self._requests, "Statistics", StatisticsRequest().SerializeToString())
+        except SpeedwellError:
+            return None
+        told = StatisticsReply.FromString(reply)
+        return {
+            "files": told.files, "directories": told.directories, "capacity_bytes": told.capacity_bytes,
+            "available_bytes": told.available_bytes, "replication": told.replication,
+            "min_replicas": told.min_replicas, "unwritable_files": told.unwritable,
+            "warnings": [warning[:MAX_WARNING] for warning in told.warnings[:MAX_WARNINGS]],
+            "dataservers": [{
+                "id": each.server.dataserver_id, "host": each.server.host, "alive": each.server.alive,
+                "draining": each.draining, "heard_seconds_ago": max(each.last_heartbeat_seconds_ago, 0.0),
+                "capacity_bytes": each.capacity_bytes, "available_bytes": each.available_bytes,
+                "replicas": each.replicas,
+                "failed_directories": sum(bool(directory.failure) for directory in each.directories),
+            } for each in told.dataservers[:MAX_DATASERVERS]]}
