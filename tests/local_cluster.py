@@ -29,6 +29,7 @@ from fs.tokens import READ, SERVE, WRITE
 from tests.waiting import wait_until
 
 SCRIPTS = Path(sys.executable).parent
+PROGRAMS = ("speedwell-nameserver", "speedwell-dataserver")
 START_SECONDS = 60.0
 SECURE_VARIABLE = "SPEEDWELL_TEST_IDENTITY"
 """If set, all clusters have identities."""
@@ -61,6 +62,11 @@ class Daemon:
             self.process = subprocess.Popen(
                 [*self._arguments, "--listen", f"{self.host}:{self.port}", *more],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+
+    def run_from(self, scripts: Path) -> None:
+        """The next start is that of the program in `scripts`."""
+        self._arguments = [str(scripts / Path(word).name) if Path(word).name in PROGRAMS else word
+                           for word in self._arguments]
 
     def wait_ready(self) -> None:
         """Wait for the `ready` line and learn the port from it."""
@@ -120,7 +126,8 @@ class LocalCluster:
     rack and two racks to a pod. Every one has an address of its own, 127.0.1.1, 127.0.1.2, ..., so that a
     test can be "on" the host of one of them. `prefixes` are words in front of the commands of some, which become
     them (`env NAME=VALUE`). A `secure` one has identities: of its servers, and `operator`, `reader` and `mount`;
-    clients without one are the operator. Each dataserver has so many `directories`.
+    clients without one are the operator. Each dataserver has so many `directories`. The programs are those
+    in `scripts`.
     """
 
     def __init__(self, directory: Path, *, dataservers: int = 3, replication: int | None = None,
@@ -129,9 +136,10 @@ class LocalCluster:
                  nameserver_arguments: tuple[str, ...] = (),
                  dataserver_arguments: tuple[str, ...] = (),
                  prefixes: Mapping[str, Sequence[str]] | None = None, secure: bool | None = None,
-                 directories: int = 1) -> None:
+                 directories: int = 1, scripts: Path = SCRIPTS) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        self._scripts = scripts
         options = list(nameserver_arguments)
         # a file that has fewer replicas than it needs takes no change
         replication = replication or max(min(3, dataservers), 1)
@@ -147,7 +155,7 @@ class LocalCluster:
         options += self._identity_options("nameserver")
         self._prefixes = prefixes or {}
         self.nameserver = Daemon("nameserver", [*self._prefixes.get("nameserver", ()),
-                                                str(SCRIPTS / "speedwell-nameserver"), "--directory",
+                                                str(scripts / "speedwell-nameserver"), "--directory",
                                                 str(directory / "nameserver"), *options],
                                  directory / "nameserver.log")
         self._new = not (directory / "nameserver").exists()
@@ -183,7 +191,7 @@ class LocalCluster:
             name = f"d{index}"
             self.dataservers.append(Daemon(
                 name, [*self._prefixes.get(name, ()),
-                       str(SCRIPTS / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
+                       str(self._scripts / "speedwell-dataserver"), "--id", name, "--rack", rack, "--pod", pod,
                        "--nameserver", self.nameserver.address, *self._directory_options(name),
                        *self._dataserver_arguments, *self._identity_options(name)],
                 self.directory / f"{name}.log", listen_host=f"127.0.1.{index + 1}"))

@@ -1,0 +1,44 @@
+"""Appends to a file of its own and to one that others append to, and reads both back, until standard input ends.
+
+    python tests/upgrade_load.py MODULE NAMESERVER NAME
+
+MODULE has the class `Client`, of this version or of the one before. Prints the offset in /shared of each record; ends
+with a traceback at the first error.
+"""
+
+import importlib
+import select
+import sys
+from typing import Any
+
+RECORD_BYTES = 20_000
+
+
+def record(name: str, number: int) -> bytes:
+    """The same for the one who checks it afterwards."""
+    return f"{name} {number} ".encode().ljust(RECORD_BYTES, b".")
+
+
+def read(client: Any, path: str, offset: int, size: int) -> bytes:
+    with client.open_read(path) as reader:
+        return bytes(reader.read(offset, size))
+
+
+def main(module: str, nameserver: str, name: str) -> None:
+    with importlib.import_module(module).Client(nameserver) as client:
+        client.create("/shared")
+        client.create(f"/{name}")
+        number = 0
+        while not select.select([sys.stdin], [], [], 0.05)[0]:
+            data = record(name, number)
+            client.append(f"/{name}", data)
+            offset = client.append("/shared", data)
+            number += 1
+            assert read(client, f"/{name}", 0, (number + 1) * RECORD_BYTES)[-RECORD_BYTES:] == data, "its own file"
+            assert read(client, "/shared", offset, RECORD_BYTES) == data, "the shared file"
+            assert len(client.lookup(f"/{name}", fresh=True).replicas) >= 2
+            print(offset, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
