@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from topo.click_types import HostPort
-from topo.emulation import INSECURE, Emulation, EmulationError
+from topo.emulation import INSECURE, Emulation, EmulationError, identities
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.fabric import Fabric, InvalidFabric, fat_tree, spine_leaf, three_tier
 from topo.fabric.addresses import MACHINE_ADDRESS
@@ -22,8 +22,6 @@ from topo.fabric_spec import parse_fabric
 
 _DIRECTORY = Path("/run/speedwell/fabric")
 _OPENFLOW_PORT = 6653
-_REST_PORT = 8080
-_CONTROLLER_URL = f"http://{MACHINE_ADDRESS}:{_REST_PORT}"
 _CONNECT_TIMEOUT_SECONDS = 60.0
 _CONTROLLER_STOP_SECONDS = 3.0
 
@@ -38,6 +36,8 @@ class _Options:
     congestion_control: str | None
     controller: tuple[str, int] | None
     no_controller: bool
+    identity: Path | None
+    insecure: bool
     directory: Path
     describe: bool
 
@@ -52,6 +52,10 @@ _SHARED_OPTIONS = (
     click.option("--congestion-control", metavar="NAME", help="TCP's, on the hosts [default: cubic where allowed]."),
     click.option("--controller", type=HostPort(), help="Use the controller there instead of starting one."),
     click.option("--no-controller", is_flag=True, help="Start no controller: switches forward what you tell them."),
+    click.option("--identity", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="With "
+                 "--controller: the directory of its authority, for the switches' certificates."),
+    click.option("--insecure", is_flag=True, help="No certificates: OpenFlow, OVSDB and REST in plain text, from "
+                 "whoever reaches them."),
     click.option("--directory", type=click.Path(path_type=Path), default=_DIRECTORY, show_default=True,
                  help="Where files and logs of the switches and the controller go."),
     click.option("--describe", is_flag=True, help="Print the fabric as JSON and build nothing."),
@@ -155,11 +159,23 @@ def _run(description: Fabric, options: _Options) -> None:
         return
     if options.controller and options.no_controller:
         raise click.UsageError("--controller and --no-controller exclude each other")
+    if options.identity and (options.insecure or not options.controller):
+        raise click.UsageError("--identity: it goes with --controller, and without --insecure")
+    if options.controller and not (options.identity or options.insecure):
+        raise click.UsageError("--controller: name the directory of its authority with --identity, or say --insecure")
     target = None if options.no_controller else options.controller or (MACHINE_ADDRESS, _OPENFLOW_PORT)
+    certified = options.identity
+    if target and not options.controller and not options.insecure:
+        certified = options.directory.resolve() / identities.FOLDER
     emulation = Emulation(description, directory=options.directory, controller=target, mtu=options.mtu,
                           queue_packets=options.queue_packets, shaped=not options.unshaped,
-                          congestion_control=options.congestion_control, queues=options.queues)
+                          congestion_control=options.congestion_control, queues=options.queues, identities=certified)
     with ExitStack() as cleanup:
+        if certified and not options.controller:
+            cleanup.callback(identities.remove, options.directory)
+            identities.make(options.directory)
+        if certified:
+            identities.add_switches(certified, [switch.dpid_hex for switch in description.switches])
         cleanup.callback(emulation.stop)
         emulation.start(_say)
         if target and not options.controller:
@@ -171,9 +187,10 @@ def _run(description: Fabric, options: _Options) -> None:
             emulation.wait_connected(_CONNECT_TIMEOUT_SECONDS)
         if target and not options.controller:
             _say("waiting until the controller knows every link and host")
-            wait_for_network(_CONTROLLER_URL, description)
+            url, session = identities.url(certified), identities.session(certified)
+            wait_for_network(url, description, session)
             emulation.announce_hosts()
-            wait_for_hosts(_CONTROLLER_URL, description, warn=_say)
+            wait_for_hosts(url, description, session, warn=_say)
         _say(f"logs are in {options.directory}; `exit` stops everything")
         _prompt(emulation)
 
@@ -189,16 +206,17 @@ def _start_controller(directory: Path, emulation: Emulation, cleanup: ExitStack)
     program = str(beside) if beside.exists() else shutil.which("speedwell-controller")
     if program is None:
         raise EmulationError("speedwell-controller is not installed: run scripts/setup, or use --no-controller")
+    certified = emulation.settings.identities
     log_path = directory / "controller.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [program, "--openflow-host", MACHINE_ADDRESS, "--openflow-port", str(_OPENFLOW_PORT),
-             "--rest-host", MACHINE_ADDRESS, "--rest-port", str(_REST_PORT), "--hosts-file",
-             str(emulation.hosts_file)],
+             "--rest-host", MACHINE_ADDRESS, "--rest-port", str(identities.REST_PORT), "--hosts-file",
+             str(emulation.hosts_file), *identities.options(certified)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=emulation.environment, start_new_session=True)
     cleanup.callback(_stop_controller, process)
-    _say(f"started the controller, its REST interface is {_CONTROLLER_URL}")
-    _say(INSECURE)
+    _say(f"started the controller, its REST interface is {identities.url(certified)}")
+    _say(f"certificates are in {certified}" if certified else INSECURE)
 
 
 def _stop_controller(process: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,15 @@ from mininet.log import info, warn
 from mininet.net import Mininet
 from mininet.node import Controller
 
-from topo.emulation import capacity, congestion_control, management, namespace, processes, requirements
+from topo.emulation import (
+    capacity,
+    congestion_control,
+    identities,
+    management,
+    namespace,
+    processes,
+    requirements,
+)
 from topo.emulation.discovery import wait_for_hosts, wait_for_network
 from topo.emulation.errors import EmulationError, MissingRequirement
 from topo.emulation.nodes import FabricSwitch, Site
@@ -28,8 +36,7 @@ from topo.fabric import Fabric, InvalidFabric, hosts_file
 from topo.fabric.addresses import MACHINE_ADDRESS, switch_management_address
 from topo.fabric_spec import PARAMETERS, build, read_fabric
 
-_REST_PORT = 8080
-_CONTROLLER_URL = f"http://{MACHINE_ADDRESS}:{_REST_PORT}"
+_DIRECTORY = RUN_DIRECTORY / "mn"
 _SETTINGS = ("shaped", "mtu", "queue_packets", "fail_mode")
 _cleanup = ExitStack()
 
@@ -70,9 +77,8 @@ def _site(settings: Settings) -> Site:
     reservation = _reservation()
     algorithm, take_back = congestion_control.choose(settings.congestion_control)
     _cleanup.callback(take_back)
-    directory = RUN_DIRECTORY / "mn"
-    _cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
-    site = Site(settings, reservation.marker, directory, requirements.datapath_type(), algorithm)
+    _cleanup.callback(shutil.rmtree, _DIRECTORY, ignore_errors=True)
+    site = Site(settings, reservation.marker, _DIRECTORY, requirements.datapath_type(), algorithm)
     site.management.create()
     _cleanup.callback(management.remove_bridge)
     _cleanup.callback(processes.kill_marked, reservation.marker)
@@ -159,25 +165,32 @@ class OwnSwitch(FabricSwitch):
 
 
 class SpeedwellController(Controller):  # type: ignore[misc]
-    """--controller speedwell: our controller on the management network, its log in /tmp/c0.log."""
+    """--controller speedwell[,insecure=1]: our controller on the management network, its log in /tmp/c0.log."""
 
     @_or_end
-    def __init__(self, name: str, **params: Any) -> None:
+    def __init__(self, name: str, insecure: int = 0, **params: Any) -> None:
         in_project = Path(__file__).parents[2] / ".venv" / "bin" / "speedwell-controller"
         program = str(in_project) if in_project.exists() else shutil.which("speedwell-controller")
         if program is None:
             raise MissingRequirement("speedwell-controller is not installed: run scripts/setup first")
         _reservation()
-        info(f"*** The controller is {INSECURE}\n")
+        self.identities: Path | None = None
+        if insecure:
+            info(f"*** The controller is {INSECURE}\n")
+        else:
+            _cleanup.callback(identities.remove, _DIRECTORY)
+            self.identities = identities.make(_DIRECTORY)
+            info(f"*** Certificates are in {self.identities}\n")
         super().__init__(name, **{
             "command": program, "ip": MACHINE_ADDRESS,
             "cargs": f"--openflow-host {MACHINE_ADDRESS} --openflow-port %d --rest-host {MACHINE_ADDRESS} "
-                     f"--rest-port {_REST_PORT}{self._hosts_option()}", **params})
+                     f"--rest-port {identities.REST_PORT}{self._hosts_option()} "
+                     + " ".join(identities.options(self.identities)), **params})
 
     @staticmethod
     def _hosts_option() -> str:
         """The names of a fabric's hosts; there are none with a topology of Mininet's own."""
-        file = RUN_DIRECTORY / "mn" / hosts_file.NAME
+        file = _DIRECTORY / hosts_file.NAME
         return f" --hosts-file {file}" if file.exists() else ""
 
     def checkListening(self) -> None:  # noqa: N802
@@ -189,24 +202,31 @@ class Network(Mininet):  # type: ignore[misc]
 
     def start(self) -> None:
         """Mininet's, which waits for connections at most."""
-        super().start()
         switches = [switch for switch in self.switches if isinstance(switch, FabricSwitch)]
-        if any(isinstance(each, SpeedwellController) for each in self.controllers):
+        ours = [each for each in self.controllers if isinstance(each, SpeedwellController)]
+        certified = ours[0].identities if ours else None
+        if certified:
+            identities.add_switches(certified, [switch.dpid for switch in switches])
+        for switch in switches:
+            switch.site.identities = certified
+        super().start()
+        if ours:
             if isinstance(self.topo, FabricTopo):
                 info("*** Waiting until the controller knows every link and host\n")
-                _wait_until_known(self)
+                _wait_until_known(self, certified)
         elif any(switch.forwards_nothing for switch in switches):
             warn("*** No controller: the switches forward nothing but what `dpctl add-flow` tells them. "
                  "`--controller speedwell` starts ours; in a fabric without loops `fail_mode=standalone` lets "
                  "switches learn addresses\n")
 
 
-def _wait_until_known(network: Any) -> None:
+def _wait_until_known(network: Any, certified: Path | None) -> None:
     fabric: Fabric = network.topo.fabric
+    url, session = identities.url(certified), identities.session(certified)
     try:
-        wait_for_network(_CONTROLLER_URL, fabric)
+        wait_for_network(url, fabric, session)
         namespace.announce_all([(network[host.name].pid, host.ip) for host in fabric.hosts])
-        wait_for_hosts(_CONTROLLER_URL, fabric, warn=lambda text: warn(f"*** {text}\n"))
+        wait_for_hosts(url, fabric, session, warn=lambda text: warn(f"*** {text}\n"))
     except EmulationError as failure:
         warn(f"*** {failure}\n")
 

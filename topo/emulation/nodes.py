@@ -39,6 +39,11 @@ class Site:
     management: ManagementNetwork = field(default_factory=ManagementNetwork)
     hosts_file: Path | None = None
     """What shells on the nodes have as /etc/hosts; None: the machine's."""
+    identities: Path | None = None
+    """As in the settings."""
+
+    def __post_init__(self) -> None:
+        self.identities = self.settings.identities
 
     def name_hosts(self, fabric: Fabric) -> None:
         """Let names of the fabric resolve on its nodes."""
@@ -163,7 +168,7 @@ class FabricSwitch(_EmulatedNode, Switch):  # type: ignore[misc]
                 for line in shaping.classify(interface.name, self.site.settings)])
 
     def _bridge_configuration(self) -> list[str]:
-        identities = self.site.settings.identities
+        identities = self.site.identities
         configuration = [
             *(_set_ssl(identities / self.dpid) if identities else ()),
             "--", "set-manager", f"{'pssl' if identities else 'ptcp'}:{DATABASE_PORT}:{self.management_ip}",

@@ -14,7 +14,7 @@ _MAX_MTU = 65535 - LABELS_BYTES
 FailMode = Literal["secure", "standalone"]
 
 INSECURE = ("insecure: no certificates here, so every user of this machine may ask the controller and its switches "
-            "anything; `speedwell up --fabric` has them")
+            "anything")
 """Said where a controller is started without identities."""
 
 

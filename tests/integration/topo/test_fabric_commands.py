@@ -53,7 +53,10 @@ def test_prompt_runs_commands_on_hosts_and_switches(tmp_path: Path) -> None:
 def test_hosts_reach_each_other_through_the_started_controller(tmp_path: Path) -> None:
     with nothing_stays_behind():
         # the prompt puts addresses for words that are names; the last two lines leave that to the hosts
-        lines = ("r0h0 ping -c 1 -W 2 r1h0\niperf r0h0 r1h0\nr0h0 curl -sS http://controller:8080/v1/hosts\n"
+        curl = f"r0h0 curl -sS --cacert {tmp_path}/identity/authority.pem"
+        certificate = f"--cert {tmp_path}/identity/operator/identity.pem"
+        lines = (f"r0h0 ping -c 1 -W 2 r1h0\niperf r0h0 r1h0\n{curl} {certificate} https://controller:8080/v1/hosts\n"
+                 f"{curl} https://controller:8080/v1/links\nleaf0 ovs-vsctl get-controller br0\n"
                  'leaf0 sh -c "getent ahostsv4 r1h0-mgmt"\n')
         done = fabric([*SMALL, "--ratio", "1"], lines, tmp_path)
     assert done.returncode == 0, done.stdout
@@ -61,13 +64,24 @@ def test_hosts_reach_each_other_through_the_started_controller(tmp_path: Path) -
     throughput = re.search(r"r0h0 to r1h0: (\S+) Mbit/s by TCP in 5 s", done.stdout)
     assert throughput and 1 < float(throughput[1]) <= 80, done.stdout
     assert '"ip":"10.0.1.1","name":"r1h0"' in done.stdout
+    assert '"status":401' in done.stdout and "ssl:10.255.0.1:6653" in done.stdout
+    assert not (tmp_path / "identity").exists()
     assert re.search(r"10\.255\.\S+ +STREAM r1h0-mgmt$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_a_fabric_without_certificates_says_so(tmp_path: Path) -> None:
+    lines = "r0h0 curl -sS http://controller:8080/v1/hosts\nleaf0 ovs-vsctl get-controller br0\n"
+    done = fabric([*SMALL, "--insecure"], lines, tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "insecure: no certificates here" in done.stdout and "tcp:10.255.0.1:6653" in done.stdout
+    assert '"ip":"10.0.1.1","name":"r1h0"' in done.stdout
 
 
 def test_command_that_is_terminated_takes_the_fabric_down(tmp_path: Path) -> None:
     with nothing_stays_behind():
-        process = subprocess.Popen([SPEEDWELL, "fabric", *SMALL, "--controller", "10.255.0.1:6699", "--directory",
-                                    tmp_path], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([SPEEDWELL, "fabric", *SMALL, "--controller", "10.255.0.1:6699", "--insecure",
+                                    "--directory", tmp_path],
+                                   stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         assert any("waiting for 3 switches" in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
@@ -135,4 +149,5 @@ def test_mn_starts_our_controller_for_a_fabric_with_loops() -> None:
     with nothing_stays_behind():
         done = mn("--topo", "spine-leaf,2,2,1", "--controller", "speedwell", "--test", "pingall")
     assert "Waiting until the controller knows" in done.stdout.partition("*** Ping")[0], done.stdout
+    assert "Certificates are in /run/speedwell/mn/identity" in done.stdout
     assert "0% dropped (2/2 received)" in done.stdout, done.stdout

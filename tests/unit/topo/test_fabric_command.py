@@ -29,7 +29,8 @@ def test_describe_prints_the_fabric_that_is_asked_for(arguments: list[str], expe
     (["fat-tree", "-k", "5"], InvalidFabric, "k: a fat-tree needs an even number"),
     (["spine-leaf", "--host-mbps", "-3"], InvalidFabric, "host_bps"),
     (["three-tier", "--mtu", "99999"], InvalidSettings, "mtu"),
-    (["three-tier", "--controller", "127.0.0.1:6653"], InvalidSettings, "controller: switches cannot reach"),
+    (["three-tier", "--controller", "127.0.0.1:6653", "--insecure"], InvalidSettings,
+     "controller: switches cannot reach"),
 ])
 def test_impossible_requests_are_refused_by_name(arguments: list[str], error: type[Exception], message: str) -> None:
     result = CliRunner().invoke(fabric, arguments)
@@ -41,6 +42,9 @@ def test_impossible_requests_are_refused_by_name(arguments: list[str], error: ty
     ["three-tier", "--controller", "nonsense"],
     ["three-tier", "--controller", "10.255.0.1:99999"],
     ["three-tier", "--controller", "10.255.0.1:6653", "--no-controller"],
+    ["three-tier", "--controller", "10.255.0.1:6653"],
+    ["three-tier", "--controller", "10.255.0.1:6653", "--identity", "/", "--insecure"],
+    ["three-tier", "--identity", "/"],
     ["three-tier", "--pods", "many"],
     ["ring"],
 ])

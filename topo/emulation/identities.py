@@ -1,0 +1,60 @@
+"""Certificates of a fabric whose controller has no installation around it.
+
+    DIRECTORY/identity/    as fs.identity.authority has it: the controller, the switches, `operator` for commands
+"""
+
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import requests
+
+from fs.identity import files, places
+from fs.identity.authority import Authority
+from fs.identity.roles import CONTROLLER, OPERATOR, SWITCH
+from topo.fabric.addresses import MACHINE_ADDRESS
+
+FOLDER = "identity"
+REST_PORT = 8080
+_REST = f"{MACHINE_ADDRESS}:{REST_PORT}"
+
+
+def make(directory: Path) -> Path:
+    """The identities of our controller and of commands, which find theirs by its address; returns where all are."""
+    authority = Authority.make(directory.resolve() / FOLDER)
+    authority.ensure([(CONTROLLER, CONTROLLER), (OPERATOR, OPERATOR)], MACHINE_ADDRESS)
+    places.remember(_REST, authority.directory / OPERATOR)
+    return authority.directory
+
+
+def add_switches(identities: Path, dpids: Iterable[str]) -> None:
+    """Let the switches with these datapath ids have theirs. Raises IdentityError."""
+    Authority(identities).ensure([(dpid, SWITCH) for dpid in dpids])
+
+
+def remove(directory: Path) -> None:
+    """Undo `make`."""
+    with suppress(OSError):
+        places.forget(_REST)
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)
+
+
+def options(identities: Path | None) -> list[str]:
+    """Of speedwell-controller."""
+    return ["--identity", str(identities / CONTROLLER)] if identities else []
+
+
+def url(identities: Path | None) -> str:
+    """Of our controller's REST interface."""
+    return f"{'https' if identities else 'http'}://{_REST}"
+
+
+def session(identities: Path | None) -> requests.Session:
+    """For requests to it."""
+    made = requests.Session()
+    made.trust_env = False      # neither a proxy nor other authorities
+    if identities is not None:
+        made.cert = str(identities / OPERATOR / files.CERTIFICATE)
+        made.verify = str(identities / files.AUTHORITY)
+    return made
